@@ -1,4 +1,6 @@
-"""Configuration of Sphinx for the site; ``make docs`` builds it. Why Sphinx: docs/decisions/0053-site.md."""
+"""Configuration of Sphinx for the site; ``make docs`` builds it. Why Sphinx:
+docs/decisions/0053-site.md.
+"""
 
 from __future__ import annotations
 

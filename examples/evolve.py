@@ -1,4 +1,6 @@
-"""Evolve an agent from Python: three generations of the template that needs no model, and their scores."""
+"""Evolve an agent from Python: three generations of the template that needs no model, and their
+scores.
+"""
 
 import json
 import subprocess
@@ -7,15 +9,34 @@ import tempfile
 from pathlib import Path
 
 with tempfile.TemporaryDirectory() as folder:
-    hyperrun = [sys.executable, "-P", "-m", "hyperruntime.cli"]  # -P: the current directory has no code
-    options = ["--domains", "circle_packing", "--max-generation", "3", "--seed", "4", "--parallel", "2"]
-    subprocess.run([*hyperrun, "generate", *options, "--run-id", "example", "--output-dir-parent", folder], check=True)
+    # -P: the current directory has no code
+    hyperrun = [sys.executable, "-P", "-m", "hyperruntime.cli"]
+    options = [
+        "--domains",
+        "circle_packing",
+        "--max-generation",
+        "3",
+        "--seed",
+        "4",
+        "--parallel",
+        "2",
+    ]
+    subprocess.run(
+        [*hyperrun, "generate", *options, "--run-id", "example", "--output-dir-parent", folder],
+        check=True,
+    )
 
     run = Path(folder, "generate_example")
     records = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
     for record in records:
-        print(f"generation {record['current_genid']}, a child of {record['parent_genid']}: {record['score']}")
-    best = max((record for record in records if record["score"] is not None), key=lambda record: record["score"])
+        print(
+            f"generation {record['current_genid']}, a child of {record['parent_genid']}: "
+            f"{record['score']}"
+        )
+    best = max(
+        (record for record in records if record["score"] is not None),
+        key=lambda record: record["score"],
+    )
     print("the best generation is", best["current_genid"])
 
     subprocess.run([*hyperrun, "export", str(run), "best", str(Path(folder, "agent"))], check=True)

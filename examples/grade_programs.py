@@ -1,4 +1,6 @@
-"""Score answers that are programs: each runs in a fresh container, and the host compares what it prints."""
+"""Score answers that are programs: each runs in a fresh container, and the host compares what it
+prints.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -26,7 +28,13 @@ def grade(runtime: hr.Runtime, image: str, program: str) -> float:
 
 with hr.open_runtime() as runtime, ThreadPoolExecutor(5) as threads:
     image = runtime.images.ensure("base")
-    scores = dict(zip(ANSWERS, threads.map(lambda text: grade(runtime, image, text), ANSWERS.values()), strict=True))
+    scores = dict(
+        zip(
+            ANSWERS,
+            threads.map(lambda text: grade(runtime, image, text), ANSWERS.values()),
+            strict=True,
+        )
+    )
 
 for name, score in scores.items():
     print(f"{name}: {score:.2f}")

@@ -1,4 +1,6 @@
-"""Run a thousand commands from one event loop in one container, and never more than fifty at once."""
+"""Run a thousand commands from one event loop in one container, and never more than fifty at
+once.
+"""
 
 import asyncio
 import time

@@ -1,4 +1,6 @@
-"""Give a model to a container that has no network and no key, count what it spends, and stop it at a budget."""
+"""Give a model to a container that has no network and no key, count what it spends, and stop it at
+a budget.
+"""
 
 import hyperruntime as hr
 from hyperruntime.errors import BudgetExceededError
@@ -16,9 +18,13 @@ for number in range(3):
         print(number, "refused with", error.code)
 """
 
-with scripted_model(lambda request: says("hello from the model")) as model, hr.open_runtime() as runtime:
+with (
+    scripted_model(lambda request: says("hello from the model")) as model,
+    hr.open_runtime() as runtime,
+):
     config = hr.GatewayConfig(
-        upstreams=(hr.Upstream(name="local", url=model.url),), models=(hr.ModelRule(name="*", upstream="local"),)
+        upstreams=(hr.Upstream(name="local", url=model.url),),
+        models=(hr.ModelRule(name="*", upstream="local"),),
     )
     spec = hr.ContainerSpec(image=runtime.images.ensure("base"))
     with (
@@ -26,7 +32,12 @@ with scripted_model(lambda request: says("hello from the model")) as model, hr.o
         runtime.container(spec) as container,
         hr.Access(gateway, container, "example", hr.Budget(requests=2)) as access,
     ):
-        print(container.exec(["python3", "-c", ASK], env=access.env, timeout_s=60).check().stdout.decode(), end="")
+        print(
+            container.exec(["python3", "-c", ASK], env=access.env, timeout_s=60)
+            .check()
+            .stdout.decode(),
+            end="",
+        )
         print("spent:", access.seat.spent.requests, "requests")
         try:
             access.check()

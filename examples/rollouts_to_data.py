@@ -20,7 +20,9 @@ class Sums:
     name = "sums"
 
     def items(self) -> list[Item]:
-        return [Item(id=f"sum-{number}", data={"a": number, "b": number + 1}) for number in range(3)]
+        return [
+            Item(id=f"sum-{number}", data={"a": number, "b": number + 1}) for number in range(3)
+        ]
 
     def spec(self, item: Item, base: hr.ContainerSpec, images: Any) -> hr.ContainerSpec:
         return base
@@ -31,25 +33,40 @@ class Sums:
     def messages(self, item: Item, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [{"role": "user", "content": "Write {a} + {b} to sum.txt.".format(**item.data)}]
 
-    async def verify(self, item: Item, outcome: Any, lease: hr.Lease, fresh: Any, meta: Mapping[str, Any]) -> Verdict:
+    async def verify(
+        self, item: Item, outcome: Any, lease: hr.Lease, fresh: Any, meta: Mapping[str, Any]
+    ) -> Verdict:
         answer = await lease.exec(["head", "-c", "20", "sum.txt"], timeout_s=10)
         return Verdict(
-            reward=float(answer.stdout.strip() == str(item.data["a"] + item.data["b"]).encode()), phase="sum"
+            reward=float(answer.stdout.strip() == str(item.data["a"] + item.data["b"]).encode()),
+            phase="sum",
         )
 
 
 def script(request: Any) -> ModelReply:
     """Answer every task with 3, which is right once."""
-    return says("Done.") if request["messages"][-1]["role"] == "tool" else calls(bash={"command": "echo 3 > sum.txt"})
+    return (
+        says("Done.")
+        if request["messages"][-1]["role"] == "tool"
+        else calls(bash={"command": "echo 3 > sum.txt"})
+    )
 
 
-with tempfile.TemporaryDirectory() as folder, scripted_model(script) as model, hr.open_runtime() as runtime:
+with (
+    tempfile.TemporaryDirectory() as folder,
+    scripted_model(script) as model,
+    hr.open_runtime() as runtime,
+):
     run = Path(folder, "run")
     options = hr.RolloutOptions(
         environment="sums", model=hr.ModelOptions(name="scripted", base_url=model.url), group_size=2
     )
-    summary = asyncio.run(hr.run_rollouts(runtime, options, run_dir=run, parts=Parts(environment=Sums())))
+    summary = asyncio.run(
+        hr.run_rollouts(runtime, options, run_dir=run, parts=Parts(environment=Sums()))
+    )
     print(f"{summary.scored} scored, mean reward {summary.mean_reward:.2f}")
     export_run(run, Path(folder, "data"), ExportOptions(to="huggingface"))
-    rows = [json.loads(line) for line in Path(folder, "data/data/train.jsonl").read_text().splitlines()]
+    rows = [
+        json.loads(line) for line in Path(folder, "data/data/train.jsonl").read_text().splitlines()
+    ]
     print(len(rows), "rows with", sorted(rows[0])[:4], "...")

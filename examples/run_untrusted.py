@@ -1,4 +1,6 @@
-"""Run a program that nobody has read: no network, no files of the host, limits, and a deadline that ends all of it."""
+"""Run a program that nobody has read: no network, no files of the host, limits, and a deadline that
+ends all of it.
+"""
 
 import hyperruntime as hr
 
@@ -17,7 +19,9 @@ while True:
 
 with hr.open_runtime() as runtime:
     spec = hr.ContainerSpec(
-        image=runtime.images.ensure("base"), read_only_rootfs=True, limits=hr.Limits(pids=64, disk_bytes=50_000_000)
+        image=runtime.images.ensure("base"),
+        read_only_rootfs=True,
+        limits=hr.Limits(pids=64, disk_bytes=50_000_000),
     )
     with runtime.container(spec) as container:
         result = container.exec(["python3", "-c", PROGRAM], timeout_s=2, output_limit_bytes=10_000)

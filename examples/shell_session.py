@@ -1,4 +1,6 @@
-"""A shell that keeps its state, a deadline that only ends one text in it, and the clean end of what it started."""
+"""A shell that keeps its state, a deadline that only ends one text in it, and the clean end of what
+it started.
+"""
 
 import hyperruntime as hr
 

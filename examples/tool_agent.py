@@ -1,4 +1,6 @@
-"""An agent that calls tools until it is done. The model is a script; any OpenAI-compatible server would do."""
+"""An agent that calls tools until it is done. The model is a script; any OpenAI-compatible server
+would do.
+"""
 
 import asyncio
 import json
@@ -23,8 +25,12 @@ SCRIPT = [
 
 def ask(url: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the model's next message."""
-    body = json.dumps({"model": "any", "messages": messages, "tools": list(tool_schemas())}).encode()
-    request = urllib.request.Request(f"{url}/chat/completions", body, {"Content-Type": "application/json"})
+    body = json.dumps(
+        {"model": "any", "messages": messages, "tools": list(tool_schemas())}
+    ).encode()
+    request = urllib.request.Request(
+        f"{url}/chat/completions", body, {"Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request, timeout=60) as answer:
         message: dict[str, Any] = json.load(answer)["choices"][0]["message"]
         return message
@@ -42,14 +48,23 @@ async def work(url: str, lease: hr.Lease, task: str) -> str:
             function = call["function"]
             result = await lease.tool(function["name"], json.loads(function["arguments"]))
             print(f"{function['name']}: {(result.output or result.error).strip()[:60]}")
-            messages.append({"role": "tool", "tool_call_id": call["id"], "content": result.output or result.error})
+            messages.append(
+                {
+                    "role": "tool",
+                    "tool_call_id": call["id"],
+                    "content": result.output or result.error,
+                }
+            )
 
 
 async def main() -> None:
     """Run the agent in a slot."""
     with scripted_model(SCRIPT) as model, hr.open_runtime() as runtime:
         spec = hr.ContainerSpec(image=runtime.images.ensure("base"))
-        async with hr.SlotPool(runtime, hr.PoolConfig(spec=spec)) as pool, pool.lease("agent") as lease:
+        async with (
+            hr.SlotPool(runtime, hr.PoolConfig(spec=spec)) as pool,
+            pool.lease("agent") as lease,
+        ):
             print(await work(model.url, lease, "Write the primes below 30."))
 
 

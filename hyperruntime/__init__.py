@@ -1,7 +1,8 @@
-"""hyperruntime: safe containers on any available engine, and about a thousand commands per second in them.
+"""hyperruntime: safe containers on any available engine, and about a thousand commands per second
+in them.
 
-Public names are imported on first use: importing the package starts no process, reads no environment variable and loads
-no SDK.
+Public names are imported on first use: importing the package starts no process, reads no
+environment variable and loads no SDK.
 """
 
 from __future__ import annotations

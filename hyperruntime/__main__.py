@@ -1,7 +1,7 @@
 """``python -m hyperruntime``: the same as ``hyperrun``.
 
-In a directory that somebody else may have written, ``python -P -m hyperruntime`` is needed: without ``-P`` Python looks
-for the package itself there, before any line of it runs.
+In a directory that somebody else may have written, ``python -P -m hyperruntime`` is needed: without
+``-P`` Python looks for the package itself there, before any line of it runs.
 """
 
 from __future__ import annotations

@@ -8,8 +8,8 @@ from typing import Protocol
 class AttachedShell(Protocol):
     """A live ``/bin/sh`` in a container, attached by pipes or a socket.
 
-    ``input`` and ``output`` are file descriptors, and may be the same one. Closing ``input`` ends the shell. An idle
-    container should hold no other descriptor and no thread.
+    ``input`` and ``output`` are file descriptors, and may be the same one. Closing ``input`` ends
+    the shell. An idle container should hold no other descriptor and no thread.
     """
 
     @property
@@ -23,7 +23,8 @@ class AttachedShell(Protocol):
         ...
 
     def read(self) -> bytes:
-        """Return the next output of the shell and messages of the engine, in whole lines of their own; never block.
+        """Return the next output of the shell and messages of the engine, in whole lines of their
+        own; never block.
 
         Returns:
             The bytes; empty at the end, when the shell has ended.

@@ -55,7 +55,9 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
         closed: set when it was closed and removed.
     """
 
-    def __init__(self, driver: Driver, owner: Owner, spec: ContainerSpec, labels: Mapping[str, str]) -> None:
+    def __init__(
+        self, driver: Driver, owner: Owner, spec: ContainerSpec, labels: Mapping[str, str]
+    ) -> None:
         """Start the container and wait until it can run commands.
 
         Args:
@@ -94,26 +96,40 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
         except BaseException:
             self.close()
             raise
-        log.debug("container started", driver=driver.name, name=self.name, duration_s=time.monotonic() - started)
+        log.debug(
+            "container started",
+            driver=driver.name,
+            name=self.name,
+            duration_s=time.monotonic() - started,
+        )
 
     def __repr__(self) -> str:
         """Return the engine, the name, the image and the state."""
         state = self._sessions.state
-        return f"<Container {self.name} on {self._sessions.engine}, image {self.spec.image!r}: {state}>"
+        return (
+            f"<Container {self.name} on {self._sessions.engine}, image {self.spec.image!r}: "
+            f"{state}>"
+        )
 
     @property
     def exchange(self) -> Mount:
-        """The exchange directory, mounted read-only: files made there on the host are visible inside at once."""
+        """The exchange directory, mounted read-only: files made there on the host are visible
+        inside at once.
+        """
         return Mount(source=self._exchange, target=EXCHANGE_TARGET)
 
     @property
     def is_alive(self) -> bool:
-        """Whether it can run commands, as far as is known; updated when it ends. Reading it makes no call."""
+        """Whether it can run commands, as far as is known; updated when it ends. Reading it makes
+        no call.
+        """
         return self._sessions.is_alive
 
     @property
     def watchdog_verdict(self) -> str:
-        """Why this library's watchdog ended it, as part of a sentence, or "". Reading it makes no call."""
+        """Why this library's watchdog ended it, as part of a sentence, or "". Reading it makes no
+        call.
+        """
         watch = self._sessions.watch
         return watch.verdict if watch is not None else ""
 
@@ -121,7 +137,8 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
         """Return whether its supervisor answers, after at most ``timeout_s``; runs no command.
 
         Args:
-            timeout_s: seconds to wait; None means the time after which a silent container counts as lost.
+            timeout_s: seconds to wait; None means the time after which a silent container counts as
+                lost.
 
         Raises:
             ContainerStateError: it belongs to another process.
@@ -133,9 +150,11 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
         return await blocking(EXECS, partial(self.responds, timeout_s))
 
     def on_end(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call ``listener`` once when the container ends, for any reason; return an unsubscribe function.
+        """Call ``listener`` once when the container ends, for any reason; return an unsubscribe
+        function.
 
-        If it has ended already, ``listener`` is called at once, else in a thread of this library; it must not block.
+        If it has ended already, ``listener`` is called at once, else in a thread of this library;
+        it must not block.
         """
         return self._sessions.ended.listen(listener)
 
@@ -150,24 +169,32 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
     ) -> ExecResult:
         """Run a command and return its result; a non-zero exit code is a result, not an error.
 
-        It returns when the command itself ends. Background processes keep running; their later output is dropped.
+        It returns when the command itself ends. Background processes keep running; their later
+        output is dropped.
 
         Args:
             args: argv, never a shell string.
-            timeout_s: seconds after which all processes of the command, even hidden ones, are killed; None means never.
+            timeout_s: seconds after which all processes of the command, even hidden ones, are
+                killed; None means never.
             env: variables for this command, in addition to the spec's.
             workdir: absolute path; None means the spec's.
-            user: ``name`` or ``uid``, with an optional ``:group``; None means the spec's. The first exec as another
-                user needs one exec of the engine; the first as a :class:`~hyperruntime.run_as.RunAs` needs a fork. With
-                Apptainer and bubblewrap it is a fork too; the user then has no further groups, and ``HOME`` is ``/``.
-            input: bytes, or a binary file that is read as fast as the command reads; None means an empty input.
-            on_output: called in this thread as ``on_output("stdout" | "stderr", chunk)`` while it runs.
-            output_limit_bytes: limit for each stream; of longer output the head and the tail are kept.
+            user: ``name`` or ``uid``, with an optional ``:group``; None means the spec's. The first
+                exec as another user needs one exec of the engine; the first as a
+                :class:`~hyperruntime.run_as.RunAs` needs a fork. With Apptainer and bubblewrap it
+                is a fork too; the user then has no further groups, and ``HOME`` is ``/``.
+            input: bytes, or a binary file that is read as fast as the command reads; None means an
+                empty input.
+            on_output: called in this thread as ``on_output("stdout" | "stderr", chunk)`` while it
+                runs.
+            output_limit_bytes: limit for each stream; of longer output the head and the tail are
+                kept.
             group: name of a group of execs, for :meth:`end_group` and :meth:`signal_group`.
-            merge_output: whether standard error goes to standard output, in order, as ``2>&1`` does.
+            merge_output: whether standard error goes to standard output, in order, as ``2>&1``
+                does.
 
         Returns:
-            The result. Exit code 128+n: killed by signal n; 126 or 127 with ``not_executed``: no program ran.
+            The result. Exit code 128+n: killed by signal n; 126 or 127 with ``not_executed``: no
+            program ran.
 
         Raises:
             ContainerLostError: the container ended or stopped answering; holds a post-mortem.
@@ -186,12 +213,16 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
         args: Sequence[str | bytes],
         **options: Unpack[ExecKeywords],
     ) -> ExecResult:
-        """Do what :meth:`exec` does without blocking the event loop; cancelling kills all processes of the command.
+        """Do what :meth:`exec` does without blocking the event loop; cancelling kills all processes
+        of the command.
 
-        At most 1024 run at once in one process; others wait. ``on_output`` is called in another thread.
+        At most 1024 run at once in one process; others wait. ``on_output`` is called in another
+        thread.
         """
         ExecOptions(**options).checked()
-        return await run_cancellable(lambda cancel_fd: self._run(args, ExecOptions(**options, cancel_fd=cancel_fd)))
+        return await run_cancellable(
+            lambda cancel_fd: self._run(args, ExecOptions(**options, cancel_fd=cancel_fd))
+        )
 
     def shell(
         self,
@@ -201,7 +232,8 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
         workdir: str | None = None,
         group: str | None = None,
     ) -> Shell:
-        """Return a persistent bash: directory, variables, functions and jobs stay from one text to the next.
+        """Return a persistent bash: directory, variables, functions and jobs stay from one text to
+        the next.
 
         It starts with its first text. It ends with :meth:`Shell.close`, or with the container.
 
@@ -226,23 +258,27 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
         target: str,
         **options: Unpack[transfer.CopyKeywords],
     ) -> None:
-        """Copy a file, link or directory of the host to exactly the path ``target`` in the container.
+        """Copy a file, link or directory of the host to exactly the path ``target`` in the
+        container.
 
-        Missing parent directories are made. Links stay links; modes and times are kept, owners are not. The image needs
-        ``tar`` and ``mkdir``. If it also has ``mv`` and ``rm``, ``target`` appears only when the copy is complete; an
-        existing directory is merged into during the copy. Without ``user``, git of every user may use a repository
-        that was copied (``safe.directory``).
+        Missing parent directories are made. Links stay links; modes and times are kept, owners are
+        not. The image needs ``tar`` and ``mkdir``. If it also has ``mv`` and ``rm``, ``target``
+        appears only when the copy is complete; an existing directory is merged into during the
+        copy. Without ``user``, git of every user may use a repository that was copied
+        (``safe.directory``).
 
         Args:
             source: path on the host.
             target: absolute path in the container.
-            timeout_s: seconds after which the copy is stopped and its ``tar`` killed, 600 by default; None means never.
+            timeout_s: seconds after which the copy is stopped and its ``tar`` killed, 600 by
+                default; None means never.
             user: as for :meth:`exec`; owner of the new files.
             group: as for :meth:`exec`.
 
         Raises:
             SpecError: ``target`` or ``timeout_s`` is invalid.
-            TransferError: the source does not exist, or the container refused it (read-only, no space).
+            TransferError: the source does not exist, or the container refused it (read-only, no
+                space).
             TransferTimeoutError: it took longer than ``timeout_s``.
         """
         transfer.put(self._copy, source, target, transfer.copy_options(**options))
@@ -254,10 +290,14 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
         target: str,
         **options: Unpack[transfer.CopyKeywords],
     ) -> None:
-        """Do what :meth:`put` does without blocking the event loop; cancelling has the same effect as the deadline."""
+        """Do what :meth:`put` does without blocking the event loop; cancelling has the same effect
+        as the deadline.
+        """
         checked = transfer.copy_options(**options)
         await run_cancellable(
-            lambda cancel_fd: transfer.put(self._copy, source, target, attrs.evolve(checked, cancel_fd=cancel_fd))
+            lambda cancel_fd: transfer.put(
+                self._copy, source, target, attrs.evolve(checked, cancel_fd=cancel_fd)
+            )
         )
         self._repositories.note(source, target, options)
 
@@ -269,24 +309,29 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
         limits: ExtractLimits | None = None,
         **options: Unpack[transfer.CopyKeywords],
     ) -> ExtractReport:
-        """Copy a path in the container to exactly the path ``target`` of the host; the container is not trusted.
+        """Copy a path in the container to exactly the path ``target`` of the host; the container is
+        not trusted.
 
-        Entries that could write or point outside ``target`` (absolute names, ``..``, links that leave the tree,
-        devices, FIFOs) are skipped and listed in the report. ``target`` appears only when all data has arrived and the
-        container's ``tar`` has ended; an existing directory is merged into.
+        Entries that could write or point outside ``target`` (absolute names, ``..``, links that
+        leave the tree, devices, FIFOs) are skipped and listed in the report. ``target`` appears
+        only when all data has arrived and the container's ``tar`` has ended; an existing directory
+        is merged into.
 
         Args:
             source: absolute path in the container.
             target: path on the host; its parent directory must exist.
-            limits: limits on the copied data; None is 8 GiB and 200,000 files, directories and links.
-            timeout_s: seconds after which the copy is stopped and its ``tar`` killed, 600 by default; None means never.
-                A partial copy is then removed, and a complete one is put in place, before this returns.
+            limits: limits on the copied data; None is 8 GiB and 200,000 files, directories and
+                links.
+            timeout_s: seconds after which the copy is stopped and its ``tar`` killed, 600 by
+                default; None means never. A partial copy is then removed, and a complete one is put
+                in place, before this returns.
             user: as for :meth:`exec`.
             group: as for :meth:`exec`.
 
         Raises:
             SpecError: ``source`` or ``timeout_s`` is invalid.
-            TransferError: the source does not exist, the archive is truncated, or the host cannot write it.
+            TransferError: the source does not exist, the archive is truncated, or the host cannot
+                write it.
             TransferTimeoutError: it took longer than ``timeout_s``.
             UnsafeArchiveError: the data exceeds ``limits``.
         """
@@ -300,7 +345,9 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
         limits: ExtractLimits | None = None,
         **options: Unpack[transfer.CopyKeywords],
     ) -> ExtractReport:
-        """Do what :meth:`get` does without blocking the event loop; cancelling has the same effect as the deadline."""
+        """Do what :meth:`get` does without blocking the event loop; cancelling has the same effect
+        as the deadline.
+        """
         checked = transfer.copy_options(**options)
         return await run_cancellable(
             lambda cancel_fd: transfer.get(
@@ -309,10 +356,12 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
         )
 
     def close(self) -> None:
-        """Kill all its processes and remove it; may be called again. Does nothing in a forked child.
+        """Kill all its processes and remove it; may be called again. Does nothing in a forked
+        child.
 
-        An engine that does not remove it in time raises nothing: the removal goes on in the background, until
-        :meth:`Runtime.close`. That method closes all containers of a runtime, many at once.
+        An engine that does not remove it in time raises nothing: the removal goes on in the
+        background, until :meth:`Runtime.close`. That method closes all containers of a runtime,
+        many at once.
         """
         if os.getpid() != self._pid:
             return
@@ -321,7 +370,9 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
             self._removal.join()
 
     def _start(self, driver: Driver, labels: Mapping[str, str], env: Mapping[str, str]) -> None:
-        """Start the container and its main session, and watch the limits that the engine does not enforce."""
+        """Start the container and its main session, and watch the limits that the engine does not
+        enforce.
+        """
         info = driver.probe()
         limits, watched = split_limits(self.spec, info)
         launch = Launch(
@@ -364,7 +415,9 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
 
     def _prepare(self, kind: type[E], args: Sequence[str | bytes], options: ExecOptions) -> E:
         streams = {"has_input": options.input is not None, "merge_output": options.merge_output}
-        request = make_request(args, env=self._env(options.env or {}), workdir=options.workdir, **streams)
+        request = make_request(
+            args, env=self._env(options.env or {}), workdir=options.workdir, **streams
+        )
         if isinstance(options.user, str):
             options = attrs.evolve(options, user=self._sessions.resolve(options.user))
         session = self._sessions.find(options.user)

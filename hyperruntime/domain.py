@@ -1,8 +1,9 @@
 """The interface of domains: the tasks and scores against which agents evolve.
 
-A domain runs on the host. Only ``Task.inputs`` enters a container; labels and the scoring code never do. A class with
-the members of ``Domain`` is a domain. It is also a ``TriedDomain`` if it runs the answers, and a ``DialogueDomain`` if
-its tasks have several turns. Design: docs/decisions/0016-domains.md. Guide: docs/writing-a-domain.md.
+A domain runs on the host. Only ``Task.inputs`` enters a container; labels and the scoring code
+never do. A class with the members of ``Domain`` is a domain. It is also a ``TriedDomain`` if it
+runs the answers, and a ``DialogueDomain`` if its tasks have several turns. Design:
+docs/decisions/0016-domains.md. Guide: docs/writing-a-domain.md.
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ class Score:
 
     Attributes:
         task_id: id of the task.
-        value: in [0, 1], unless the domain defines another range (a new record may exceed 1); 0.0 if invalid.
+        value: in [0, 1], unless the domain defines another range (a new record may exceed 1); 0.0
+            if invalid.
         valid: whether the prediction was well formed and feasible.
         detail: one readable sentence: why it is invalid, or the raw value.
         facts: raw values for reports; JSON values.
@@ -60,21 +62,29 @@ class Split:
     """
 
     name: str = attrs.field(validator=attrs.validators.in_(SPLITS))
-    staged_samples: int = attrs.field(default=0, validator=(attrs.validators.instance_of(int), attrs.validators.ge(0)))
-    staged_threshold: float = attrs.field(default=0.0, validator=attrs.validators.instance_of((int, float)))
-    staged_inclusive: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
+    staged_samples: int = attrs.field(
+        default=0, validator=(attrs.validators.instance_of(int), attrs.validators.ge(0))
+    )
+    staged_threshold: float = attrs.field(
+        default=0.0, validator=attrs.validators.instance_of((int, float))
+    )
+    staged_inclusive: bool = attrs.field(
+        default=False, validator=attrs.validators.instance_of(bool)
+    )
 
     def is_passed(self, staged_mean: float) -> bool:
         """Return whether the full stage runs after a first stage with this mean score."""
-        return staged_mean > self.staged_threshold or (self.staged_inclusive and staged_mean == self.staged_threshold)
+        return staged_mean > self.staged_threshold or (
+            self.staged_inclusive and staged_mean == self.staged_threshold
+        )
 
 
 @attrs.frozen(kw_only=True)
 class Trial:
     """A command that tests an answer in a fresh container, which is removed afterwards.
 
-    The answer may contain the code that runs, so output and exit code are not trusted. The domain compares them with
-    expected values that stay on the host.
+    The answer may contain the code that runs, so output and exit code are not trusted. The domain
+    compares them with expected values that stay on the host.
 
     Attributes:
         args: argv; runs in a directory that contains ``files``.
@@ -107,18 +117,23 @@ class TrialResult:
 
 
 class Dialogue(Protocol):
-    """One task in progress, on the host; the agent in its container receives only the inputs of each turn."""
+    """One task in progress, on the host; the agent in its container receives only the inputs of
+    each turn.
+    """
 
     def begin(self) -> Mapping[str, Any]:
         """Return the inputs of the agent's first turn, as JSON values."""
         ...
 
     def reply(self, prediction: Any) -> Mapping[str, Any] | None:  # noqa: ANN401 - any JSON value
-        """Return the inputs of the next turn, or None when the task is over; never raises on a hostile prediction."""
+        """Return the inputs of the next turn, or None when the task is over; never raises on a
+        hostile prediction.
+        """
         ...
 
     def outcome(self, problem: str | None) -> Any:  # noqa: ANN401 - any JSON value
-        """Return the value that is scored and stored as the task's prediction; called once, at the end.
+        """Return the value that is scored and stored as the task's prediction; called once, at the
+        end.
 
         Args:
             problem: why the agent did not continue; None if the task ended normally.
@@ -133,24 +148,29 @@ class Dialogue(Protocol):
 class Domain(Protocol):
     """A domain; its class is loaded from the entry-point group ``hyperruntime.domains``.
 
-    The class is called without arguments, or with ``ARGUMENT`` if the user writes ``NAME:ARGUMENT``.
+    The class is called without arguments, or with ``ARGUMENT`` if the user writes
+    ``NAME:ARGUMENT``.
 
     Attributes:
-        name: the entry point's name, or a name made with the argument; letters, digits, ``-``, ``_`` and ``.``.
+        name: the entry point's name, or a name made with the argument; letters, digits, ``-``,
+            ``_`` and ``.``.
         description: one line for ``hyperrun domains``.
-        splits: the splits in the order of evaluation; parents are selected by the last one named ``val``, else by
-            ``train``.
+        splits: the splits in the order of evaluation; parents are selected by the last one named
+            ``val``, else by ``train``.
         image: name of the recipe in ``containers/`` for its containers.
         needs_gpu: whether its tasks need a GPU.
-        agent: name of the agent template for it; the domain's package may publish one (``hyperruntime.agents``).
-        protected_paths: paths of an agent repository that no patch may change (directories end with ``/``).
+        agent: name of the agent template for it; the domain's package may publish one
+            (``hyperruntime.agents``).
+        protected_paths: paths of an agent repository that no patch may change (directories end with
+            ``/``).
         task_timeout_s: seconds that one task may take, all turns together.
 
-    Four optional attributes: ``interface_version`` is the version of this interface that the class was written for
-    (docs/versions.md). With ``container_per_task = True`` each task runs in a fresh container. With
-    ``parallel_tasks = True``, for agents that mostly wait for a model or a simulation, ``--eval-workers`` tasks run at
-    once, and dialogues are called from several threads. ``left_out`` says, by name, why rows of a data set are not
-    among the tasks; see :class:`~hyperruntime.datasets.left_out.LeftOut`.
+    Four optional attributes: ``interface_version`` is the version of this interface that the class
+    was written for (docs/versions.md). With ``container_per_task = True`` each task runs in a fresh
+    container. With ``parallel_tasks = True``, for agents that mostly wait for a model or a
+    simulation, ``--eval-workers`` tasks run at once, and dialogues are called from several threads.
+    ``left_out`` says, by name, why rows of a data set are not among the tasks; see
+    :class:`~hyperruntime.datasets.left_out.LeftOut`.
     """
 
     name: str
@@ -177,8 +197,8 @@ class Domain(Protocol):
     def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value an agent may return
         """Return the score of a prediction; never raises on a malformed or hostile one.
 
-        For a task without an answer the prediction is None; the score then only supplies ``facts``, and the task counts
-        as invalid with value 0.
+        For a task without an answer the prediction is None; the score then only supplies ``facts``,
+        and the task counts as invalid with value 0.
 
         Args:
             task: a task of this domain.
@@ -187,7 +207,8 @@ class Domain(Protocol):
         ...
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return the JSON summary of a split, with at least ``score`` (usually the mean) and ``total``.
+        """Return the JSON summary of a split, with at least ``score`` (usually the mean) and
+        ``total``.
 
         Args:
             split: name of the split.
@@ -210,7 +231,8 @@ class TriedDomain(Protocol):
     """A domain that runs answers before it scores them; its ``score`` is not called."""
 
     def trial(self, task: Task, prediction: Any) -> Trial | Score:  # noqa: ANN401
-        """Return the trial to run, or the score if no trial is needed; never raises on a malformed prediction.
+        """Return the trial to run, or the score if no trial is needed; never raises on a malformed
+        prediction.
 
         Args:
             task: a task of this domain.
@@ -239,7 +261,8 @@ class DialogueDomain(Protocol):
 
 
 def mean_report(domain: str, split: str, scores: Sequence[Score]) -> dict[str, Any]:
-    """Return the standard report of a split: the mean score, the counts, and the facts of every task.
+    """Return the standard report of a split: the mean score, the counts, and the facts of every
+    task.
 
     Args:
         domain: name of the domain.
@@ -253,7 +276,12 @@ def mean_report(domain: str, split: str, scores: Sequence[Score]) -> dict[str, A
         "total": len(scores),
         "valid": sum(score.valid for score in scores),
         "tasks": {
-            score.task_id: {"score": score.value, "valid": score.valid, "detail": score.detail, **score.facts}
+            score.task_id: {
+                "score": score.value,
+                "valid": score.valid,
+                "detail": score.detail,
+                **score.facts,
+            }
             for score in scores
         },
     }

@@ -1,9 +1,11 @@
 """The interface of drivers, the adapters of engines. All other code is independent of the engine.
 
-The package of a driver registers a class in the entry-point group ``hyperruntime.runtimes``. The class is called
-without arguments and does nothing before a method is called. It may have ``interface_version`` (docs/versions.md).
+The package of a driver registers a class in the entry-point group ``hyperruntime.runtimes``. The
+class is called without arguments and does nothing before a method is called. It may have
+``interface_version`` (docs/versions.md).
 
-docs/writing-a-driver.md shows a whole driver, and lists the modules of ``hyperruntime.host`` that its package may use.
+docs/writing-a-driver.md shows a whole driver, and lists the modules of ``hyperruntime.host`` that
+its package may use.
 """
 
 from __future__ import annotations
@@ -31,19 +33,24 @@ class EngineInfo:
         oci_runtime: the OCI runtime that works here, or "".
         storage: how it stores images, or "".
         networks: the networks that work.
-        limits: how each field of :class:`~hyperruntime.spec.Limits` is enforced; a limit with ``no`` is refused.
+        limits: how each field of :class:`~hyperruntime.spec.Limits` is enforced; a limit with
+            ``no`` is refused.
         gpus: whether described GPUs can be given to a container; not whether the machine has GPUs.
         users: whether an exec can run as another user than the container's.
-        ignores_modes: whether root in a container passes over the modes of files (it has CAP_DAC_OVERRIDE).
-        image_owners: whether files of an image keep their owners; False: all belong to the container's root.
+        ignores_modes: whether root in a container passes over the modes of files (it has
+            CAP_DAC_OVERRIDE).
+        image_owners: whether files of an image keep their owners; False: all belong to the
+            container's root.
         unfiltered: why commands run without a seccomp filter here, or "".
-        refuses: other fields that raise :class:`~hyperruntime.errors.UnsupportedOptionError` here, under the name in
-            the error's ``field``: a field of the spec (``read_only_rootfs``, ``user``, ``mounts``), a limit that is not
-            in ``limits`` (``limits.tmpfs_bytes``), or an image operation (``images.build``, ``images.load``,
-            ``images.load_rootfs``, ``images.remove``), or ``terminal``.
-        reclaim_args: argv prefix for a program of the host that lets it change every file that containers write in
-            their mounts, such as a command that enters the containers' user namespace; empty if this user may change
-            them anyway. The program sees the paths of the host, and owns this user's files.
+        refuses: other fields that raise :class:`~hyperruntime.errors.UnsupportedOptionError` here,
+            under the name in the error's ``field``: a field of the spec (``read_only_rootfs``,
+            ``user``, ``mounts``), a limit that is not in ``limits`` (``limits.tmpfs_bytes``), or an
+            image operation (``images.build``, ``images.load``, ``images.load_rootfs``,
+            ``images.remove``), or ``terminal``.
+        reclaim_args: argv prefix for a program of the host that lets it change every file that
+            containers write in their mounts, such as a command that enters the containers' user
+            namespace; empty if this user may change them anyway. The program sees the paths of the
+            host, and owns this user's files.
     """
 
     engine: str
@@ -106,7 +113,10 @@ class PostMortem:
         if self.exit_code is not None:
             parts.append(f"exit code {self.exit_code}")
         if self.oom_killed:
-            parts.append("a process was killed because the memory limit was reached: raise Limits.memory_bytes")
+            parts.append(
+                "a process was killed because the memory limit was reached: raise "
+                "Limits.memory_bytes"
+            )
         if self.log_tail:
             parts.append(f"the engine's last lines: {self.log_tail}")
         return ", ".join(parts)
@@ -153,14 +163,15 @@ class Launch:
     """A request to a driver to start a container.
 
     Attributes:
-        spec: the user's spec. Core sets its ``env`` in the attached shells; a driver must not put it on a command line,
-            which every user of the machine can read.
+        spec: the user's spec. Core sets its ``env`` in the attached shells; a driver must not put
+            it on a command line, which every user of the machine can read.
         name: a unique name for the container.
         labels: the owner's labels and the user's.
         exchange: the exchange directory, mounted read-only in every container.
-        private_dir: a directory of this container on the host for the driver's own files. Core removes it after the
-            container's end. So mount nothing in it where the host sees the mount, because the removal would go through
-            it, and leave no file in it that this user cannot remove, such as those of other users of the container.
+        private_dir: a directory of this container on the host for the driver's own files. Core
+            removes it after the container's end. So mount nothing in it where the host sees the
+            mount, because the removal would go through it, and leave no file in it that this user
+            cannot remove, such as those of other users of the container.
     """
 
     spec: ContainerSpec
@@ -173,7 +184,8 @@ class Launch:
 class LiveContainer(Protocol):
     """A running container with an attached shell.
 
-    PID 1 must be an init: it reaps orphans, and ends when the shell ends. A shell that waits for its child is one.
+    PID 1 must be an init: it reaps orphans, and ends when the shell ends. A shell that waits for
+    its child is one.
     """
 
     @property
@@ -183,7 +195,9 @@ class LiveContainer(Protocol):
 
     @property
     def shell(self) -> AttachedShell:
-        """The shell that is the container's main process, but not PID 1; the container ends with it."""
+        """The shell that is the container's main process, but not PID 1; the container ends with
+        it.
+        """
         ...
 
     @property
@@ -192,7 +206,9 @@ class LiveContainer(Protocol):
         ...
 
     def observe(self) -> None:
-        """Save facts for a post-mortem while they are available; called at the start and when a command is killed."""
+        """Save facts for a post-mortem while they are available; called at the start and when a
+        command is killed.
+        """
         ...
 
     def post_mortem(self) -> PostMortem:
@@ -200,10 +216,11 @@ class LiveContainer(Protocol):
         ...
 
     def explain_start_failure(self, error_text: str, user: str | None = None) -> Exception:
-        """Return the error that explains why a shell did not answer; for an unknown user a UserNotFoundError.
+        """Return the error that explains why a shell did not answer; for an unknown user a
+        UserNotFoundError.
 
-        A missing working directory, which many engines would create, and an unknown user are a SpecError that names the
-        field. The error about an image without a shell names ``/bin/sh``.
+        A missing working directory, which many engines would create, and an unknown user are a
+        SpecError that names the field. The error about an image without a shell names ``/bin/sh``.
         :func:`hyperruntime.host.engine_program.start_refusal` knows what several engines say.
 
         Args:
@@ -213,9 +230,11 @@ class LiveContainer(Protocol):
         ...
 
     def remove(self) -> None:
-        """Kill and remove it at once; no error if it is already gone. Called again after an error, in any thread.
+        """Kill and remove it at once; no error if it is already gone. Called again after an error,
+        in any thread.
 
-        Not called on an orderly close: the shell reads end-of-file and ends, and all that is on the host must go then.
+        Not called on an orderly close: the shell reads end-of-file and ends, and all that is on the
+        host must go then.
         """
         ...
 
@@ -231,7 +250,8 @@ class OpensShells(Protocol):
         """Attach another shell as another user: ``name`` or ``uid``, with an optional ``:group``.
 
         Raises:
-            UserNotFoundError: the container does not have this user; or :meth:`explain_start_failure` says so.
+            UserNotFoundError: the container does not have this user; or
+                :meth:`explain_start_failure` says so.
         """
         ...
 
@@ -270,7 +290,9 @@ class Images(Protocol):
         ...
 
     def load_rootfs(self, tar: Path, reference: str) -> str:
-        """Make an image with one layer from the tar of a root file system; return its identifier."""
+        """Make an image with one layer from the tar of a root file system; return its
+        identifier.
+        """
         ...
 
     def load(self, archive: Path) -> tuple[str, ...]:
@@ -286,11 +308,13 @@ class Images(Protocol):
         ...
 
     def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
-        """Pull an image from its registry; return its identifier. Plain HTTP is allowed for loopback only.
+        """Pull an image from its registry; return its identifier. Plain HTTP is allowed for
+        loopback only.
 
         Raises:
-            ImagePullError: it was not pulled; subclasses stand for an unknown image, a refused login and an unreachable
-                registry (:func:`hyperruntime.images.pull_errors.explain_pull`).
+            ImagePullError: it was not pulled; subclasses stand for an unknown image, a refused
+                login and an unreachable registry
+                (:func:`hyperruntime.images.pull_errors.explain_pull`).
         """
         ...
 
@@ -322,7 +346,9 @@ class Images(Protocol):
 
 @runtime_checkable
 class BuildsDefinitions(Protocol):
-    """Images of an engine that builds definition files itself; for others core converts them to Containerfiles."""
+    """Images of an engine that builds definition files itself; for others core converts them to
+    Containerfiles.
+    """
 
     def build_definition(
         self,
@@ -333,7 +359,8 @@ class BuildsDefinitions(Protocol):
         build_args: Mapping[str, str],
         on_output: Callable[[str], None],
     ) -> str:
-        """Build a definition file as :meth:`Images.build` builds a Containerfile; return the image's identifier.
+        """Build a definition file as :meth:`Images.build` builds a Containerfile; return the
+        image's identifier.
 
         Raises:
             ImageBuildError: a step failed; the message contains its last lines.
@@ -354,12 +381,14 @@ class Driver(Protocol):
     def open(self, private_dir: str) -> None:
         """Set the owner's directory for the driver's own files; starts nothing.
 
-        Its path may be long or odd: put sockets into :func:`hyperruntime.host.owner.make_short_directory`.
+        Its path may be long or odd: put sockets into
+        :func:`hyperruntime.host.owner.make_short_directory`.
         """
         ...
 
     def probe(self) -> EngineInfo:
-        """Return what the engine can do here, tested with real containers (cached per boot and version).
+        """Return what the engine can do here, tested with real containers (cached per boot and
+        version).
 
         Returns the same object until a container fails to start and the driver tests again.
 
@@ -373,10 +402,12 @@ class Driver(Protocol):
         ...
 
     def launch(self, launch: Launch) -> LiveContainer:
-        """Start a container and return it with its shell attached, without waiting for the shell to answer.
+        """Start a container and return it with its shell attached, without waiting for the shell to
+        answer.
 
-        A field is honoured or refused, as :meth:`probe` declares it. What only the engine finds out (no such directory,
-        no such user) is reported later by :meth:`LiveContainer.explain_start_failure`.
+        A field is honoured or refused, as :meth:`probe` declares it. What only the engine finds out
+        (no such directory, no such user) is reported later by
+        :meth:`LiveContainer.explain_start_failure`.
 
         Raises:
             UnsupportedOptionError: a field of the spec cannot be honoured.
@@ -393,12 +424,16 @@ class Driver(Protocol):
         ...
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
-        """Return the argv that removes every container with a label; it runs after the owner's death.
+        """Return the argv that removes every container with a label; it runs after the owner's
+        death.
 
-        It exits with 0 when they are gone. With another exit code it is called again later; with 126 or 127 it is not.
+        It exits with 0 when they are gone. With another exit code it is called again later; with
+        126 or 127 it is not.
         """
         ...
 
     def close(self) -> None:
-        """End everything that the driver started (services, sockets); never called in a forked child."""
+        """End everything that the driver started (services, sockets); never called in a forked
+        child.
+        """
         ...

@@ -1,7 +1,8 @@
 """All errors of the library, with one root.
 
-A message gives the cause and the next step in one sentence. A command that fails is not an error: its
-:class:`~hyperruntime.spec.ExecResult` has a non-zero exit code. These errors mean that an operation could not be done.
+A message gives the cause and the next step in one sentence. A command that fails is not an error:
+its :class:`~hyperruntime.spec.ExecResult` has a non-zero exit code. These errors mean that an
+operation could not be done.
 """
 
 from __future__ import annotations
@@ -43,7 +44,11 @@ class SpecError(HyperRuntimeError, ValueError):
     def __init__(self, field: str, value: object, allowed: str) -> None:
         """Make the message from the field, the value and the allowed form."""
         self.field, self.value, self.allowed = field, value, allowed
-        shown = text if len(text := repr(value)) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+        shown = (
+            text
+            if len(text := repr(value)) <= _SHOWN_CHARACTERS
+            else f"{text[:_SHOWN_CHARACTERS]}..."
+        )
         super().__init__(f"{field}={shown} is not allowed: {allowed}")
 
 
@@ -52,11 +57,16 @@ class UserNotFoundError(SpecError, LookupError):
 
     def __init__(self, user: str | None) -> None:
         """Make the message from the user, as it was given."""
-        super().__init__("user", user, "the container has no such user or group; name one of its image, or use numbers")
+        super().__init__(
+            "user",
+            user,
+            "the container has no such user or group; name one of its image, or use numbers",
+        )
 
 
 class UnsupportedOptionError(HyperRuntimeError):
-    """The driver cannot honour a field of a spec on this machine; it refuses instead of ignoring the field.
+    """The driver cannot honour a field of a spec on this machine; it refuses instead of ignoring
+    the field.
 
     Attributes:
         driver: name of the driver.
@@ -81,7 +91,9 @@ def name_hint(name: str, known: Iterable[str]) -> str:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return the message about an unknown name; ``kind`` is the kind of thing, such as ``runtime``."""
+    """Return the message about an unknown name; ``kind`` is the kind of thing, such as
+    ``runtime``.
+    """
     return f"unknown {kind} {name!r}; {name_hint(name, known)}"
 
 
@@ -119,7 +131,9 @@ class EngineUnavailableError(HyperRuntimeError):
     def __init__(self, driver: str, why: str, next_step: str = "") -> None:
         """Make the message from the driver, the reason and the next step."""
         self.driver, self.why, self.next_step = driver, why, next_step
-        super().__init__(f"{driver} cannot be used: {why}" + (f"; {next_step}" if next_step else ""))
+        super().__init__(
+            f"{driver} cannot be used: {why}" + (f"; {next_step}" if next_step else "")
+        )
 
 
 class ProcessLimitError(EngineUnavailableError):
@@ -127,11 +141,15 @@ class ProcessLimitError(EngineUnavailableError):
 
 
 class EngineError(HyperRuntimeError):
-    """The engine refused or failed an operation; for reasons without an error class of their own."""
+    """The engine refused or failed an operation; for reasons without an error class of their
+    own.
+    """
 
 
 class EngineLateError(EngineError):
-    """A call of the engine did not end in time, so nothing is known about what the engine can do."""
+    """A call of the engine did not end in time, so nothing is known about what the engine can
+    do.
+    """
 
 
 class PruneError(EngineError):
@@ -145,7 +163,9 @@ class PruneError(EngineError):
     def __init__(self, removed: tuple[str, ...], reasons: tuple[str, ...]) -> None:
         """Make the message from both lists."""
         self.removed, self.reasons = removed, reasons
-        super().__init__(f"{len(removed)} removed, {len(reasons)} not: {'; '.join(reasons)}; see `hyperrun ps`")
+        super().__init__(
+            f"{len(removed)} removed, {len(reasons)} not: {'; '.join(reasons)}; see `hyperrun ps`"
+        )
 
 
 class DeviceError(HyperRuntimeError):
@@ -228,7 +248,8 @@ class ContainerLostError(HyperRuntimeError):
     """The container ended, or stopped answering, while it was in use.
 
     Attributes:
-        post_mortem: the known facts about its end (:class:`~hyperruntime.driver.PostMortem`), or None.
+        post_mortem: the known facts about its end (:class:`~hyperruntime.driver.PostMortem`), or
+            None.
     """
 
     def __init__(self, message: str, post_mortem: object = None) -> None:
@@ -238,11 +259,15 @@ class ContainerLostError(HyperRuntimeError):
 
 
 class ExecLostError(HyperRuntimeError):
-    """The shell of a command was ended, so the command's result is unknown; the container still runs."""
+    """The shell of a command was ended, so the command's result is unknown; the container still
+    runs.
+    """
 
 
 class ExecStartError(HyperRuntimeError):
-    """A command could not be started in a live container (pids limit reached, no such directory or user)."""
+    """A command could not be started in a live container (pids limit reached, no such directory or
+    user).
+    """
 
 
 class WorkdirNotFoundError(ExecStartError, FileNotFoundError):
@@ -252,8 +277,8 @@ class WorkdirNotFoundError(ExecStartError, FileNotFoundError):
         """Make the message from the directory."""
         self.workdir = workdir
         super().__init__(
-            f"cannot run a command in {workdir!r}: no such directory in the container, or no permission; "
-            "create it first or pass another workdir"
+            f"cannot run a command in {workdir!r}: no such directory in the container, or no "
+            "permission; create it first or pass another workdir"
         )
 
 
@@ -266,7 +291,8 @@ class TransferError(HyperRuntimeError):
 
 
 class UnsafeArchiveError(TransferError):
-    """Data from a container exceeds the limits, or contains members that must not be written on the host.
+    """Data from a container exceeds the limits, or contains members that must not be written on the
+    host.
 
     Attributes:
         refused: ``(member name, reason)`` for each refused member.
@@ -283,7 +309,9 @@ class TransferTimeoutError(TransferError, TimeoutError):
 
 
 class StorageError(HyperRuntimeError, OSError):
-    """A file or directory on the host could not be written: no space, no permission, not a directory."""
+    """A file or directory on the host could not be written: no space, no permission, not a
+    directory.
+    """
 
     exit_code = 2
 
@@ -353,8 +381,13 @@ class ExtraMissingError(HyperRuntimeError):
     exit_code = 2
 
     def __init__(self, what: str, package: str, extra: str) -> None:
-        """Make the message from the features (``what``, plural), the package, and the extra that installs it."""
-        super().__init__(f"{what} need {package}, which is not installed; try `pip install 'hyperruntime[{extra}]'`")
+        """Make the message from the features (``what``, plural), the package, and the extra that
+        installs it.
+        """
+        super().__init__(
+            f"{what} need {package}, which is not installed; try `pip install "
+            f"'hyperruntime[{extra}]'`"
+        )
 
 
 class AgentError(HyperRuntimeError):

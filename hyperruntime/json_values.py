@@ -1,4 +1,5 @@
-"""Read JSON, TOML, YAML and numbers that others wrote; count the values of a JSON text before it is parsed.
+"""Read JSON, TOML, YAML and numbers that others wrote; count the values of a JSON text before it is
+parsed.
 
 Text that nests too deeply is invalid, not a crash.
 """
@@ -27,14 +28,16 @@ def parse_json(text: str | bytes, *, finite: bool = False) -> Any:  # noqa: ANN4
 
     Args:
         text: the JSON.
-        finite: refuse NaN, Infinity and numbers that are too large for a float, such as 1e999: Python reads them, but
-            cannot write them as JSON again.
+        finite: refuse NaN, Infinity and numbers that are too large for a float, such as 1e999:
+            Python reads them, but cannot write them as JSON again.
 
     Raises:
         ValueError: the text is not JSON, or nests too deeply.
     """
     if finite:
-        return _parse(lambda: json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float))
+        return _parse(
+            lambda: json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
+        )
     return _parse(lambda: json.loads(text))
 
 
@@ -65,8 +68,8 @@ def parse_yaml(text: str) -> Any:  # noqa: ANN401 - any YAML value
     """Return the value of a YAML text; only plain values, no objects of Python.
 
     Raises:
-        ValueError: the text is not YAML, nests too deeply, or has too many values. Those of an alias count each time:
-            ten lines that name each other can stand for billions of values.
+        ValueError: the text is not YAML, nests too deeply, or has too many values. Those of an
+            alias count each time: ten lines that name each other can stand for billions of values.
     """
     import yaml
 
@@ -83,12 +86,15 @@ def parse_yaml(text: str) -> Any:  # noqa: ANN401 - any YAML value
 
     try:
         return _parse(read)
-    except (yaml.YAMLError, AttributeError, TypeError) as error:  # PyYAML's own for odd tags and keys
+    # PyYAML's own for odd tags and keys
+    except (yaml.YAMLError, AttributeError, TypeError) as error:
         raise ValueError(" ".join(str(error).split())) from None
 
 
 def _count_nodes(node: Any, known: dict[int, int]) -> int:  # noqa: ANN401 - a node of PyYAML
-    """Return the number of values of a YAML node; ``known`` has those of other nodes, and 0 while one is counted."""
+    """Return the number of values of a YAML node; ``known`` has those of other nodes, and 0 while
+    one is counted.
+    """
     if (count := known.get(id(node))) is None:
         known[id(node)] = 0
         inner = node.value if isinstance(node.value, list) else ()
@@ -128,7 +134,9 @@ def json_object(text: str | bytes | None) -> dict[str, Any] | None:
 
 
 def json_object_of_file(path: Path) -> dict[str, Any] | None:
-    """Return the JSON object that a file holds, or None if it cannot be read or holds anything else."""
+    """Return the JSON object that a file holds, or None if it cannot be read or holds anything
+    else.
+    """
     try:
         return json_object(path.read_bytes())
     except OSError:
@@ -142,16 +150,21 @@ def is_integer(value: object) -> TypeGuard[int]:
 
 def is_number(value: object) -> TypeGuard[int | float]:
     """Return whether a value is a finite number; True and False are not."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) <= sys.float_info.max
+    )
 
 
 class ValueCounter:
-    """Counts the values of a JSON text that arrives in pieces: numbers, texts, names of members, lists and objects.
+    """Counts the values of a JSON text that arrives in pieces: numbers, texts, names of members,
+    lists and objects.
 
     It is cheap; a parsed value takes 30 times its bytes.
 
-    Characters inside strings do not count, unless the text has very many strings. For malformed JSON the count is right
-    up to the error, where a parser stops.
+    Characters inside strings do not count, unless the text has very many strings. For malformed
+    JSON the count is right up to the error, where a parser stops.
 
     Attributes:
         values: the count so far.

@@ -1,9 +1,10 @@
-"""The library's logger: silent unless the program configures logging; structured if it configures structlog.
+"""The library's logger: silent unless the program configures logging; structured if it configures
+structlog.
 
-An unconfigured structlog prints to standard output, which belongs to the embedding program. So an event goes to
-structlog only if the program configured it, else to the standard ``logging``. structlog takes long to import, so a
-program can pass its configuration to :func:`configure_on_import`: this logger imports structlog for the first event
-that is shown.
+An unconfigured structlog prints to standard output, which belongs to the embedding program. So an
+event goes to structlog only if the program configured it, else to the standard ``logging``.
+structlog takes long to import, so a program can pass its configuration to
+:func:`configure_on_import`: this logger imports structlog for the first event that is shown.
 """
 
 from __future__ import annotations
@@ -111,16 +112,25 @@ class Logger:
             importlib.import_module(_STRUCTLOG)
         structlog = sys.modules.get(_STRUCTLOG)
         if structlog is not None and structlog.is_configured():
-            getattr(structlog.get_logger(self._name), logging.getLevelName(level).lower())(event, **facts)
+            getattr(structlog.get_logger(self._name), logging.getLevelName(level).lower())(
+                event, **facts
+            )
             return
         logger = logging.getLogger(self._name)
         if logger.isEnabledFor(level):
-            logger.log(level, "%s", " ".join([event, *(f"{name}={value!r}" for name, value in facts.items())]))
+            logger.log(
+                level,
+                "%s",
+                " ".join([event, *(f"{name}={value!r}" for name, value in facts.items())]),
+            )
 
 
 def get_logger(name: str) -> Logger:
-    """Return the logger of a module; its package is silent until it or the root logger has a handler."""
+    """Return the logger of a module; its package is silent until it or the root logger has a
+    handler.
+    """
     package = logging.getLogger(name.partition(".")[0])
     if not any(isinstance(handler, logging.NullHandler) for handler in package.handlers):
-        package.addHandler(logging.NullHandler())  # without a handler, logging prints warnings on standard error
+        # without a handler, logging prints warnings on standard error
+        package.addHandler(logging.NullHandler())
     return Logger(name)

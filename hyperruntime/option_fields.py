@@ -1,7 +1,8 @@
-"""Fields of option classes: one definition gives the command-line option, the key in TOML files and the stored value.
+"""Fields of option classes: one definition gives the command-line option, the key in TOML files and
+the stored value.
 
-A definition is in the metadata of an attrs field. This module knows no command line: ``cli/field_options.py`` derives
-click's options from it.
+A definition is in the metadata of an attrs field. This module knows no command line:
+``cli/field_options.py`` derives click's options from it.
 """
 
 from __future__ import annotations
@@ -49,8 +50,14 @@ class AtLeast:
         """Check a value, as an attrs validator."""
         if value is None and attribute.default is None:
             return
-        known = not isinstance(value, bool) and isinstance(value, int if self.whole else (int, float))
-        if not known or not self.least <= value < float("inf") or (self.above and value == self.least):
+        known = not isinstance(value, bool) and isinstance(
+            value, int if self.whole else (int, float)
+        )
+        if (
+            not known
+            or not self.least <= value < float("inf")
+            or (self.above and value == self.least)
+        ):
             limit = f" above {self.least}" if self.above else f", {self.least} or more"
             raise SpecError(attribute.name, value, f"a {'whole ' * self.whole}number{limit}")
 
@@ -64,7 +71,9 @@ class OneOf:
     def __call__(self, instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
         """Check a value, as an attrs validator."""
         if value not in self.names and (value is not None or attribute.default is not None):
-            raise SpecError(attribute.name, value, unknown_name(attribute.name, str(value), self.names))
+            raise SpecError(
+                attribute.name, value, unknown_name(attribute.name, str(value), self.names)
+            )
 
 
 ABOVE_ZERO, NOT_NEGATIVE = AtLeast(0, whole=False, above=True), AtLeast(0, whole=False)
@@ -80,17 +89,21 @@ class Option:
     Attributes:
         help: text of ``--help``.
         flag: as on the command line; "": the name of the field, without the suffix ``_s``.
-        kind: how the value is written, as in ``cli/field_options.py``, or ``path``; "": follows from the check, the
-            default and the suffix of the field (``_s``: a duration; ``_bytes``: a size).
-        metavar: placeholder in the help; None: the kind's. With one, the allowed names are not listed.
+        kind: how the value is written, as in ``cli/field_options.py``, or ``path``; "": follows
+            from the check, the default and the suffix of the field (``_s``: a duration; ``_bytes``:
+            a size).
+        metavar: placeholder in the help; None: the kind's. With one, the allowed names are not
+            listed.
         check: the check of the field.
         written: the default as users write it; "": the field's default.
         changes: whether a resumed run may have another value.
-        scores: whether another value may change scores, so that each generation's record has it; only with ``changes``.
+        scores: whether another value may change scores, so that each generation's record has it;
+            only with ``changes``.
         resume_help: text of ``hyperrun resume --help``; "": the same as ``help``.
-        harmless: whether a run directory that somebody else made may choose any value, or a function that says it of a
-            value. Not harmless is what names keys, addresses, mounts, networks, devices, code or paths of the host, or
-            weakens a limit; see :func:`host_requests`.
+        harmless: whether a run directory that somebody else made may choose any value, or a
+            function that says it of a value. Not harmless is what names keys, addresses, mounts,
+            networks, devices, code or paths of the host, or weakens a limit; see
+            :func:`host_requests`.
     """
 
     help: str
@@ -178,12 +191,15 @@ def option_fields(kind: type) -> Iterator[OptionField]:
 
 
 def at_most(limit: int) -> Callable[[Any], bool]:
-    """Return a function for :attr:`Option.harmless`: whether a value is a limit that is not larger than ``limit``."""
+    """Return a function for :attr:`Option.harmless`: whether a value is a limit that is not larger
+    than ``limit``.
+    """
     return lambda value: isinstance(value, (int, float)) and value <= limit
 
 
 def names_no_code(value: object) -> bool:
-    """Return whether names are those of plug-ins only: none has an argument, such as a path, or names a file of code.
+    """Return whether names are those of plug-ins only: none has an argument, such as a path, or
+    names a file of code.
 
     Args:
         value: a name, or several, also in lists of lists; anything else is no name.
@@ -194,10 +210,11 @@ def names_no_code(value: object) -> bool:
 
 
 def host_requests(options: object, given: Collection[tuple[str, ...]] = ()) -> tuple[str, ...]:
-    """Return the values that a run directory must not choose by itself, each as on the command line.
+    """Return the values that a run directory must not choose by itself, each as on the command
+    line.
 
-    These are the values that differ from their defaults and whose option is not :attr:`Option.harmless`. A field
-    without an option is never harmless.
+    These are the values that differ from their defaults and whose option is not
+    :attr:`Option.harmless`. A field without an option is never harmless.
 
     Args:
         options: an attrs value with options.
@@ -213,21 +230,37 @@ def _requests(
     given: Collection[tuple[str, ...]],
     above: tuple[str, ...],
 ) -> Iterator[str]:
-    """Yield the requests of an attrs value; ``usual`` has the defaults, if they are not those of its class."""
+    """Yield the requests of an attrs value; ``usual`` has the defaults, if they are not those of
+    its class.
+    """
     for field in attrs.fields(type(value)):
         path, now = (*above, field.name), getattr(value, field.name)
         before = default_of(field) if usual is None else getattr(usual, field.name)
-        inner = {name.partition(".")[2]: one for name, one in options.items() if name.startswith(f"{field.name}.")}
+        inner = {
+            name.partition(".")[2]: one
+            for name, one in options.items()
+            if name.startswith(f"{field.name}.")
+        }
         found = options.get(field.name) or inner or field.metadata.get(_OPTION)
         if isinstance(found, Mapping) and attrs.has(type(now)):
             yield from _requests(now, before, found, given, path)
-        elif now != before and path not in given and not (isinstance(found, Option) and found.is_harmless(now)):
-            flag = OptionField(path=path, option=found, default=None).flag if isinstance(found, Option) else path[-1]
+        elif (
+            now != before
+            and path not in given
+            and not (isinstance(found, Option) and found.is_harmless(now))
+        ):
+            flag = (
+                OptionField(path=path, option=found, default=None).flag
+                if isinstance(found, Option)
+                else path[-1]
+            )
             yield shown(flag, now)
 
 
 def shown(flag: str, value: object) -> str:
-    """Return a value as on the command line, on one line of limited length, without control characters."""
+    """Return a value as on the command line, on one line of limited length, without control
+    characters.
+    """
     import cattrs
 
     plain = " ".join(value) if _is_names(value) else value
@@ -259,7 +292,8 @@ def changed(options: _Options, values: Mapping[tuple[str, ...], Any]) -> _Option
     for (name, *rest), value in values.items():
         groups.setdefault(name, {})[tuple(rest)] = value
     fields = {
-        name: group[()] if () in group else changed(getattr(options, name), group) for name, group in groups.items()
+        name: group[()] if () in group else changed(getattr(options, name), group)
+        for name, group in groups.items()
     }
     return attrs.evolve(options, **fields)  # type: ignore[misc]
 
@@ -288,8 +322,8 @@ def from_json(kind: type[_Options], value: Mapping[str, Any], *, strict: bool) -
         return _converter(strict=strict).structure(value, kind)
     except (BaseValidationError, TypeError, ValueError, AttributeError) as error:
         raise ArchiveError(
-            f"the options of the run cannot be read: {why_invalid(error, 'options')}; check whether another version "
-            "wrote them"
+            f"the options of the run cannot be read: {why_invalid(error, 'options')}; check "
+            "whether another version wrote them"
         ) from error
 
 
@@ -301,7 +335,9 @@ def _converter(*, strict: bool) -> Converter:
     converter = Converter(forbid_extra_keys=strict)
     for plain, is_one in _PLAIN_KINDS.items():
         converter.register_structure_hook(plain, partial(_of_kind, is_one=is_one))
-    converter.register_structure_hook_func(_is_plain, lambda item, _: tuple(item) if isinstance(item, list) else item)
+    converter.register_structure_hook_func(
+        _is_plain, lambda item, _: tuple(item) if isinstance(item, list) else item
+    )
     return converter
 
 
@@ -328,6 +364,10 @@ def why_invalid(error: BaseException, path: str) -> str:
 
 
 def _is_plain(kind: Any) -> bool:  # noqa: ANN401 - a type
-    """Return whether values of a type are stored as they are, such as those of ``gpus``; the class checks them."""
+    """Return whether values of a type are stored as they are, such as those of ``gpus``; the class
+    checks them.
+    """
     kinds = get_args(kind)
-    return get_origin(kind) is Literal or (str in kinds and any(get_origin(one) is tuple for one in kinds))
+    return get_origin(kind) is Literal or (
+        str in kinds and any(get_origin(one) is tuple for one in kinds)
+    )

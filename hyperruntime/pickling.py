@@ -1,4 +1,6 @@
-"""What values and errors need to survive pickling and copying: read-only mappings, errors with their fields."""
+"""What values and errors need to survive pickling and copying: read-only mappings, errors with
+their fields.
+"""
 
 from __future__ import annotations
 
@@ -47,19 +49,29 @@ def frozen_mapping(value: Mapping[str, str] | None) -> Mapping[str, str]:
 
 
 def names_only(env: Mapping[str, str] | None) -> str:
-    """Return the ``repr`` of an environment without its values, which may be secret; for attrs fields."""
+    """Return the ``repr`` of an environment without its values, which may be secret; for attrs
+    fields.
+    """
     return "{" + ", ".join(f"{name!r}: ..." for name in env or ()) + "}"
 
 
 def reduce_error(error: Exception) -> tuple[Any, ...]:
-    """Return how to make an error again without calling its ``__init__``, which takes other arguments than ``args``.
+    """Return how to make an error again without calling its ``__init__``, which takes other
+    arguments than ``args``.
 
-    A field that cannot be pickled becomes its ``repr``: an error must reach the process that waits for it.
+    A field that cannot be pickled becomes its ``repr``: an error must reach the process that waits
+    for it.
     """
-    return _remake_error, (type(error), error.args, {name: _portable(value) for name, value in vars(error).items()})
+    return _remake_error, (
+        type(error),
+        error.args,
+        {name: _portable(value) for name, value in vars(error).items()},
+    )
 
 
-def _remake_error(kind: type[Exception], args: tuple[object, ...], fields: dict[str, object]) -> Exception:
+def _remake_error(
+    kind: type[Exception], args: tuple[object, ...], fields: dict[str, object]
+) -> Exception:
     error = kind.__new__(kind, *args)
     error.args = args
     vars(error).update(fields)

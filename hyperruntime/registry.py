@@ -1,7 +1,9 @@
-"""Find plugins by entry point, or by the code that a user names; the only module that uses stevedore.
+"""Find plugins by entry point, or by the code that a user names; the only module that uses
+stevedore.
 
-A plugin is loaded only when it is requested by name, so a broken plugin does not affect the others. stevedore is loaded
-when plugins are looked up: ``hyperrun status`` imports this module and looks up none.
+A plugin is loaded only when it is requested by name, so a broken plugin does not affect the others.
+stevedore is loaded when plugins are looked up: ``hyperrun status`` imports this module and looks up
+none.
 """
 
 from __future__ import annotations
@@ -42,8 +44,9 @@ SERVERS = "hyperruntime.servers"
 OURS = "hyperruntime"  # the distribution
 _DOMAIN_FILE = re.compile(r"[^:]+\.py:[A-Za-z_]\w*")
 _DOMAIN_MEMBERS = (
-    "name description splits image needs_gpu agent protected_paths task_timeout_s tasks score report picture".split()
-)
+    "name description splits image needs_gpu agent protected_paths task_timeout_s tasks score report "
+    "picture"
+).split()
 AUTO_ORDER = ("podman", "apptainer", "docker")
 
 
@@ -87,7 +90,9 @@ class Plugin:
 
     @property
     def source(self) -> str:
-        """Name of the distribution that publishes it; read from the metadata of all installed distributions."""
+        """Name of the distribution that publishes it; read from the metadata of all installed
+        distributions.
+        """
         points = entry_points(group=self.group, name=self.name)
         names = [point.dist.name for point in points if point.dist is not None]
         return names[-1] if names else "unknown"  # of two with one name, the last is loaded
@@ -99,7 +104,8 @@ def plugins(group: str) -> dict[str, Plugin]:
 
     # A normal ExtensionManager imports every plugin of its group; this one only lists them.
     manager: ExtensionManager[Any] = ExtensionManager.make_test_instance([], namespace=group)
-    points = manager.list_entry_points()  # from stevedore's cache, which does not know the distributions
+    # from stevedore's cache, which does not know the distributions
+    points = manager.list_entry_points()
     return {p.name: Plugin(name=p.name, group=group, load=p.load) for p in points}
 
 
@@ -116,7 +122,8 @@ def load_driver(name: str) -> Any:  # noqa: ANN401 - a Driver; core cannot name 
 
 
 def load_domain(reference: str) -> Any:  # noqa: ANN401 - a Domain
-    """Return a domain by ``NAME`` or ``NAME:ARGUMENT``; it never loads a file, see :func:`load_domain_file`.
+    """Return a domain by ``NAME`` or ``NAME:ARGUMENT``; it never loads a file, see
+    :func:`load_domain_file`.
 
     Raises:
         DomainNotFoundError: no installed domain has this name.
@@ -124,7 +131,10 @@ def load_domain(reference: str) -> Any:  # noqa: ANN401 - a Domain
         SpecError: the argument is missing, not allowed or invalid.
     """
     if is_domain_file(reference):
-        allowed = "the name of an installed domain; code of a file is loaded only if a user names it with --domains"
+        allowed = (
+            "the name of an installed domain; code of a file is loaded only if a user names it "
+            "with --domains"
+        )
         raise SpecError("domains", reference, allowed)
     name, colon, argument = reference.partition(":")
     made = _load(DOMAINS, name, DomainNotFoundError)
@@ -133,7 +143,10 @@ def load_domain(reference: str) -> Any:  # noqa: ANN401 - a Domain
         try:
             inspect.signature(made).bind(*given)
         except TypeError:
-            allowed = f"the domain {name!r} {'takes no argument' if colon else f'needs an argument: {name}:ARGUMENT'}"
+            allowed = (
+                f"the domain {name!r} "
+                f"{'takes no argument' if colon else f'needs an argument: {name}:ARGUMENT'}"
+            )
             raise SpecError("domains", reference, allowed) from None
         return made(*given)
 
@@ -144,7 +157,8 @@ def is_domain_file(reference: str) -> bool:
 
 
 def load_domain_file(reference: str) -> Any:  # noqa: ANN401 - a Domain
-    """Return a domain by ``PATH/FILE.py:CLASS``; this runs the file. Only for references that this user gave.
+    """Return a domain by ``PATH/FILE.py:CLASS``; this runs the file. Only for references that this
+    user gave.
 
     Raises:
         DriverLoadError: the file is broken.
@@ -155,7 +169,9 @@ def load_domain_file(reference: str) -> Any:  # noqa: ANN401 - a Domain
         check_interface(DOMAINS, made, f"the domain {reference!r}")
         domain = made()
     if missing := [name for name in _DOMAIN_MEMBERS if not hasattr(domain, name)]:
-        why = f"a class with all members of hyperruntime.domain.Domain; it lacks {', '.join(missing)}"
+        why = (
+            f"a class with all members of hyperruntime.domain.Domain; it lacks {', '.join(missing)}"
+        )
         raise SpecError("domains", reference, why)
     return domain
 
@@ -167,7 +183,9 @@ def load_executor(name: str) -> Any:  # noqa: ANN401 - a callable that returns a
         HyperRuntimeError: no installed executor has this name.
         DriverLoadError: the executor is installed but cannot be loaded.
     """
-    return _load(EXECUTORS, name, lambda n, known: HyperRuntimeError(unknown_name("executor", n, known)))
+    return _load(
+        EXECUTORS, name, lambda n, known: HyperRuntimeError(unknown_name("executor", n, known))
+    )
 
 
 def load_environment_class(name: str) -> Any:  # noqa: ANN401 - makes a rollout.environment.Environment
@@ -177,7 +195,9 @@ def load_environment_class(name: str) -> Any:  # noqa: ANN401 - makes a rollout.
         SpecError: no installed environment has this name.
         DriverLoadError: the environment is installed but cannot be loaded.
     """
-    return _load(ENVIRONMENTS, name, lambda n, known: SpecError("environment", n, name_hint(n, known)))
+    return _load(
+        ENVIRONMENTS, name, lambda n, known: SpecError("environment", n, name_hint(n, known))
+    )
 
 
 def load_trainer_class(name: str) -> Any:  # noqa: ANN401 - makes a trainers.Trainer
@@ -217,7 +237,9 @@ def load_agent_folder(name: str) -> Path:
 
 
 def auto_order() -> list[str]:
-    """Return the drivers' names in the order of ``auto``: ``AUTO_ORDER``, other packages, our other drivers."""
+    """Return the drivers' names in the order of ``auto``: ``AUTO_ORDER``, other packages, our other
+    drivers.
+    """
     known = plugins(RUNTIMES)
     rest = sorted((known[name].source == OURS, name) for name in known if name not in AUTO_ORDER)
     return [*(name for name in AUTO_ORDER if name in known), *(name for _, name in rest)]
@@ -242,7 +264,8 @@ def package_version(name: str) -> str:
 
 
 def check_interface(group: str, plugin: object, whose: str, point: Plugin | None = None) -> None:
-    """Check the interface version that a plugin declares; one without ``interface_version`` has version 1.
+    """Check the interface version that a plugin declares; one without ``interface_version`` has
+    version 1.
 
     Args:
         group: entry-point group of the plugin; a group without interface versions needs none.
@@ -255,19 +278,30 @@ def check_interface(group: str, plugin: object, whose: str, point: Plugin | None
     """
     interface = INTERFACES.get(group)
     declared = getattr(plugin, "interface_version", 1)
-    if interface is None or (type(declared) is int and interface.oldest <= declared <= interface.version):
+    if interface is None or (
+        type(declared) is int and interface.oldest <= declared <= interface.version
+    ):
         return
     ours = f"version {interface.version}"
     if interface.oldest < interface.version:
         ours = f"versions {interface.oldest} to {interface.version}"
     if type(declared) is not int or declared < 1:
-        what, step = f"declares interface_version = {declared!r}", "it must be a positive integer; correct that package"
+        what, step = (
+            f"declares interface_version = {declared!r}",
+            "it must be a positive integer; correct that package",
+        )
     else:
         what = f"is written for version {declared} of the {interface.seam} interface"
         newer = declared > interface.version
-        step = "upgrade hyperruntime, or install an older version of that package" if newer else "upgrade that package"
+        step = (
+            "upgrade hyperruntime, or install an older version of that package"
+            if newer
+            else "upgrade that package"
+        )
     source = "" if point is None else point.source
-    theirs = f"{whose} of package {source!r} {package_version(source)}".rstrip() if source else whose
+    theirs = (
+        f"{whose} of package {source!r} {package_version(source)}".rstrip() if source else whose
+    )
     mine = f"{OURS} {package_version(OURS)}".rstrip()
     raise DriverLoadError(f"{theirs} {what}, but {mine} supports {ours}: {step}")
 
@@ -281,8 +315,8 @@ def blaming(group: str, name: str) -> Iterator[None]:
         name: name of its entry point.
 
     Raises:
-        DriverLoadError: the block raised an exception that is not a HyperRuntimeError, or SystemExit; an exception
-            about missing memory, threads or processes is raised unchanged.
+        DriverLoadError: the block raised an exception that is not a HyperRuntimeError, or
+            SystemExit; an exception about missing memory, threads or processes is raised unchanged.
     """
     try:
         yield
@@ -299,7 +333,8 @@ def blaming(group: str, name: str) -> Iterator[None]:
 
 
 def load_code(reference: str, word: str, forms: str, *, code: str = "class") -> Callable[..., Any]:
-    """Return a class or function by ``MODULE:NAME`` or ``PATH/FILE.py:NAME``; the module is imported.
+    """Return a class or function by ``MODULE:NAME`` or ``PATH/FILE.py:NAME``; the module is
+    imported.
 
     Args:
         reference: its name.
@@ -316,8 +351,12 @@ def load_code(reference: str, word: str, forms: str, *, code: str = "class") -> 
     made = getattr(module, name, None)
     if not callable(made):
         is_one = inspect.isclass if code == "class" else inspect.isfunction
-        there = [key for key, value in vars(module).items() if is_one(value) and not key.startswith("_")]
-        raise SpecError(word, reference, f"{where} has no {code} {name!r}; {name_hint(name, there)}")
+        there = [
+            key for key, value in vars(module).items() if is_one(value) and not key.startswith("_")
+        ]
+        raise SpecError(
+            word, reference, f"{where} has no {code} {name!r}; {name_hint(name, there)}"
+        )
     found: Callable[..., Any] = made
     return found
 
@@ -344,7 +383,8 @@ def _module_of_file(reference: str, path: str, word: str, forms: str) -> ModuleT
     spec = importlib.util.spec_from_file_location(name, where)
     if spec is None or spec.loader is None:
         raise SpecError(word, reference, forms)
-    module = sys.modules[name] = importlib.util.module_from_spec(spec)  # attrs and pickle look up the module there
+    # attrs and pickle look up the module there
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -355,7 +395,9 @@ def _module_of_file(reference: str, path: str, word: str, forms: str) -> ModuleT
 
 @contextmanager
 def blaming_code(word: str, reference: str) -> Iterator[None]:
-    """Convert any other exception of the user's code into a ``DriverLoadError`` that names the code."""
+    """Convert any other exception of the user's code into a ``DriverLoadError`` that names the
+    code.
+    """
     try:
         yield
     except HyperRuntimeError:

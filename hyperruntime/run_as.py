@@ -25,7 +25,9 @@ def _whole(least: int, most: float, allowed: str) -> Any:  # noqa: ANN401 - an a
 
 
 _id = _whole(1, _MAX_ID, f"a number from 1 to {_MAX_ID}; root is not allowed")
-_pids = attrs.validators.optional(_whole(_LEAST_PIDS, math.inf, f"a whole number of at least {_LEAST_PIDS}, or None"))
+_pids = attrs.validators.optional(
+    _whole(_LEAST_PIDS, math.inf, f"a whole number of at least {_LEAST_PIDS}, or None")
+)
 _mask = _whole(0, 0o777, "a file mode mask such as 0o077")
 
 
@@ -33,19 +35,23 @@ _mask = _whole(0, 0o777, "a file mode mask such as 0o077")
 class RunAs:
     """An ordinary user that needs no entry in the image; its commands have no capabilities.
 
-    Its processes cannot reach those of other users. ``HOME`` is ``/`` unless the command's environment sets it.
+    Its processes cannot reach those of other users. ``HOME`` is ``/`` unless the command's
+    environment sets it.
 
     Attributes:
-        uid: user id in the container; if the engine maps ids, it must be a mapped one (below 65,536).
+        uid: user id in the container; if the engine maps ids, it must be a mapped one (below
+            65,536).
         gid: group id; default is ``uid``. The user has no other groups.
-        pids: limit on processes and threads of this uid, two for each running command included; None means no limit.
-            Linux counts them over all containers of a user namespace, so with a rootful engine use a uid in one
-            container only.
+        pids: limit on processes and threads of this uid, two for each running command included;
+            None means no limit. Linux counts them over all containers of a user namespace, so with
+            a rootful engine use a uid in one container only.
         umask: file mode mask of its commands.
     """
 
     uid: int = attrs.field(validator=_id)
-    gid: int = attrs.field(default=attrs.Factory(lambda self: self.uid, takes_self=True), validator=_id)
+    gid: int = attrs.field(
+        default=attrs.Factory(lambda self: self.uid, takes_self=True), validator=_id
+    )
     pids: int | None = attrs.field(default=None, validator=_pids)
     umask: int = attrs.field(default=0o077, validator=_mask)
 
@@ -53,7 +59,8 @@ class RunAs:
         """Return the shell code that a shell of this user runs before its first command."""
         lines = [f"umask {self.umask:04o}", "HOME=/", "export HOME"]
         if self.pids is not None:
-            lines.append(f"ulimit -u {self.pids} 2>/dev/null || ulimit -p {self.pids} 2>/dev/null")  # dash has -p
+            # dash has -p
+            lines.append(f"ulimit -u {self.pids} 2>/dev/null || ulimit -p {self.pids} 2>/dev/null")
         return "\n".join((*lines, "")).encode()
 
     def __str__(self) -> str:

@@ -123,12 +123,16 @@ class Runtime(AsyncClosing):
     def left_containers(self) -> tuple[str, ...]:
         """The names of the containers among them that are not removed yet.
 
-        They are removed in the background, after :meth:`close` by the owner's guard; see docs/engines.md.
+        They are removed in the background, after :meth:`close` by the owner's guard; see
+        docs/engines.md.
         """
         return self._owner.removals.pending
 
-    def container(self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None) -> Container:
-        """Start a container; the caller closes it or uses it in a ``with`` statement, else :meth:`close` closes it.
+    def container(
+        self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None
+    ) -> Container:
+        """Start a container; the caller closes it or uses it in a ``with`` statement, else
+        :meth:`close` closes it.
 
         Args:
             spec: describes the container.
@@ -141,12 +145,16 @@ class Runtime(AsyncClosing):
             UnsupportedOptionError: a field cannot be honoured on this machine.
             EngineUnavailableError: the engine cannot run a container.
             StorageError: no file descriptor or no space is left.
-            EngineError: the runtime is closed, or this process is a forked child of the process that opened it.
+            EngineError: the runtime is closed, or this process is a forked child of the process
+                that opened it.
             TypeError: ``spec`` is not a ContainerSpec.
             SpecError: the source of a mount does not exist.
         """
         if not self._owner.is_here:
-            raise EngineError("this runtime belongs to the parent of this process; open another one after the fork")
+            raise EngineError(
+                "this runtime belongs to the parent of this process; open another one after the "
+                "fork"
+            )
         given: object = spec  # callers without a type checker pass names of images
         if not isinstance(given, ContainerSpec):
             raise TypeError(f"container() takes a ContainerSpec, not {type(given).__name__}")
@@ -176,13 +184,18 @@ class Runtime(AsyncClosing):
             container.close()
             raise EngineError(_CLOSED)
 
-    async def acontainer(self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None) -> Container:
-        """Do what :meth:`container` does without blocking the event loop; at most 16 start at once, others wait.
+    async def acontainer(
+        self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None
+    ) -> Container:
+        """Do what :meth:`container` does without blocking the event loop; at most 16 start at once,
+        others wait.
 
         If the caller is cancelled, the container is closed as soon as it has started. Use it with
         ``async with await runtime.acontainer(spec) as container``.
         """
-        return await blocking(STARTS, lambda: self.container(spec, labels=labels), undo=Container.close)
+        return await blocking(
+            STARTS, lambda: self.container(spec, labels=labels), undo=Container.close
+        )
 
     def containers(self) -> tuple[OwnedContainer, ...]:
         """Return this user's containers of this library, of all owners.
@@ -229,10 +242,12 @@ class Runtime(AsyncClosing):
         return tuple(removed)
 
     def close(self) -> None:
-        """Close all its containers, many at once, and stop the driver's services and the guard; may be called again.
+        """Close all its containers, many at once, and stop the driver's services and the guard; may
+        be called again.
 
-        Later calls raise an error that says so. Does nothing in a forked child, because the parent owns the runtime.
-        Containers that the engine does not remove in time raise nothing: see :attr:`left_containers`.
+        Later calls raise an error that says so. Does nothing in a forked child, because the parent
+        owns the runtime. Containers that the engine does not remove in time raise nothing: see
+        :attr:`left_containers`.
         """
         if not self._owner.is_here:
             return
@@ -242,7 +257,11 @@ class Runtime(AsyncClosing):
             self._changed.wait_for(lambda: not self._starting - {threading.get_ident()}, patience_s)
             containers = tuple(self._open)
         try:
-            errors = [error for error in parallel_map(_CLOSED_AT_ONCE, _close, containers) if error is not None]
+            errors = [
+                error
+                for error in parallel_map(_CLOSED_AT_ONCE, _close, containers)
+                if error is not None
+            ]
             if left := self._owner.removals.settle():
                 log.warning("containers left to the guard", driver=self.name, containers=left)
         finally:
@@ -300,8 +319,9 @@ def open_runtime(name: str | None = None, *, run_id: str = "") -> Runtime:
     """Open an engine by name.
 
     Args:
-        name: a driver's name, or ``"auto"``: the first working one of podman, apptainer, docker and the other drivers.
-            None means the value of the environment variable ``HYPERRUNTIME_RUNTIME``, else ``auto``.
+        name: a driver's name, or ``"auto"``: the first working one of podman, apptainer, docker and
+            the other drivers. None means the value of the environment variable
+            ``HYPERRUNTIME_RUNTIME``, else ``auto``.
         run_id: id of the run, for the labels of every container; "" means none.
 
     Raises:
@@ -321,12 +341,16 @@ def open_runtime(name: str | None = None, *, run_id: str = "") -> Runtime:
             reasons.append(f"\n  {candidate}: {' '.join(why.split())}")
     if not reasons:
         raise EngineUnavailableError(AUTO, "no driver is installed", "see `hyperrun doctor`")
-    raise EngineUnavailableError(AUTO, "no engine works here", f"run `hyperrun doctor` for details:{''.join(reasons)}")
+    raise EngineUnavailableError(
+        AUTO, "no engine works here", f"run `hyperrun doctor` for details:{''.join(reasons)}"
+    )
 
 
 @contextmanager
 def _naming_full_tables() -> Iterator[None]:
-    """Turn the error of a process that has no file descriptor left into one that says what to do."""
+    """Turn the error of a process that has no file descriptor left into one that says what to
+    do.
+    """
     try:
         yield
     except OSError as error:
@@ -352,8 +376,8 @@ def _usable_driver(name: str) -> Driver:
 def _remove_directory(path: Path) -> bool:
     """Remove a dead owner's directory; return whether it is gone.
 
-    The owner's guard may be removing it at the same moment, and a process that outlived the owner may still write into
-    it, so that one attempt can leave a file behind.
+    The owner's guard may be removing it at the same moment, and a process that outlived the owner
+    may still write into it, so that one attempt can leave a file behind.
     """
 
     def is_gone() -> bool:

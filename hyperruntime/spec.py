@@ -22,7 +22,8 @@ NETWORKS: tuple[str, ...] = ("none", "host", "bridge")
 PULLS: tuple[str, ...] = ("never", "missing", "always")
 DEFAULT_PIDS = 512
 DEFAULT_OUTPUT_LIMIT_BYTES = 10 * 1024**2
-# Source: the grammar of references in the OCI distribution specification and in github.com/distribution/reference.
+# Source: the grammar of references in the OCI distribution specification and in
+# github.com/distribution/reference.
 _HOST = r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::[0-9]+)?"
 _PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 _TAG = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
@@ -32,7 +33,9 @@ _IMAGE_NAME = re.compile(rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::{_TAG})?(?:@{_D
 _TRANSPORTS = "containers-storage dir docker docker-archive docker-daemon oci oci-archive ostree sif tarball".split()
 _IMAGE_FILES = (".sif", ".sqfs")
 _IMAGE_PATH = re.compile(r"[A-Za-z0-9./_][A-Za-z0-9._:/@+-]*")
-_USER = re.compile(r"(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*\$?)(:(?P<group>[A-Za-z0-9_][A-Za-z0-9_.-]*\$?))?")
+_USER = re.compile(
+    r"(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*\$?)(:(?P<group>[A-Za-z0-9_][A-Za-z0-9_.-]*\$?))?"
+)
 _LETTERS = r"[A-Za-z](?:[A-Za-z0-9_{}-]*[A-Za-z0-9])?"
 # Source: SPEC.md of the Container Device Interface, "kind" and "devices.name".
 DEVICE_KIND = re.compile(f"{_LETTERS.format('.')}/{_LETTERS.format('')}")
@@ -44,7 +47,8 @@ _MIN_CPUS = 0.01  # 1 ms in each 100 ms, the least quota of the kernel; source: 
 _MAX_CPUS = 1_000_000  # does not overflow the kernel's quota
 _MAX_PIDS = 2**22  # source: proc(5), pid_max
 _MAX_BYTES = 2**63 - 1
-# Mount points used by exec, the engine and the kernel. In the trees, no path below them is allowed either.
+# Mount points used by exec, the engine and the kernel. In the trees, no path below them is allowed
+# either.
 _RESERVED = ("/", "/run", "/dev")
 _RESERVED_TREES = ("/run/hyperruntime", "/proc", "/sys")
 _TAIL_BYTES = 2000
@@ -58,7 +62,8 @@ def check_env(field: str, env: Mapping[Any, Any]) -> None:
         env: the variables.
 
     Raises:
-        SpecError: a name is empty or contains ``=`` or NUL, a value contains NUL, or one of them cannot be encoded.
+        SpecError: a name is empty or contains ``=`` or NUL, a value contains NUL, or one of them
+            cannot be encoded.
     """
     for name, value in env.items():
         if not is_text(name) or not name or "=" in name:
@@ -96,7 +101,9 @@ def check_seconds(field: str, value: Any) -> None:  # noqa: ANN401 - checked her
 
 
 def is_text(value: object) -> bool:
-    """Return whether a value is text that can be passed to a process: without NUL, and encodable like a file name."""
+    """Return whether a value is text that can be passed to a process: without NUL, and encodable
+    like a file name.
+    """
     if not isinstance(value, str) or "\0" in value:
         return False
     try:
@@ -107,7 +114,11 @@ def is_text(value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) <= sys.float_info.max
+    )
 
 
 def _check_utf8(field: str, *texts: str) -> None:
@@ -124,7 +135,9 @@ def _whole(least: int, most: int, why: str = "") -> Any:  # noqa: ANN401 - an at
         if value is None:
             return
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-            allowed = f"a whole number, at least {least}{why} and at most {most}, or None for no limit"
+            allowed = (
+                f"a whole number, at least {least}{why} and at most {most}, or None for no limit"
+            )
             raise SpecError(attribute.name, value, allowed)
 
     return check
@@ -132,7 +145,9 @@ def _whole(least: int, most: int, why: str = "") -> Any:  # noqa: ANN401 - an at
 
 def _cores(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ANN401 - checked here
     if value is not None and (not _is_number(value) or not _MIN_CPUS <= value <= _MAX_CPUS):
-        raise SpecError(attribute.name, value, f"a number of cores, at least {_MIN_CPUS}, or None for no limit")
+        raise SpecError(
+            attribute.name, value, f"a number of cores, at least {_MIN_CPUS}, or None for no limit"
+        )
 
 
 def _seconds(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
@@ -141,7 +156,8 @@ def _seconds(_: object, attribute: attrs.Attribute[Any], value: object) -> None:
 
 
 def as_gpus(value: str | Iterable[str] | None) -> str | tuple[str, ...] | None:
-    """Return a validated GPU request: ``all``, ``auto:N`` or a tuple of names; a single name becomes a tuple.
+    """Return a validated GPU request: ``all``, ``auto:N`` or a tuple of names; a single name
+    becomes a tuple.
 
     Raises:
         SpecError: the value is not a valid request.
@@ -149,10 +165,18 @@ def as_gpus(value: str | Iterable[str] | None) -> str | tuple[str, ...] | None:
     if value is None or (isinstance(value, str) and _GPU_WORDS.fullmatch(value)):
         return "auto:1" if value == "auto" else value
     given: object = value
-    names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else ()
+    names = (
+        (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Iterable) else ()
+    )
     for name in names or (given,):
-        if not isinstance(name, str) or not (_GPU_INDEX.fullmatch(name) or DEVICE_NAME.fullmatch(name)):
-            raise SpecError("gpus", name, "'all', 'auto:N', an index such as '0', a UUID, or a CDI name: vendor/gpu=0")
+        if not isinstance(name, str) or not (
+            _GPU_INDEX.fullmatch(name) or DEVICE_NAME.fullmatch(name)
+        ):
+            raise SpecError(
+                "gpus",
+                name,
+                "'all', 'auto:N', an index such as '0', a UUID, or a CDI name: vendor/gpu=0",
+            )
     return tuple(dict.fromkeys(names))
 
 
@@ -172,7 +196,8 @@ class Mount:
     """A path of the host that is mounted in the container.
 
     Attributes:
-        source: path on the host, made absolute on construction; must exist when the container starts.
+        source: path on the host, made absolute on construction; must exist when the container
+            starts.
         target: absolute path in the container.
         read_only: whether the mount is read-only.
     """
@@ -195,24 +220,30 @@ class Limits:
     Attributes:
         memory_bytes: memory and swap together.
         cpus: number of cores, may be a fraction; at least 0.01.
-        pids: number of processes and threads; ``EngineInfo.limits`` says how this machine enforces it.
+        pids: number of processes and threads; ``EngineInfo.limits`` says how this machine enforces
+            it.
         tmpfs_bytes: size of a memory file system at ``/tmp``; None means no such file system.
-        shm_bytes: size of the memory file system at ``/dev/shm``; None means the engine's own size, which is 64 MiB on
-            Podman and Docker.
+        shm_bytes: size of the memory file system at ``/dev/shm``; None means the engine's own size,
+            which is 64 MiB on Podman and Docker.
         wall_s: lifetime of the container in seconds; enforced by this library on every engine.
-        disk_bytes: size of its writable mounts (with their earlier content), its changes to the image's files and its
-            memory file systems; enforced by this library on every engine.
+        disk_bytes: size of its writable mounts (with their earlier content), its changes to the
+            image's files and its memory file systems; enforced by this library on every engine.
     """
 
-    memory_bytes: int | None = attrs.field(default=None, validator=_whole(6 * 1024**2, _MAX_BYTES, " (6 MiB)"))
+    memory_bytes: int | None = attrs.field(
+        default=None, validator=_whole(6 * 1024**2, _MAX_BYTES, " (6 MiB)")
+    )
     cpus: float | None = attrs.field(default=None, validator=_cores)
     pids: int | None = attrs.field(
-        default=DEFAULT_PIDS, validator=_whole(16, _MAX_PIDS, ", of which about 6 serve exec itself,")
+        default=DEFAULT_PIDS,
+        validator=_whole(16, _MAX_PIDS, ", of which about 6 serve exec itself,"),
     )
     tmpfs_bytes: int | None = attrs.field(default=None, validator=_whole(1, _MAX_BYTES))
     shm_bytes: int | None = attrs.field(default=None, validator=_whole(1, _MAX_BYTES))
     wall_s: float | None = attrs.field(default=None, validator=_seconds)
-    disk_bytes: int | None = attrs.field(default=None, validator=_whole(1024**2, _MAX_BYTES, " (1 MiB)"))
+    disk_bytes: int | None = attrs.field(
+        default=None, validator=_whole(1024**2, _MAX_BYTES, " (1 MiB)")
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -220,23 +251,26 @@ class ContainerSpec:
     """Everything that describes a container before it runs.
 
     Attributes:
-        image: OCI reference of an image, on this machine, or see ``pull``; for Apptainer also the path of a SIF or of a
-            directory.
-        mounts: the only host paths visible in the container. Targets must be different, and must not be ``/``,
-            ``/run`` or ``/dev``, or lie in ``/proc``, ``/sys`` or ``/run/hyperruntime``.
+        image: OCI reference of an image, on this machine, or see ``pull``; for Apptainer also the
+            path of a SIF or of a directory.
+        mounts: the only host paths visible in the container. Targets must be different, and must
+            not be ``/``, ``/run`` or ``/dev``, or lie in ``/proc``, ``/sys`` or
+            ``/run/hyperruntime``.
         env: environment of every exec.
         workdir: working directory of execs; None means the image's.
         user: user of execs, as ``name``, ``uid`` or ``uid:gid``; None means the image's.
         network: ``none``, ``host`` or ``bridge``.
-        gpus: None; ``"all"``; ``"auto:N"``, the N least used GPUs that no other run of this user has (``"auto"`` is
-            one); or indices (``"0"``), UUIDs and CDI device names (``"nvidia.com/gpu=0"``).
+        gpus: None; ``"all"``; ``"auto:N"``, the N least used GPUs that no other run of this user
+            has (``"auto"`` is one); or indices (``"0"``), UUIDs and CDI device names
+            (``"nvidia.com/gpu=0"``).
         limits: its resource limits.
-        limits_mode: ``enforce`` refuses a limit that the engine cannot enforce here; with ``watchdog`` this library
-            watches the memory if the engine cannot limit it, and ends the container when it exceeds the limit.
+        limits_mode: ``enforce`` refuses a limit that the engine cannot enforce here; with
+            ``watchdog`` this library watches the memory if the engine cannot limit it, and ends the
+            container when it exceeds the limit.
         read_only_rootfs: whether the image's files are read-only in the container.
         labels: additional labels of the container.
-        pull: ``never`` uses only images on this machine; ``missing`` pulls the image if it is not there; ``always``
-            pulls it with every start, in case its tag has moved.
+        pull: ``never`` uses only images on this machine; ``missing`` pulls the image if it is not
+            there; ``always`` pulls it with every start, in case its tag has moved.
     """
 
     image: str
@@ -274,36 +308,56 @@ class ContainerSpec:
 
     def _check_targets(self) -> None:
         memory = {"/tmp": "tmpfs_bytes", "/dev/shm": "shm_bytes"}  # noqa: S108 - in the container
-        taken = {path: field for path, field in memory.items() if getattr(self.limits, field) is not None}
+        taken = {
+            path: field for path, field in memory.items() if getattr(self.limits, field) is not None
+        }
         for mount in self.mounts:
             target = "/" + posixpath.normpath(mount.target).lstrip("/")
-            top = next((tree for tree in _RESERVED_TREES if f"{target}/".startswith(f"{tree}/")), None)
+            top = next(
+                (tree for tree in _RESERVED_TREES if f"{target}/".startswith(f"{tree}/")), None
+            )
             if target in _RESERVED or top is not None:
-                allowed = f"a path other than {', '.join(_RESERVED)}, and not in {', '.join(_RESERVED_TREES)}"
+                allowed = (
+                    f"a path other than {', '.join(_RESERVED)}, and not in "
+                    f"{', '.join(_RESERVED_TREES)}"
+                )
                 raise SpecError("Mount.target", mount.target, allowed)
             if target in taken:
-                raise SpecError("Mount.target", mount.target, f"one mount per target, and {taken[target]} is there")
+                raise SpecError(
+                    "Mount.target",
+                    mount.target,
+                    f"one mount per target, and {taken[target]} is there",
+                )
             taken[target] = f"the mount of {mount.source!r}"
 
 
 def is_image_name(reference: str) -> bool:
-    """Return whether every engine reads a reference as the name of an image, never as a path or a transport."""
+    """Return whether every engine reads a reference as the name of an image, never as a path or a
+    transport.
+    """
     is_name = _IMAGE_NAME.fullmatch(reference) is not None and not has_transport(reference)
     return is_name and not reference.endswith(_IMAGE_FILES)
 
 
 def has_transport(reference: str) -> bool:
-    """Return whether an engine may read a reference from elsewhere than its store and registries."""
+    """Return whether an engine may read a reference from elsewhere than its store and
+    registries.
+    """
     return reference.partition(":")[0] in _TRANSPORTS
 
 
 def is_image_path(reference: str) -> bool:
-    """Return whether a reference is the path of an image file or a directory, which only some engines can run."""
-    return reference.startswith(("/", "./", "../")) or (reference.endswith(_IMAGE_FILES) and ":" not in reference)
+    """Return whether a reference is the path of an image file or a directory, which only some
+    engines can run.
+    """
+    return reference.startswith(("/", "./", "../")) or (
+        reference.endswith(_IMAGE_FILES) and ":" not in reference
+    )
 
 
 def check_image(field: str, reference: object) -> None:
-    """Check that a value names an image, or is the path of one; the one rule for references of images.
+    """Check that a value names an image, or is the path of one; the one rule for references of
+    images.
 
     A transport such as ``docker-archive:FILE`` would make an engine read any file of this machine.
 
@@ -316,7 +370,10 @@ def check_image(field: str, reference: object) -> None:
     """
     text = str(reference)
     if not (is_image_name(text) or (is_image_path(text) and _IMAGE_PATH.fullmatch(text))):
-        allowed = "an image reference such as localhost/name:tag; load an archive first with `hyperrun image load FILE`"
+        allowed = (
+            "an image reference such as localhost/name:tag; load an archive first with "
+            "`hyperrun image load FILE`"
+        )
         raise SpecError(field, reference, allowed)
 
 
@@ -327,7 +384,9 @@ def check_user(user: Any) -> None:  # noqa: ANN401 - checked here
         SpecError: it is not a name or uid with an optional ``:group`` (name or gid).
     """
     match = _USER.fullmatch(user) if isinstance(user, str) else None
-    if match is None or any(part and part.isdigit() and not _is_id(part) for part in match.groupdict().values()):
+    if match is None or any(
+        part and part.isdigit() and not _is_id(part) for part in match.groupdict().values()
+    ):
         raise SpecError("user", user, f"a name or uid (0 to {_MAX_ID}), with an optional :group")
 
 
@@ -342,14 +401,15 @@ class ExecResult:
     Attributes:
         args: argv of the command.
         exit_code: 0-255; 128+n if killed by signal n; 124 if it timed out.
-        stdout: its standard output; past the output limit the head, one line with the number of dropped bytes, and
-            the tail.
+        stdout: its standard output; past the output limit the head, one line with the number of
+            dropped bytes, and the tail.
         stderr: its standard error, likewise.
         timed_out: whether its deadline passed and all its processes were killed.
         truncated: whether output was dropped.
-        not_executed: whether no program ran, so that the exit code is not its own: 127 if it was not found, 126 if it
-            is a directory or not executable, one of both if its interpreter is missing. False for a program that
-            itself ends with 126 or 127, such as ``sh`` with an unknown command.
+        not_executed: whether no program ran, so that the exit code is not its own: 127 if it was
+            not found, 126 if it is a directory or not executable, one of both if its interpreter is
+            missing. False for a program that itself ends with 126 or 127, such as ``sh`` with an
+            unknown command.
         duration_s: seconds from the call to the end.
     """
 

@@ -16,7 +16,8 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|[smh]?)", re.IGNORECASE)
 
 
 def parse_size(text: str, field: str = "size") -> int:
-    """Return the number of bytes of a size such as ``512``, ``64k``, ``1.5GiB`` or ``2g`` (powers of 1024).
+    """Return the number of bytes of a size such as ``512``, ``64k``, ``1.5GiB`` or ``2g`` (powers
+    of 1024).
 
     Args:
         text: the size.
@@ -69,7 +70,9 @@ def format_duration(duration_s: float) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return untrusted text as one line that is safe to show on a terminal, at most 600 characters and " ..."."""
+    """Return untrusted text as one line that is safe to show on a terminal, at most 600 characters
+    and " ...".
+    """
     words = "".join(char if char.isprintable() else " " for char in text).split()
     line = " ".join(words)
     return line if len(line) <= _MOST_CHARS else line[:_MOST_CHARS] + " ..."

@@ -1,12 +1,14 @@
 """The code blocks of the pages, and the notes that stand as HTML comments before them.
 
-``<!-- fragment: REASON -->``: the block cannot run here. ``<!-- slow -->``: it runs only in ``make test-all``.
-``<!-- images -->``: it needs an engine that can have several images, so not bubblewrap. ``<!-- file: NAME -->``: it is
-this file. ``<!-- continues -->``: it continues the page's previous Python block. ``<!-- part: PATH -->``: it is a part
-of this file of the repository, which another test runs.
+``<!-- fragment: REASON -->``: the block cannot run here. ``<!-- slow -->``: it runs only in
+``make test-all``. ``<!-- images -->``: it needs an engine that can have several images, so not
+bubblewrap. ``<!-- file: NAME -->``: it is this file. ``<!-- continues -->``: it continues the
+page's previous Python block. ``<!-- part: PATH -->``: it is a part of this file of the repository,
+which another test runs.
 
-Only a parser of Markdown comes from outside. Sybil and the plugins of pytest for code blocks run Python in the process
-of the tests, and leave out what is not run; here options and configuration files of fragments are checked too.
+Only a parser of Markdown comes from outside. Sybil and the plugins of pytest for code blocks run
+Python in the process of the tests, and leave out what is not run; here options and configuration
+files of fragments are checked too.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ import attrs
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")) if "decisions" not in path.parts)
+PAGES = sorted(
+    path
+    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+    if "decisions" not in path.parts
+)
 SHELLS, DATA, PLAIN = ("console", "bash", "sh"), ("toml", "yaml", "json"), ("text",)
 NOTES = ("fragment", "slow", "images", "file", "continues", "part")
 _NOTE = re.compile(r"<!-- ([a-z]+)(?:: (.*?))? -->")
@@ -49,10 +55,15 @@ class Block:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
     def commands(self) -> list[tuple[str, str]]:
-        """Return the commands of a shell block, each with the output that the block shows after it."""
+        """Return the commands of a shell block, each with the output that the block shows after
+        it.
+        """
         if self.language != "console":
             return [(self.text, "")]
-        parts = (re.match(r"((?:[^\n]*\\\n)*[^\n]*\n?)(.*)", part, re.DOTALL) for part in _PROMPT.split(self.text)[1:])
+        parts = (
+            re.match(r"((?:[^\n]*\\\n)*[^\n]*\n?)(.*)", part, re.DOTALL)
+            for part in _PROMPT.split(self.text)[1:]
+        )
         return [(found[1], found[2]) for found in parts if found]
 
 
@@ -69,7 +80,9 @@ def blocks(page: Path) -> list[Block]:
         if token.type in ("fence", "code_block"):
             text = f"{previous}\n\n{token.content}" if "continues" in notes else token.content
             line = token.map[0] + 1 if token.map else 0
-            found.append(Block(page=page, line=line, language=token.info.strip(), text=text, notes=notes))
+            found.append(
+                Block(page=page, line=line, language=token.info.strip(), text=text, notes=notes)
+            )
             previous = text if token.info.strip() == "python" else previous
         notes = {}
     return found

@@ -26,13 +26,15 @@ from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.host.owner import LABEL
 from hyperruntime.host.process import run_process
 
-# jsonschema would make 39 parsers for a format of addresses that no test checks, which takes seconds in each process.
+# jsonschema would make 39 parsers for a format of addresses that no test checks, which takes
+# seconds in each process.
 sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 
 PREFIX = "localhost/hyperruntime-test/"
 SHELLS = ("dash", "busybox", "bash")
 
-# Each run has the same examples and no deadline; `few` is for `make test`, and `other` draws other examples.
+# Each run has the same examples and no deadline; `few` is for `make test`, and `other` draws other
+# examples.
 hypothesis.settings.register_profile("steady", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("few", deadline=None, derandomize=True, max_examples=25)
 hypothesis.settings.register_profile("other", deadline=None, print_blob=True)
@@ -42,22 +44,33 @@ hypothesis.settings.load_profile("steady")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options for the driver under test."""
     default = os.environ.get("HYPERRUNTIME_TEST_RUNTIME", "podman")
-    parser.addoption("--runtime", metavar="NAME", default=default, help="driver that the engine tests use")
-    parser.addoption("--one-shell", action="store_true", help="skip the images whose shell is not dash")
+    parser.addoption(
+        "--runtime", metavar="NAME", default=default, help="driver that the engine tests use"
+    )
+    parser.addoption(
+        "--one-shell", action="store_true", help="skip the images whose shell is not dash"
+    )
 
 
 def pytest_configure() -> None:
-    """Restore the handler of SIGINT, which a shell ignores for background processes: the tests send SIGINT."""
+    """Restore the handler of SIGINT, which a shell ignores for background processes: the tests send
+    SIGINT.
+    """
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class ModuleScheduling(LoadScopeScheduling):
-    """Runs the tests of a module in one process, because they share containers; so with each group of modules."""
+    """Runs the tests of a module in one process, because they share containers; so with each group
+    of modules.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         module = nodeid.partition("::")[0]
-        return next((name for name, words in TOGETHER.items() if any(word in module for word in words)), module)
+        return next(
+            (name for name, words in TOGETHER.items() if any(word in module for word in words)),
+            module,
+        )
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -105,16 +118,20 @@ TOGETHER = {
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the contract tests of other engines than the one under test: modules ``test_ENGINE...``.
+    """Deselect the contract tests of other engines than the one under test: modules
+    ``test_ENGINE...``.
 
-    With ``--one-shell``, also deselect the tests with other shells than dash; another engine runs them.
+    With ``--one-shell``, also deselect the tests with other shells than dash; another engine runs
+    them.
     """
     chosen = config.getoption("--runtime")
     others = tuple(f"test_{engine}" for engine in ENGINES if engine != chosen)
     contract = [item for item in items if item.path.parent.name == "contract"]
     foreign = [item for item in contract if item.path.stem.startswith(others)]
     if config.getoption("--one-shell"):
-        foreign += [item for item in contract if item not in foreign and _parameters(item) & set(SHELLS[1:])]
+        foreign += [
+            item for item in contract if item not in foreign and _parameters(item) & set(SHELLS[1:])
+        ]
     if foreign:
         config.hook.pytest_deselected(items=foreign)
         items[:] = [item for item in items if item not in foreign]
@@ -123,12 +140,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _parameters(item: pytest.Item) -> set[object]:
     """Return the string parameters of a test."""
     spec = getattr(item, "callspec", None)
-    return {value for value in spec.params.values() if isinstance(value, str)} if spec is not None else set()
+    return (
+        {value for value in spec.params.values() if isinstance(value, str)}
+        if spec is not None
+        else set()
+    )
 
 
 @attrs.frozen
 class EngineCommand:
-    """The engine's own command line, as an independent witness; ``podman`` and ``docker`` take the same arguments.
+    """The engine's own command line, as an independent witness; ``podman`` and ``docker`` take the
+    same arguments.
 
     Attributes:
         program: its name.
@@ -153,15 +175,30 @@ class EngineCommand:
 
     def start(self, image: str, name: str, labels: Mapping[str, str], *options: str) -> None:
         """Start a container that sleeps, without the library."""
-        words = [word for label, value in labels.items() for word in ("--label", f"{label}={value}")]
-        args = ["run", "--detach", "--network", "none", "--name", name, *self.run_options, *words, *options]
+        words = [
+            word for label, value in labels.items() for word in ("--label", f"{label}={value}")
+        ]
+        args = [
+            "run",
+            "--detach",
+            "--network",
+            "none",
+            "--name",
+            name,
+            *self.run_options,
+            *words,
+            *options,
+        ]
         self.run(*args, image, "sleep", "300")
 
     def commands(self, name: str) -> list[str]:
         """Return the command lines of the processes in a container."""
         if self.program == "podman":
             return [line.rstrip() for line in self.run("top", name, "args").splitlines()[1:]]
-        return [line.split(maxsplit=1)[1] for line in self.run("top", name, "-o", "pid,args").splitlines()[1:]]
+        return [
+            line.split(maxsplit=1)[1]
+            for line in self.run("top", name, "-o", "pid,args").splitlines()[1:]
+        ]
 
     def init_pid(self, name: str) -> int:
         """Return the pid on this machine of the process that is PID 1 in a container."""
@@ -169,7 +206,9 @@ class EngineCommand:
 
     def volumes(self, *names: str) -> set[str]:
         """Return the names of the volumes of containers."""
-        return set(self.run("inspect", "--format", "{{range .Mounts}}{{.Name}} {{end}}", *names).split())
+        return set(
+            self.run("inspect", "--format", "{{range .Mounts}}{{.Name}} {{end}}", *names).split()
+        )
 
     def all_volumes(self) -> set[str]:
         """Return the names of all volumes."""
@@ -183,7 +222,9 @@ class EngineCommand:
 
 
 class ProcessTable:
-    """The witness for an engine that lists no containers: one exists while a process of the host names it."""
+    """The witness for an engine that lists no containers: one exists while a process of the host
+    names it.
+    """
 
     def __init__(self, runtime: hr.Runtime) -> None:
         self._runtime = runtime
@@ -194,7 +235,10 @@ class ProcessTable:
         """Return the names of all containers."""
         ids = [text.removeprefix("id=") for text in filters if text.startswith("id=")]
         assert ids or filters in ((), (f"label={LABEL}",))
-        found = [re.search(r"--hostname (hyperruntime-\S+)", " ".join(_cmdline(p))) for p in self._processes()]
+        found = [
+            re.search(r"--hostname (hyperruntime-\S+)", " ".join(_cmdline(p)))
+            for p in self._processes()
+        ]
         return sorted({match[1] for match in found if match and (not ids or match[1] in ids)})
 
     def start(self, image: str, name: str, labels: Mapping[str, str], *options: str) -> None:
@@ -224,18 +268,26 @@ class ProcessTable:
             shutil.rmtree(self._directories.pop(name, ""), ignore_errors=True)
 
     def commands(self, name: str) -> list[str]:
-        """Return the command lines of the processes that name a container, and of their children."""
+        """Return the command lines of the processes that name a container, and of their
+        children.
+        """
         return [" ".join(_cmdline(process)) for process in self._of(name)]
 
     def init_pid(self, name: str) -> int:
-        """Return the pid on this machine of the process that is PID 1 in a container: of the innermost namespace."""
+        """Return the pid on this machine of the process that is PID 1 in a container: of the
+        innermost namespace.
+        """
         status = [Path(f"/proc/{p.pid}/status").read_text() for p in self._of(name)]
         pids = [text.partition("NSpid:")[2].splitlines()[0].split() for text in status]
         return int(max((one for one in pids if len(one) > 1 and one[-1] == "1"), key=len)[0])
 
     def _of(self, *names: str) -> list[psutil.Process]:
         """Return the processes that name containers, and their children; parents first."""
-        named = [p for p in self._processes() if any(name in word for word in _cmdline(p) for name in names)]
+        named = [
+            p
+            for p in self._processes()
+            if any(name in word for word in _cmdline(p) for name in names)
+        ]
         return [q for p in named for q in (p, *p.children(recursive=True))]
 
     def _processes(self) -> list[psutil.Process]:
@@ -258,7 +310,9 @@ def engine_command(runtime_name: str, runtime: hr.Runtime) -> EngineCommand | Pr
 
 
 def podman_command(runtime: hr.Runtime) -> EngineCommand:
-    """Return Podman's command line with the options that the driver found necessary on this machine."""
+    """Return Podman's command line with the options that the driver found necessary on this
+    machine.
+    """
     from hyperruntime_podman.args import base_args
     from hyperruntime_podman.driver import PodmanDriver
 
@@ -266,13 +320,19 @@ def podman_command(runtime: hr.Runtime) -> EngineCommand:
     assert isinstance(driver, PodmanDriver)
     settings = driver._settings()
     limits = {"nofile": settings.nofile, "nproc": settings.nproc} if settings.nofile else {}
-    ulimits = [word for name, value in limits.items() for word in ("--ulimit", f"{name}={value}:{value}")]
-    return EngineCommand("podman", options=tuple(base_args(settings)[1:]), run_options=tuple(ulimits))
+    ulimits = [
+        word for name, value in limits.items() for word in ("--ulimit", f"{name}={value}:{value}")
+    ]
+    return EngineCommand(
+        "podman", options=tuple(base_args(settings)[1:]), run_options=tuple(ulimits)
+    )
 
 
 @pytest.fixture
 def run_labelled(engine_command: EngineCommand) -> Iterator[Callable[..., str]]:
-    """Yield a function that starts containers with an owner's labels, without the library; remove them afterwards."""
+    """Yield a function that starts containers with an owner's labels, without the library; remove
+    them afterwards.
+    """
     names: list[str] = []
 
     def run(image: str, labels: Mapping[str, str], *options: str) -> str:
@@ -292,7 +352,9 @@ def base_image(runtime: hr.Runtime) -> str:
 
 
 @pytest.fixture(scope="session")
-def busybox_image(runtime: hr.Runtime, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+def busybox_image(
+    runtime: hr.Runtime, base_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> str:
     """Return an image of only a static busybox (ash as /bin/sh)."""
     reference = f"{PREFIX}busybox:latest"
     if not runtime.images.exists(reference):
@@ -312,7 +374,9 @@ def busybox_image(runtime: hr.Runtime, base_image: str, tmp_path_factory: pytest
 
 
 @pytest.fixture(scope="session")
-def bash_image(runtime: hr.Runtime, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+def bash_image(
+    runtime: hr.Runtime, base_image: str, tmp_path_factory: pytest.TempPathFactory
+) -> str:
     """Return the base image with bash as /bin/sh, built from a Containerfile."""
     reference = f"{PREFIX}bash:latest"
     folder = tmp_path_factory.mktemp("bash image")
@@ -347,7 +411,9 @@ def container(runtime: hr.Runtime, base_image: str) -> Iterator[hr.Container]:
 
 @pytest.fixture
 def has_users(runtime: hr.Runtime, container: hr.Container) -> bool:
-    """Return whether an exec can run as another user; if not, check that the option is refused by name."""
+    """Return whether an exec can run as another user; if not, check that the option is refused by
+    name.
+    """
     if not runtime.info.users:
         with pytest.raises(UnsupportedOptionError, match="user"):
             container.exec(["true"], user="nobody")
@@ -358,13 +424,24 @@ def has_users(runtime: hr.Runtime, container: hr.Container) -> bool:
 
 @pytest.fixture
 def processes(container: hr.Container) -> Callable[[], list[str]]:
-    """Return a function that lists the command lines in ``container``, without the library's own shells."""
+    """Return a function that lists the command lines in ``container``, without the library's own
+    shells.
+    """
 
     def listed() -> list[str]:
         listed = container.exec(["ps", "-axo", "stat=,args="]).stdout.decode().splitlines()
         parted = (line.split(maxsplit=1) for line in listed)
-        lines = [args for state, args in parted if not state.startswith("Z")]  # zombies, which are reaped soon
-        own = ("/run/podman-init", "/sbin/docker-init", "/bin/sh", "ps -axo", "[sh]", "appinit", "bwrap ")
+        # zombies, which are reaped soon
+        lines = [args for state, args in parted if not state.startswith("Z")]
+        own = (
+            "/run/podman-init",
+            "/sbin/docker-init",
+            "/bin/sh",
+            "ps -axo",
+            "[sh]",
+            "appinit",
+            "bwrap ",
+        )
         return [line for line in lines if not line.startswith(own) and "lane.sh" not in line]
 
     return listed
@@ -372,13 +449,24 @@ def processes(container: hr.Container) -> Callable[[], list[str]]:
 
 @pytest.fixture
 def install_plugin(tmp_path: Path) -> Callable[[str], dict[str, str]]:
-    """Return a function that installs a package of tests/plugins, offline, and returns an environment that finds it."""
+    """Return a function that installs a package of tests/plugins, offline, and returns an
+    environment that finds it.
+    """
 
     def install(name: str) -> dict[str, str]:
         source = shutil.copytree(
             Path(__file__).parent / "plugins" / name, tmp_path / f"{name}-source"
         )  # pip writes there
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--no-build-isolation"]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-index",
+            "--no-deps",
+            "--no-build-isolation",
+        ]
         done = run_process([*pip, "--target", str(tmp_path / name), str(source)])
         assert done.exit_code == 0, done.stderr.decode()
         return {**os.environ, "PYTHONPATH": str(tmp_path / name)}

@@ -1,4 +1,6 @@
-"""Write a run directory as HyperAgents writes it, from the description of its files; for the tests of the import."""
+"""Write a run directory as HyperAgents writes it, from the description of its files; for the tests
+of the import.
+"""
 
 from __future__ import annotations
 
@@ -56,17 +58,28 @@ class OriginalRun:
         self.path, self.repository = path, path / "gen_initial" / "hyperagents"
         self._archive: list[int | str] = []
         self._chains: dict[int | str, list[tuple[int, str]]] = {"initial": []}
-        shutil.copytree(_STANDIN, self.repository, ignore=shutil.ignore_patterns("__pycache__", ".gitignore"))
+        shutil.copytree(
+            _STANDIN, self.repository, ignore=shutil.ignore_patterns("__pycache__", ".gitignore")
+        )
         (self.repository / ".env").write_text("OPENAI_API_KEY=sk-secret\n")
         self.git("init", "-q", "-b", "main", author="the.user@example.org")
         (self.repository / "LICENSE").write_text("theirs\n")
-        for author, message in (("the.user@example.org", "their own history"), ("you@example.com", _MESSAGE)):
+        for author, message in (
+            ("the.user@example.org", "their own history"),
+            ("you@example.com", _MESSAGE),
+        ):
             (self.repository / "README.md").write_text(f"{message}\n")
             self.git("add", "--all", author=author)
             self.git("commit", "-q", "-m", message, author=author)
         self.root, self.tree = self.git("rev-parse", "HEAD"), self.git("rev-parse", "HEAD^{tree}")
         self._write_evaluations("initial", 0.4, 0.3)
-        given = {"run_id": "old", "domains": list(domains), "max_generation": 3, "eval_samples": [-1], **arguments}
+        given = {
+            "run_id": "old",
+            "domains": list(domains),
+            "max_generation": 3,
+            "eval_samples": [-1],
+            **arguments,
+        }
         self.log({**given, "root_commit": self.root[:7]})
         if "meta_patch_files" not in arguments:
             self._list("initial")
@@ -93,7 +106,9 @@ class OriginalRun:
             "run_baseline": None,
             "optimize_option": "only_agent",
             "agent_archive_path": None,
-            "prev_patch_files": [f"{ELSEWHERE}/gen_{n}/agent_output/model_patch.diff" for n, _ in before],
+            "prev_patch_files": [
+                f"{ELSEWHERE}/gen_{n}/agent_output/model_patch.diff" for n, _ in before
+            ],
             "curr_patch_files": [f"{ELSEWHERE}/gen_{genid}/agent_output/model_patch.diff"],
             "parent_agent_success": True,
             "can_select_next_parent": True,
@@ -109,12 +124,20 @@ class OriginalRun:
         return folder
 
     def begin_with(self, keyword: str) -> None:
-        """Write the diff with which the run begins, and generation 0, made from the initial agent."""
+        """Write the diff with which the run begins, and generation 0, made from the initial
+        agent.
+        """
         folder = self.path / "meta_patch_files"
         folder.mkdir()
         (folder / "model_patch_0.diff").write_text(self._patch(Old(keyword=keyword)))
-        before = {"prev_patch_files": [f"{ELSEWHERE}/meta_patch_files/model_patch_0.diff"], "curr_patch_files": []}
-        self.add(0, Old(parent=None, patch="", metadata={**before, "run_eval": True, "valid_parent": True}))
+        before = {
+            "prev_patch_files": [f"{ELSEWHERE}/meta_patch_files/model_patch_0.diff"],
+            "curr_patch_files": [],
+        }
+        self.add(
+            0,
+            Old(parent=None, patch="", metadata={**before, "run_eval": True, "valid_parent": True}),
+        )
         self._chains[0] = [(0, keyword)]
 
     def tear(self) -> None:
@@ -134,7 +157,9 @@ class OriginalRun:
         who = {f"GIT_{role}_{part}": text for role in ("AUTHOR", "COMMITTER") for part, text in
                (("NAME", "user"), ("EMAIL", author), ("DATE", "1700000000 +0000"))}  # fmt: skip
         env = {**os.environ, **who, "GIT_CONFIG_GLOBAL": os.devnull}
-        done = subprocess.run(["git", "-C", str(self.repository), *args], env=env, capture_output=True, check=True)
+        done = subprocess.run(
+            ["git", "-C", str(self.repository), *args], env=env, capture_output=True, check=True
+        )
         return done.stdout.decode().strip()
 
     def _patch(self, old: Old) -> str:
@@ -157,7 +182,9 @@ class OriginalRun:
             folder = self.path / f"gen_{genid}" / f"{DOMAIN}_eval{split}"
             if accuracy is not None:
                 folder.mkdir(parents=True)
-                (folder / "report.json").write_text(json.dumps({"overall_accuracy": accuracy, "total": 10}, indent=4))
+                (folder / "report.json").write_text(
+                    json.dumps({"overall_accuracy": accuracy, "total": 10}, indent=4)
+                )
                 (folder / "predictions.csv").write_text(
                     "question_id,paper_text,outcome,prediction\n1,x,accept,reject\n"
                 )

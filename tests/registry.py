@@ -23,7 +23,9 @@ UNPACKED = "/var/lib/hyperruntime-registry/usr/bin/docker-registry"
 USER, PASSWORD = "someone", "a password of no use"
 _HTPASSWD = "someone:$2b$04$Z2/Zibz6SDWJjv9CgvkKK.vYtCO0CQAExR6csVJ9DGr/SfZgztJ8.\n"
 _MANIFEST = "application/vnd.docker.distribution.manifest.v2+json"
-_APPLETS = "sh true false cat echo sleep tar mkdir ls env id ps setsid dd pwd rm chmod yes head wc kill"
+_APPLETS = (
+    "sh true false cat echo sleep tar mkdir ls env id ps setsid dd pwd rm chmod yes head wc kill"
+)
 
 
 @attrs.frozen
@@ -57,11 +59,21 @@ class Registry:
         manifest = {
             "schemaVersion": 2,
             "mediaType": _MANIFEST,
-            "config": {"mediaType": "application/vnd.docker.container.image.v1+json", **entries["config"]},
-            "layers": [{"mediaType": "application/vnd.docker.image.rootfs.diff.tar.gzip", **entries["layer"]}],
+            "config": {
+                "mediaType": "application/vnd.docker.container.image.v1+json",
+                **entries["config"],
+            },
+            "layers": [
+                {
+                    "mediaType": "application/vnd.docker.image.rootfs.diff.tar.gzip",
+                    **entries["layer"],
+                }
+            ],
         }
         self._send("PUT", f"/v2/{name}/manifests/{tag}", json.dumps(manifest).encode(), _MANIFEST)
-        self.digests[f"{name}:{tag}"] = f"{self.address}/{name}@{_digest(json.dumps(manifest).encode())}"
+        self.digests[f"{name}:{tag}"] = (
+            f"{self.address}/{name}@{_digest(json.dumps(manifest).encode())}"
+        )
         return f"{self.address}/{name}:{tag}"
 
     def _put_blob(self, name: str, data: bytes) -> None:
@@ -71,14 +83,18 @@ class Registry:
 
     def _send(self, method: str, path: str, data: bytes, kind: str) -> str:
         url = urljoin(f"http://{self.address}", path)
-        request = urllib.request.Request(url, data=data, method=method, headers={"Content-Type": kind})
+        request = urllib.request.Request(
+            url, data=data, method=method, headers={"Content-Type": kind}
+        )
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         with opener.open(request, timeout=20) as answer:
             return str(answer.headers.get("Location", ""))
 
 
 @contextmanager
-def run_registry(directory: Path, *, locked: bool = False, host: str = "127.0.0.1") -> Iterator[Registry]:
+def run_registry(
+    directory: Path, *, locked: bool = False, host: str = "127.0.0.1"
+) -> Iterator[Registry]:
     """Run a registry with plain HTTP on a free port; a locked one requires USER and PASSWORD."""
     program = shutil.which("docker-registry") or UNPACKED
     assert Path(program).is_file(), "docker-registry is missing; run `scripts/setup test` as root"
@@ -86,11 +102,26 @@ def run_registry(directory: Path, *, locked: bool = False, host: str = "127.0.0.
         address = f"{host}:{free.getsockname()[1]}"
     directory.mkdir(exist_ok=True)
     (directory / "htpasswd").write_text(_HTPASSWD)
-    auth = {"auth": {"htpasswd": {"realm": "test", "path": str(directory / "htpasswd")}}} if locked else {}
+    auth = (
+        {"auth": {"htpasswd": {"realm": "test", "path": str(directory / "htpasswd")}}}
+        if locked
+        else {}
+    )
     storage = {"filesystem": {"rootdirectory": str(directory / "data")}}
-    config = {"version": "0.1", "log": {"level": "error"}, "storage": storage, "http": {"addr": address}, **auth}
+    config = {
+        "version": "0.1",
+        "log": {"level": "error"},
+        "storage": storage,
+        "http": {"addr": address},
+        **auth,
+    }
     (directory / "config.yml").write_text(json.dumps(config))
-    process = spawn([program, "serve", str(directory / "config.yml")], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
+    process = spawn(
+        [program, "serve", str(directory / "config.yml")],
+        stdin=DEVNULL,
+        stdout=DEVNULL,
+        stderr=DEVNULL,
+    )
     try:
         assert wait_until(lambda: _answers(address), 60)
         yield Registry(address)
@@ -112,7 +143,9 @@ def _busybox_layer(greeting: str) -> bytes:
             entry = tarfile.TarInfo(name)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
             tar.addfile(entry)
-        _add(tar, "bin/busybox", Path(shutil.which("busybox") or "/bin/busybox").read_bytes(), 0o755)
+        _add(
+            tar, "bin/busybox", Path(shutil.which("busybox") or "/bin/busybox").read_bytes(), 0o755
+        )
         _add(tar, "greeting", greeting.encode(), 0o644)
         for applet in _APPLETS.split():
             entry = tarfile.TarInfo(f"bin/{applet}")

@@ -1,4 +1,6 @@
-"""Helpers for tests of the environment ``swe``: repositories, wheels without an index, and one whole trajectory."""
+"""Helpers for tests of the environment ``swe``: repositories, wheels without an index, and one
+whole trajectory.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def make_repository(where: Path, files: Mapping[str, str]) -> str:
 
 
 def make_wheelhouse(where: Path, names: tuple[str, ...]) -> Path:
-    """Make wheels of pure Python packages that this Python has installed, so that no index is needed."""
+    """Make wheels of pure Python packages that this Python has installed, so that no index is
+    needed.
+    """
     where.mkdir()
     for name in names:
         installed = distribution(name)
@@ -88,7 +92,9 @@ class Bench:
     async def trajectory(
         self, item: Item, agent: Agent, *, tool_calls: int = 1, captured: Captured | None = None
     ) -> Verdict:
-        """Set up an item, let the agent work, and judge it; await ``captured`` when its work has been read out."""
+        """Set up an item, let the agent work, and judge it; await ``captured`` when its work has
+        been read out.
+        """
         async with self.agents.lease(item.id) as lease:
             meta = await self.environment.setup(item, lease)
             await agent(lease, str(meta["repo_dir"]))
@@ -112,20 +118,30 @@ async def open_bench(
     *,
     root: bool = False,
 ) -> Bench:
-    """Open the pools for trajectories of an item; agents at an absolute path are root in their own container."""
+    """Open the pools for trajectories of an item; agents at an absolute path are root in their own
+    container.
+    """
     spec = environment.spec(item, base, runtime.images)
     slots = 1 if root or item.data["repo_dir"].startswith("/") else None
     config = PoolConfig(spec=spec, name="agents", slots_per_container=slots)
     agents = await stack.enter_async_context(SlotPool(runtime, config))
-    judging = PoolConfig(spec=spec, name="judges", slots_per_container=1, min_containers=1, max_containers=4)
+    judging = PoolConfig(
+        spec=spec, name="judges", slots_per_container=1, min_containers=1, max_containers=4
+    )
     judges = await stack.enter_async_context(SlotPool(runtime, judging))
     return Bench(environment, agents, judges)
 
 
 async def judge_all(
-    runtime: hr.Runtime, base: hr.ContainerSpec, environment: Swe, agents: Mapping[str, Agent], item_id: str = ""
+    runtime: hr.Runtime,
+    base: hr.ContainerSpec,
+    environment: Swe,
+    agents: Mapping[str, Agent],
+    item_id: str = "",
 ) -> dict[str, Verdict]:
-    """Let agents work on one item, one after the other, each in its own slot; return their verdicts."""
+    """Let agents work on one item, one after the other, each in its own slot; return their
+    verdicts.
+    """
     item = next(one for one in environment.items() if item_id in ("", one.id))
     async with AsyncExitStack() as stack:
         bench = await open_bench(stack, runtime, base, environment, item)

@@ -20,20 +20,28 @@ def figures(page: str, row: str) -> dict[str, float]:
     Raises:
         LookupError: the page has no such row.
     """
-    lines = [line.split("|")[1:-1] for line in (DOCS / page).read_text().splitlines() if line.startswith("| ")]
+    lines = [
+        line.split("|")[1:-1]
+        for line in (DOCS / page).read_text().splitlines()
+        if line.startswith("| ")
+    ]
     heads, *rows = ([cell.strip() for cell in line] for line in lines)
     for cells in rows:
         if cells[0] == row:
-            found = {head: _FIGURE.match(cell) for head, cell in zip(heads[1:], cells[1:], strict=False)}
-            return {head: float(match[1].replace(",", "")) for head, match in found.items() if match}
+            found = {
+                head: _FIGURE.match(cell) for head, cell in zip(heads[1:], cells[1:], strict=False)
+            }
+            return {
+                head: float(match[1].replace(",", "")) for head, match in found.items() if match
+            }
     raise LookupError(f"{page} has no row {row!r}; `make bench` may have renamed it")
 
 
 def beside(page: str, row: str) -> dict[str, tuple[float, float]]:
     """Return our figure and the one beside it, in milliseconds or by the hour.
 
-    The key is what a row is compared "in turn with"; of other rows, the heading of its section, from its first comma
-    on. Of several rows with one key, the first counts.
+    The key is what a row is compared "in turn with"; of other rows, the heading of its section,
+    from its first comma on. Of several rows with one key, the first counts.
 
     Args:
         page: name of the page in ``docs``.

@@ -1,4 +1,6 @@
-"""Check a built site: every link inside it has a target and an anchor, and no page loads anything from a network."""
+"""Check a built site: every link inside it has a target and an anchor, and no page loads anything
+from a network.
+"""
 
 from __future__ import annotations
 
@@ -54,10 +56,16 @@ def problems(site: Path) -> Iterator[str]:
         for address in (*page.links, *page.loaded):
             if problem := _broken(site, path, address, pages):
                 yield f"{where}: {address}: {problem}"
-        yield from (f"{where}: {address}: loaded from a network" for address in page.loaded if _is_remote(address))
+        yield from (
+            f"{where}: {address}: loaded from a network"
+            for address in page.loaded
+            if _is_remote(address)
+        )
     for style in sorted(site.rglob("*.css")):
         text = style.read_text(errors="replace")
-        if any(mark in text for mark in ("url(http", "url('http", 'url("http', "url(//", "@import")):
+        if any(
+            mark in text for mark in ("url(http", "url('http", 'url("http', "url(//", "@import")
+        ):
             yield f"{style.relative_to(site)}: loads from a network"
 
 

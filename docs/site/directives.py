@@ -32,7 +32,9 @@ class _Generated(SphinxDirective):
         """Return the nodes of the text."""
         source = f"<{self.name} {' '.join(self.arguments)}>"
         box = nodes.container()
-        self.state.nested_parse(StringList(self.text().splitlines(), source=source), 0, box, match_titles=True)
+        self.state.nested_parse(
+            StringList(self.text().splitlines(), source=source), 0, box, match_titles=True
+        )
         children: list[nodes.Node] = box.children
         return children
 
@@ -45,7 +47,10 @@ class ErrorsTable(_Generated):
         rows = error_rows()
         public = [row for row in rows if row.module == "hyperruntime.errors"]
         others = [row for row in rows if row.module != "hyperruntime.errors"]
-        lines = table(("error", "exit code", "meaning"), ((row.name, row.default, row.meaning) for row in public))
+        lines = table(
+            ("error", "exit code", "meaning"),
+            ((row.name, row.default, row.meaning) for row in public),
+        )
         lines += ["", "Of single features:", ""]
         lines += table(
             ("error", "exit code", "meaning"),
@@ -87,12 +92,16 @@ class PublicNames(_Generated):
 
 
 def _keys(rows: Iterable[Row]) -> list[str]:
-    return table(("key", "default", "meaning"), ((row.name, row.default, row.meaning) for row in rows))
+    return table(
+        ("key", "default", "meaning"), ((row.name, row.default, row.meaning) for row in rows)
+    )
 
 
 def _literal_help(row: Row) -> Row:
     """Return a row whose help text is plain text but for its `code`."""
-    words = row.meaning.replace("\\", "\\\\").replace("*", "\\*").replace("|", "\\|").replace("`", "``")
+    words = (
+        row.meaning.replace("\\", "\\\\").replace("*", "\\*").replace("|", "\\|").replace("`", "``")
+    )
     return Row(name=row.name, default=row.default, meaning=words.replace("_ ", "\\_ "))
 
 
@@ -105,9 +114,15 @@ def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
     """
     lines = [".. list-table::", "   :header-rows: 1", "   :widths: 25 15 60", ""]
     for number, cells in enumerate((heads, *rows)):
-        words = cells if number == 0 else (*(f"``{cell}``" if cell else "" for cell in cells[:-1]), cells[-1])
+        words = (
+            cells
+            if number == 0
+            else (*(f"``{cell}``" if cell else "" for cell in cells[:-1]), cells[-1])
+        )
         for place, cell in enumerate(words):
-            wrapped = textwrap.wrap(cell, 100, break_long_words=False, break_on_hyphens=False) or [""]
+            wrapped = textwrap.wrap(cell, 100, break_long_words=False, break_on_hyphens=False) or [
+                ""
+            ]
             lines.append(f"   {'* -' if place == 0 else '  -'} {wrapped[0]}".rstrip())
             lines += [f"       {line}" for line in wrapped[1:]]
     return lines
@@ -124,7 +139,14 @@ def _example_block(app: Sphinx, ctx: object, lines: list[str]) -> None:
     """Make the examples at the end of a help a block of code."""
     examples = [line.removeprefix("|").strip() for line in lines if line.strip()]
     if examples and examples[0] == "Examples:":
-        lines[:] = ["Examples", "", ".. code-block:: bash", "", *(f"   {line}" for line in examples[1:]), ""]
+        lines[:] = [
+            "Examples",
+            "",
+            ".. code-block:: bash",
+            "",
+            *(f"   {line}" for line in examples[1:]),
+            "",
+        ]
 
 
 def setup(app: Sphinx) -> dict[str, object]:

@@ -1,4 +1,5 @@
-"""The directive ``benchmark-plot``: bars drawn from the tables that ``make bench`` writes, so that no figure is copied.
+"""The directive ``benchmark-plot``: bars drawn from the tables that ``make bench`` writes, so that
+no figure is copied.
 
 The pictures are SVG files of the site only.
 """
@@ -18,7 +19,9 @@ from sphinx.util.docutils import SphinxDirective
 from docs.site.benchmarks import DOCS, beside, figures
 
 
-def draw(path: Path, title: str, bars: dict[str, float], *, others: Collection[str], log: bool) -> None:
+def draw(
+    path: Path, title: str, bars: dict[str, float], *, others: Collection[str], log: bool
+) -> None:
     """Draw horizontal bars with their figures.
 
     Args:
@@ -49,10 +52,11 @@ def draw(path: Path, title: str, bars: dict[str, float], *, others: Collection[s
 
 
 class BenchmarkPlot(SphinxDirective):
-    """Bars of one row of a page of benchmarks, by engine; with ``:beside:``, ours and others' in turn.
+    """Bars of one row of a page of benchmarks, by engine; with ``:beside:``, ours and others' in
+    turn.
 
-    ``:ours:`` and ``:theirs:`` are the labels of the two, with ``{}`` for what is compared. ``:log:`` makes the axis
-    logarithmic.
+    ``:ours:`` and ``:theirs:`` are the labels of the two, with ``{}`` for what is compared.
+    ``:log:`` makes the axis logarithmic.
     """
 
     required_arguments = 1
@@ -85,7 +89,13 @@ class BenchmarkPlot(SphinxDirective):
         if not bars:
             raise self.error(f"{page} has no figures for {row!r}")
         name = f"_static/plots/{self.options['name']}.svg"
-        draw(Path(self.env.app.outdir, name), self.options["title"], bars, others=others, log="log" in self.options)
+        draw(
+            Path(self.env.app.outdir, name),
+            self.options["title"],
+            bars,
+            others=others,
+            log="log" in self.options,
+        )
         self.env.note_dependency(str(DOCS / page))
         words = "; ".join(f"{label}: {value:g}" for label, value in bars.items())
         up = posixpath.relpath(name, posixpath.dirname(self.env.docname) or ".")

@@ -1,4 +1,6 @@
-"""What the reference lists, read from the code: errors, keys of files, options, public names and their modules."""
+"""What the reference lists, read from the code: errors, keys of files, options, public names and
+their modules.
+"""
 
 from __future__ import annotations
 
@@ -45,14 +47,21 @@ def error_rows() -> list[Row]:
     """Return all errors of the library and of the plug-ins that it ships."""
     classes = [getattr(import_module(module), name) for module, name in sorted(set(_error_names()))]
     rows = [
-        Row(name=each.__name__, default=str(each.exit_code), meaning=_first_line(each), module=each.__module__)
+        Row(
+            name=each.__name__,
+            default=str(each.exit_code),
+            meaning=_first_line(each),
+            module=each.__module__,
+        )
         for each in classes
     ]
     return sorted(rows, key=lambda row: (row.module != "hyperruntime.errors", row.name))
 
 
 def _error_names() -> Iterator[tuple[str, str]]:
-    """Yield module and name of every subclass of the root error in the sources, whatever imports it."""
+    """Yield module and name of every subclass of the root error in the sources, whatever imports
+    it.
+    """
     found = {HyperRuntimeError.__name__: "hyperruntime.errors"}
     classes = list(_classes())
     for _ in range(5):  # more than the deepest chain of subclasses
@@ -64,7 +73,11 @@ def _error_names() -> Iterator[tuple[str, str]]:
 @cache
 def _classes() -> tuple[tuple[str, str, frozenset[str]], ...]:
     return tuple(
-        (".".join(path.relative_to(base).with_suffix("").parts), node.name, frozenset(map(_last_word, node.bases)))
+        (
+            ".".join(path.relative_to(base).with_suffix("").parts),
+            node.name,
+            frozenset(map(_last_word, node.bases)),
+        )
         for folder, base in _SOURCES.items()
         for path in sorted((ROOT / folder).rglob("*.py"))
         if not {"agents", "tasks", "inside", "exercises"} & set(path.parts)
@@ -83,7 +96,8 @@ def _first_line(thing: object) -> str:
 
 
 def key_rows(name: str) -> list[Row]:
-    """Return the keys of a file that an attrs class reads; names of tables end with a dot and stand elsewhere.
+    """Return the keys of a file that an attrs class reads; names of tables end with a dot and stand
+    elsewhere.
 
     Args:
         name: ``module:Class``.
@@ -131,7 +145,11 @@ def _default(field: attrs.Attribute[Any]) -> str:
         return str(value).lower()
     if attrs.has(type(value)):
         return "its own defaults"
-    return repr(value).replace("'", '"') if isinstance(value, str) else str(list(value) if value == () else value)
+    return (
+        repr(value).replace("'", '"')
+        if isinstance(value, str)
+        else str(list(value) if value == () else value)
+    )
 
 
 def option_rows(words: str) -> list[Row]:
@@ -145,7 +163,13 @@ def option_rows(words: str) -> list[Row]:
         if isinstance(param, click.Option) and not param.hidden:
             name = max(param.opts, key=len).removeprefix("--")
             if name not in _NOT_IN_A_FILE:
-                rows.append(Row(name=name, default=_shown(param), meaning=" ".join((param.help or "").split())))
+                rows.append(
+                    Row(
+                        name=name,
+                        default=_shown(param),
+                        meaning=" ".join((param.help or "").split()),
+                    )
+                )
     return rows
 
 
@@ -153,7 +177,12 @@ def _shown(param: click.Option) -> str:
     value = param.default
     if param.is_flag:
         return "false"
-    if value is None or callable(value) or isinstance(value, (list, tuple, dict)) or "Sentinel" in type(value).__name__:
+    if (
+        value is None
+        or callable(value)
+        or isinstance(value, (list, tuple, dict))
+        or "Sentinel" in type(value).__name__
+    ):
         return ""
     return str(value)
 
@@ -166,7 +195,11 @@ def command(*words: str) -> click.Command:
     """
     found: click.Command = app
     for word in words:
-        below = found.get_command(click.Context(found), word) if isinstance(found, click.Group) else None
+        below = (
+            found.get_command(click.Context(found), word)
+            if isinstance(found, click.Group)
+            else None
+        )
         if below is None:
             raise LookupError(f"hyperrun has no command {' '.join(words)!r}")
         found = below
@@ -186,7 +219,9 @@ def _below(words: tuple[str, ...], parent: click.Command) -> Iterator[tuple[str,
 
 
 def public_names() -> Mapping[str, tuple[str, ...]]:
-    """Return the public names of ``hyperruntime`` by the module that holds them, without ``hyperruntime.``."""
+    """Return the public names of ``hyperruntime`` by the module that holds them, without
+    ``hyperruntime.``.
+    """
     homes: dict[str, tuple[str, ...]] = {}
     for name in hyperruntime.__all__:
         module = hyperruntime._HOMES[name]  # noqa: SLF001 - the table of the public names

@@ -1,7 +1,8 @@
 """Links from pages to files of the repository outside of ``docs``.
 
-Pages link them by their path, as a reader of the repository needs it. In the site, a page of the repository's root is a
-page under ``project/``, and a source file or a folder is a page under ``source/``.
+Pages link them by their path, as a reader of the repository needs it. In the site, a page of the
+repository's root is a page under ``project/``, and a source file or a folder is a page under
+``source/``.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from docs.site.links import PAGES, ROOT, SOURCE, rewrite
 
 
 def _read(app: Sphinx, docname: str, content: list[str]) -> None:
-    """Rewrite the links of a page before it is parsed; a page under ``project/`` gets the root's text first."""
+    """Rewrite the links of a page before it is parsed; a page under ``project/`` gets the root's
+    text first.
+    """
     folder = posixpath.dirname(f"docs/{docname}")
     for name, page in PAGES.items():
         if page == docname:
@@ -41,11 +44,15 @@ def _point(app: Sphinx, doctree: nodes.document, docname: str) -> None:
         if uri.startswith(SOURCE):
             path = uri.removeprefix(SOURCE).rstrip("/")
             wanted.add(path)
-            node["refuri"] = posixpath.relpath(f"source/{path}.html", posixpath.dirname(docname) or ".")
+            node["refuri"] = posixpath.relpath(
+                f"source/{path}.html", posixpath.dirname(docname) or "."
+            )
 
 
 def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
-    """Yield a page for each source file and each folder that a page links to, and for the files of such folders."""
+    """Yield a page for each source file and each folder that a page links to, and for the files of
+    such folders.
+    """
     todo = sorted(app.env.__dict__.get("hyperruntime_sources", ()))
     shown: set[str] = set()
     while todo:
@@ -56,16 +63,23 @@ def _pages(app: Sphinx) -> Iterator[tuple[str, dict[str, Any], str]]:
         below = _files(ROOT / path) if (ROOT / path).is_dir() else []
         todo += [f"{path}/{name}" for name in below]
         body = _folder(path, below) if (ROOT / path).is_dir() else _source(path)
-        yield f"source/{path}", {"title": path, "body": f"<h1>{html.escape(path)}</h1>{body}"}, "page.html"
+        yield (
+            f"source/{path}",
+            {"title": path, "body": f"<h1>{html.escape(path)}</h1>{body}"},
+            "page.html",
+        )
 
 
 def _files(folder: Path) -> list[str]:
-    return sorted(each.name for each in folder.iterdir() if each.is_file() and not each.name.startswith("."))
+    return sorted(
+        each.name for each in folder.iterdir() if each.is_file() and not each.name.startswith(".")
+    )
 
 
 def _folder(path: str, names: list[str]) -> str:
     links = (
-        f'<li><a href="{html.escape(posixpath.basename(path))}/{html.escape(name)}.html">{html.escape(name)}</a></li>'
+        "<li><a "
+        f'href="{html.escape(posixpath.basename(path))}/{html.escape(name)}.html">{html.escape(name)}</a></li>'
         for name in names
     )
     return f"<ul>{''.join(links)}</ul>"

@@ -1,8 +1,9 @@
-"""The domain ``babyai``: episodes in a small world of rooms, described in words; the agent names one action per turn.
+"""The domain ``babyai``: episodes in a small world of rooms, described in words; the agent names
+one action per turn.
 
-The world (the package ``minigrid``) runs on the host. The agent gets the mission and its view, but not the world's
-state or seed. The domain needs the extra ``babyai``. ``babyai:LEVEL+LEVEL`` plays other levels of minigrid than the
-five default ones.
+The world (the package ``minigrid``) runs on the host. The agent gets the mission and its view, but
+not the world's state or seed. The domain needs the extra ``babyai``. ``babyai:LEVEL+LEVEL`` plays
+other levels of minigrid than the five default ones.
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ class BabyAI:
 
     name: str = "babyai"
     description: str = "missions in a world of rooms, described in words (BabyAI on minigrid)"
-    splits: tuple[Split, ...] = (Split(name="train", staged_samples=1), Split(name="val"), Split(name="test"))
+    splits: tuple[Split, ...] = (
+        Split(name="train", staged_samples=1),
+        Split(name="val"),
+        Split(name="test"),
+    )
     image: str = "base"
     needs_gpu: bool = False
     agent: str = "llm"
@@ -53,9 +58,14 @@ class BabyAI:
         """Choose the levels.
 
         Args:
-            levels: names of minigrid's BabyAI levels, joined by ``+``; None means the five default ones.
+            levels: names of minigrid's BabyAI levels, joined by ``+``; None means the five default
+                ones.
         """
-        self._levels = LEVELS if levels is None else tuple(name.removeprefix(_PREFIX) for name in levels.split("+"))
+        self._levels = (
+            LEVELS
+            if levels is None
+            else tuple(name.removeprefix(_PREFIX) for name in levels.split("+"))
+        )
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
         """Return the episodes of a split, in rounds of one episode per level.
@@ -76,7 +86,8 @@ class BabyAI:
         if split not in _FIRST_SEEDS:
             raise KeyError(split)
         return tuple(
-            Task(id=f"{level}.{split}-{number}", inputs={"level": level})  # agents see ids, so ids do not hold the seed
+            # agents see ids, so ids do not hold the seed
+            Task(id=f"{level}.{split}-{number}", inputs={"level": level})
             for number in range(EPISODES)
             for level in self._levels
         )[:limit]
@@ -100,12 +111,15 @@ class BabyAI:
             task_id=task.id,
             value=prediction["progress"],
             valid=prediction["problem"] is None,
-            detail=prediction["problem"] or f"progress {prediction['progress']:g} in {prediction['turns']} turns",
+            detail=prediction["problem"]
+            or f"progress {prediction['progress']:g} in {prediction['turns']} turns",
             facts={"level": task.inputs["level"], "failed_actions": prediction["failed_actions"]},
         )
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return the average progress in percent with its standard error, in total and per level."""
+        """Return the average progress in percent with its standard error, in total and per
+        level.
+        """
         levels = sorted({score.facts["level"] for score in scores})
         average, error = _percent(scores)
         return {
@@ -116,7 +130,8 @@ class BabyAI:
             "average_progress": average,
             "standard_error": error,
             "environments": {
-                level: _of_level([score for score in scores if score.facts["level"] == level]) for level in levels
+                level: _of_level([score for score in scores if score.facts["level"] == level])
+                for level in levels
             },
         }
 
@@ -148,10 +163,14 @@ def _check_levels(levels: Sequence[str]) -> None:
     import gymnasium
     import minigrid  # noqa: F401 - this import registers the levels in gymnasium
 
-    known = sorted(name.removeprefix(_PREFIX) for name in gymnasium.registry if name.startswith(_PREFIX))
+    known = sorted(
+        name.removeprefix(_PREFIX) for name in gymnasium.registry if name.startswith(_PREFIX)
+    )
     for level in levels:
         if level not in known or levels.count(level) > 1:
-            raise SpecError("babyai", level, f"a level, each once: {unknown_name('level', level, known)}")
+            raise SpecError(
+                "babyai", level, f"a level, each once: {unknown_name('level', level, known)}"
+            )
 
 
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""One episode: the world on the host, and its messages to the agent, which describe the view in words."""
+"""One episode: the world on the host, and its messages to the agent, which describe the view in
+words.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ class Episode:
         import gymnasium
         import minigrid.envs.babyai.core.roomgrid_level as levels
 
-        levels.__dict__["print"] = lambda *_: None  # it prints each world that it rejects to our standard output
+        # it prints each world that it rejects to our standard output
+        levels.__dict__["print"] = lambda *_: None
         self._world = gymnasium.make(level)
         self._seen, _ = self._world.reset(seed=seed)
         self._turns, self._failed, self._progress = 0, 0, 0.0
@@ -42,7 +45,8 @@ class Episode:
         return self._told("")
 
     def reply(self, prediction: Any) -> Mapping[str, Any] | None:  # noqa: ANN401 - any JSON value
-        """Do the agent's action if it is valid; return the next view, or None at the end of the episode.
+        """Do the agent's action if it is valid; return the next view, or None at the end of the
+        episode.
 
         Each reply counts as a turn; an invalid action changes nothing in the world.
         """
@@ -55,7 +59,9 @@ class Episode:
             self._failed += 1
         if self._over or self._turns >= MAX_TURNS:
             return None
-        return self._told("" if said in ACTIONS else "That is none of the actions; nothing happened.")
+        return self._told(
+            "" if said in ACTIONS else "That is none of the actions; nothing happened."
+        )
 
     def outcome(self, problem: str | None) -> Mapping[str, Any]:
         """Return the progress, the number of turns, the actions and the problem.
@@ -93,7 +99,9 @@ class Episode:
 
 
 def _done(instruction: Any) -> float:  # noqa: ANN401 - minigrid has no types
-    """Return the completed part of an unfinished mission: halves count if the mission has two, otherwise 0."""
+    """Return the completed part of an unfinished mission: halves count if the mission has two,
+    otherwise 0.
+    """
     if not hasattr(instruction, "a_done"):
         return 0.0
     halves = ((instruction.a_done, instruction.instr_a), (instruction.b_done, instruction.instr_b))
@@ -103,13 +111,19 @@ def _done(instruction: Any) -> float:  # noqa: ANN401 - minigrid has no types
 def describe(view: Any) -> str:  # noqa: ANN401 - an array (width, height, 3) of uint8: kind, colour, state
     """Return sentences about a view; the agent is in the middle of the last row and looks up."""
     lines = [f"You see {text}." for text in (*_things(view), *_walls(view))]
-    return "\n".join((*lines, _carried(view)) if lines else ("You see nothing near.", _carried(view)))
+    return "\n".join(
+        (*lines, _carried(view)) if lines else ("You see nothing near.", _carried(view))
+    )
 
 
 def _things(view: Any) -> Iterator[str]:  # noqa: ANN401
     """Yield all usable things in the view, nearest first."""
     middle, last = view.shape[0] // 2, view.shape[1] - 1
-    cells = [(last - y + abs(x - middle), last - y, x - middle) for x in range(view.shape[0]) for y in range(last + 1)]
+    cells = [
+        (last - y + abs(x - middle), last - y, x - middle)
+        for x in range(view.shape[0])
+        for y in range(last + 1)
+    ]
     for _, forward, right in sorted(cells):
         if (forward or right) and _kind(view, forward, right) in _THINGS:
             yield f"{_named(view, forward, right)} {_place(forward, right)}"
@@ -128,7 +142,9 @@ def _walls(view: Any) -> Iterator[str]:  # noqa: ANN401
 
 
 def _carried(view: Any) -> str:  # noqa: ANN401
-    return f"You carry {_named(view, 0, 0)}." if _kind(view, 0, 0) in _THINGS else "You carry nothing."
+    return (
+        f"You carry {_named(view, 0, 0)}." if _kind(view, 0, 0) in _THINGS else "You carry nothing."
+    )
 
 
 def _kind(view: Any, forward: int, right: int) -> str:  # noqa: ANN401
@@ -151,7 +167,10 @@ def _cell(view: Any, forward: int, right: int) -> Any:  # noqa: ANN401
 
 
 def _place(forward: int, right: int) -> str:
-    parts = [_steps(forward, "forward"), _steps(abs(right), "to the right" if right > 0 else "to the left")]
+    parts = [
+        _steps(forward, "forward"),
+        _steps(abs(right), "to the right" if right > 0 else "to the left"),
+    ]
     return " and ".join(part for part in parts if part)
 
 

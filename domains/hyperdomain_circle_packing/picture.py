@@ -1,4 +1,6 @@
-"""Draw a packing as an SVG document, or as a PNG image with smooth edges, by the standard library only."""
+"""Draw a packing as an SVG document, or as a PNG image with smooth edges, by the standard library
+only.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ _INK: Colour = (37, 50, 61)
 
 
 def colour(r: float, largest: float) -> Colour:
-    """Return the RGB colour of a radius: warm and light for small radii, cool and dark for large ones.
+    """Return the RGB colour of a radius: warm and light for small radii, cool and dark for large
+    ones.
 
     Args:
         r: the radius.
@@ -34,7 +37,8 @@ def colour(r: float, largest: float) -> Colour:
 
 
 def svg(circles: Sequence[Circle], title: str = "") -> str:
-    """Return a stand-alone SVG document: the square, the circles coloured by size, and their points of contact.
+    """Return a stand-alone SVG document: the square, the circles coloured by size, and their points
+    of contact.
 
     Args:
         circles: finite ``(x, y, r)``; the origin is the square's lower left corner.
@@ -42,15 +46,18 @@ def svg(circles: Sequence[Circle], title: str = "") -> str:
     """
     side = SIZE - 2 * MARGIN
     largest = max((r for _, _, r in circles), default=0.0)
-    discs = [_disc(x, y, max(r, 0.0) * side, "#{:02x}{:02x}{:02x}".format(*colour(r, largest))) for x, y, r in circles]
+    discs = [
+        _disc(x, y, max(r, 0.0) * side, "#{:02x}{:02x}{:02x}".format(*colour(r, largest)))
+        for x, y, r in circles
+    ]
     dots = [_disc(x, y, 1.8, INK) for x, y in _contacts(circles)]
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{SIZE}" height="{SIZE + CAPTION}" '
             f'viewBox="0 0 {SIZE} {SIZE + CAPTION}">',
             f'<rect width="{SIZE}" height="{SIZE + CAPTION}" fill="#ffffff"/>',
-            f'<rect x="{MARGIN}" y="{MARGIN}" width="{side}" height="{side}" fill="#f6f4ee" stroke="{INK}" '
-            'stroke-width="1.5"/>',
+            f'<rect x="{MARGIN}" y="{MARGIN}" width="{side}" height="{side}" fill="#f6f4ee" '
+            f'stroke="{INK}" stroke-width="1.5"/>',
             *discs,
             *dots,
             f'<text x="{SIZE / 2:g}" y="{SIZE + 8}" text-anchor="middle" font-family="sans-serif" '
@@ -106,7 +113,8 @@ def png(circles: Sequence[Circle], size: int = 512, margin: int = 16) -> bytes:
 def encode(rows: Sequence[bytes | bytearray]) -> bytes:
     """Return a PNG file of 8-bit RGB rows of equal length; each row has filter type 0.
 
-    Source: PNG specification, W3C, sections 5.2 (signature), 5.3 (chunks) and 11.2 (IHDR, IDAT, IEND).
+    Source: PNG specification, W3C, sections 5.2 (signature), 5.3 (chunks) and 11.2 (IHDR, IDAT,
+    IEND).
     """
     header = struct.pack(">IIBBBBB", len(rows[0]) // 3, len(rows), 8, 2, 0, 0, 0)
     pixels = zlib.compress(b"".join(b"\0" + bytes(row) for row in rows), 9)
@@ -119,7 +127,8 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def _paint(rows: list[bytearray], centre: tuple[float, float], radius: float, fill: Colour) -> None:
-    """Paint a disc; a pixel on its rim is blended by the distance of the pixel's centre from the rim.
+    """Paint a disc; a pixel on its rim is blended by the distance of the pixel's centre from the
+    rim.
 
     Each row's inner pixels are filled at once; only the pixels on the rim are computed one by one.
     """
@@ -129,7 +138,9 @@ def _paint(rows: list[bytearray], centre: tuple[float, float], radius: float, fi
         outer = math.sqrt(max(0.0, (radius + 0.5) ** 2 - dy * dy))
         inner = math.sqrt(max(0.0, (radius - 0.5) ** 2 - dy * dy)) if radius > 0.5 else 0.0
         left, right = max(0, int(cx - outer - 1)), min(len(row) // 3, int(cx + outer + 2))
-        full = range(max(left, math.ceil(cx - inner - 0.5)), min(right, math.floor(cx + inner - 0.5) + 1))
+        full = range(
+            max(left, math.ceil(cx - inner - 0.5)), min(right, math.floor(cx + inner - 0.5) + 1)
+        )
         if not inner:
             full = range(left, left)
         row[3 * full.start : 3 * max(full.start, full.stop)] = bytes(fill) * len(full)

@@ -42,8 +42,9 @@ def parse_circles(prediction: object, n: int) -> tuple[tuple[Circle, ...], str]:
 def first_violation(circles: Sequence[Circle], tolerance: Fraction = TOLERANCE) -> str:
     """Return one sentence about the first violated constraint, or "" for a valid packing.
 
-    The constraints are ``r >= 0``, ``r - t <= x, y <= 1 - r + t`` and ``|c_i - c_j| >= r_i + r_j - t`` with the
-    tolerance ``t``. Both sides of the last one are squared, which needs no root.
+    The constraints are ``r >= 0``, ``r - t <= x, y <= 1 - r + t`` and
+    ``|c_i - c_j| >= r_i + r_j - t`` with the tolerance ``t``. Both sides of the last one are
+    squared, which needs no root.
 
     Args:
         circles: finite ``(x, y, r)``.

@@ -1,7 +1,9 @@
-"""The domain ``polyglot``: programming exercises; the agent writes files, and hidden tests score them.
+"""The domain ``polyglot``: programming exercises; the agent writes files, and hidden tests score
+them.
 
-``polyglot`` has twelve Python exercises of its own. ``polyglot:DIRECTORY`` reads a directory in the layout of the
-public polyglot benchmark, ``LANGUAGE/exercises/practice/NAME``; ``polyglot:DIRECTORY/LANGUAGE`` reads one language.
+``polyglot`` has twelve Python exercises of its own. ``polyglot:DIRECTORY`` reads a directory in the
+layout of the public polyglot benchmark, ``LANGUAGE/exercises/practice/NAME``;
+``polyglot:DIRECTORY/LANGUAGE`` reads one language.
 """
 
 from __future__ import annotations
@@ -28,13 +30,15 @@ class Polyglot:
     Attributes:
         name: the name of the entry point.
         description: one line for ``hyperrun domains``.
-        splits: ``train`` and ``val`` of our own exercises, or ``train`` with all exercises of a directory.
+        splits: ``train`` and ``val`` of our own exercises, or ``train`` with all exercises of a
+            directory.
         image: the image recipe of the containers; it must have the toolchains of the languages.
         needs_gpu: always False.
         agent: the agent template.
         protected_paths: the contract file, and the usual directory of harness files.
         task_timeout_s: the agent's deadline for one exercise, in seconds.
-        container_per_task: True: programs that an agent runs must leave nothing for the next exercise.
+        container_per_task: True: programs that an agent runs must leave nothing for the next
+            exercise.
         parallel_tasks: True, because agents mostly wait for a model.
     """
 
@@ -90,14 +94,20 @@ class Polyglot:
             SpecError: the directory holds no exercise that can be read; others are left out.
         """
         exercises = self._exercises[split]
-        return tuple(Task(id=name, inputs=exercise.inputs) for name, exercise in exercises.items())[:limit]
+        return tuple(Task(id=name, inputs=exercise.inputs) for name, exercise in exercises.items())[
+            :limit
+        ]
 
     def trial(self, task: Task, prediction: Any) -> Trial | Score:  # noqa: ANN401 - any JSON value an agent may return
-        """Return the trial that runs the hidden tests on an answer; a score of 0 for an invalid answer."""
+        """Return the trial that runs the hidden tests on an answer; a score of 0 for an invalid
+        answer.
+        """
         exercise = self._exercise(task)
         files, problem = parse_answer(prediction, exercise.files)
         if problem:
-            facts = {"result": "empty_patch" if prediction is None or problem == UNCHANGED else "error"}
+            facts = {
+                "result": "empty_patch" if prediction is None or problem == UNCHANGED else "error"
+            }
             return Score(task_id=task.id, value=0.0, valid=False, detail=problem, facts=facts)
         return exercise.tests.trial(files)
 
@@ -111,15 +121,23 @@ class Polyglot:
         """
         passed, total, detail = self._exercise(task).tests.count(result)
         resolved = total > 0 and passed == total
-        facts = {"result": "resolved" if resolved else "unresolved", "passed": passed, "tests": total}
+        facts = {
+            "result": "resolved" if resolved else "unresolved",
+            "passed": passed,
+            "tests": total,
+        }
         return Score(task_id=task.id, value=float(resolved), valid=True, detail=detail, facts=facts)
 
     def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401
         """Return 0: only a trial can score an exercise (:meth:`trial`, :meth:`verdict`)."""
-        return Score(task_id=task.id, value=0.0, valid=False, detail="not tried", facts={"result": "error"})
+        return Score(
+            task_id=task.id, value=0.0, valid=False, detail="not tried", facts={"result": "error"}
+        )
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return the share of resolved exercises, and the ids by result; the keys are this benchmark's usual ones."""
+        """Return the share of resolved exercises, and the ids by result; the keys are this
+        benchmark's usual ones.
+        """
         ids = {
             kind: [score.task_id for score in scores if score.facts.get("result") == kind]
             for kind in ("resolved", "unresolved", "empty_patch", "error")
@@ -135,7 +153,8 @@ class Polyglot:
             "total_resolved_instances": resolved,
             "total_submitted_instances": len(ids["resolved"]) + len(ids["unresolved"]),
             "total_instances": len(scores),
-            "files": ["predictions.jsonl"],  # in the report's directory; holds each exercise's answer and score
+            # in the report's directory; holds each exercise's answer and score
+            "files": ["predictions.jsonl"],
             "total_resolved_ids": ids["resolved"],
             "total_unresolved_ids": ids["unresolved"],
             "total_emptypatch_ids": ids["empty_patch"],
@@ -153,8 +172,8 @@ class Polyglot:
 def parse_answer(prediction: object, stub: Mapping[str, str]) -> tuple[dict[str, str], str]:
     """Return the files of an answer and "", or no files and one sentence about the problem.
 
-    An answer is ``{"files": {PATH: TEXT}}``, or only a text if the stub has one file. Files that are not in the answer
-    keep the stub's text.
+    An answer is ``{"files": {PATH: TEXT}}``, or only a text if the stub has one file. Files that
+    are not in the answer keep the stub's text.
 
     Args:
         prediction: the answer, any JSON value.
@@ -169,7 +188,10 @@ def parse_answer(prediction: object, stub: Mapping[str, str]) -> tuple[dict[str,
         if path not in stub:
             return {}, "the answer holds a file that the exercise does not ask for"
         if type(text) is not str or len(text) > MAX_FILE_CHARACTERS:
-            return {}, f"a file of the answer is not a text of at most {MAX_FILE_CHARACTERS} characters"
+            return (
+                {},
+                f"a file of the answer is not a text of at most {MAX_FILE_CHARACTERS} characters",
+            )
         if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
             return {}, "a file of the answer is not valid Unicode text"
     files = {**stub, **given}

@@ -1,7 +1,8 @@
 """Make the requested calls inside a container and print their outcomes. Standard library only.
 
-The program reads ``{"module", "calls": [{"call", "args"}]}`` and prints one JSON line per call: ``{"number", "value"}``
-or ``{"number", "raises": [names of the classes]}``. It does not know the expected results.
+The program reads ``{"module", "calls": [{"call", "args"}]}`` and prints one JSON line per call:
+``{"number", "value"}`` or ``{"number", "raises": [names of the classes]}``. It does not know the
+expected results.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""Test a program by calls with known results: the container gets the calls, and the host compares the results.
+"""Test a program by calls with known results: the container gets the calls, and the host compares
+the results.
 
-The expected results never enter the container, so the tested program cannot read them or change the comparison.
+The expected results never enter the container, so the tested program cannot read them or change the
+comparison.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class Cases:
 
     Attributes:
         module: the module's name.
-        cases: each has ``call`` and ``args``, and either ``expect`` (a JSON value) or ``raises`` (a class name).
+        cases: each has ``call`` and ``args``, and either ``expect`` (a JSON value) or ``raises`` (a
+            class name).
         timeout_s: the deadline of all calls together, in seconds.
     """
 
@@ -46,7 +49,10 @@ class Cases:
     def count(self, result: TrialResult) -> tuple[int, int, str]:
         """Return the number of correct calls, the number of all calls and one sentence."""
         said = _outcomes(result.stdout)
-        passed = sum(number in said and _is_right(case, said[number]) for number, case in enumerate(self.cases))
+        passed = sum(
+            number in said and _is_right(case, said[number])
+            for number, case in enumerate(self.cases)
+        )
         ended = ", and did not end in time" if result.timed_out else ""
         return passed, len(self.cases), f"{passed} of {len(self.cases)} hidden tests pass{ended}"
 
@@ -70,9 +76,13 @@ def _is_right(case: Mapping[str, Any], outcome: Mapping[str, Any]) -> bool:
 def same(expected: Any, said: Any) -> bool:  # noqa: ANN401 - any JSON values
     """Return whether two JSON values are equal; unlike in Python, true does not equal 1."""
     if isinstance(expected, list):
-        return isinstance(said, list) and len(said) == len(expected) and all(map(same, expected, said))
+        return (
+            isinstance(said, list) and len(said) == len(expected) and all(map(same, expected, said))
+        )
     if isinstance(expected, dict):
         return (
-            isinstance(said, dict) and said.keys() == expected.keys() and all(same(expected[k], said[k]) for k in said)
+            isinstance(said, dict)
+            and said.keys() == expected.keys()
+            and all(same(expected[k], said[k]) for k in said)
         )
     return isinstance(expected, bool) == isinstance(said, bool) and expected == said

@@ -1,8 +1,9 @@
-"""Read exercises with their hidden tests: our own, or a directory in the layout of the public polyglot benchmark.
+"""Read exercises with their hidden tests: our own, or a directory in the layout of the public
+polyglot benchmark.
 
 One of our own is a statement, a stub and calls with known results. In the public layout,
-``LANGUAGE/exercises/practice/NAME`` holds ``.docs/*.md``, ``.meta/config.json`` with the lists ``files.solution`` and
-``files.test``, the stubs, the tests and other files of the build.
+``LANGUAGE/exercises/practice/NAME`` holds ``.docs/*.md``, ``.meta/config.json`` with the lists
+``files.solution`` and ``files.test``, the stubs, the tests and other files of the build.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ def _read_shipped(folder: Traversable, name: str) -> Exercise:
 
 
 def read_directory(directory: str, left: LeftOut) -> dict[str, Exercise]:
-    """Return the exercises below a directory by ``LANGUAGE__NAME``: languages take turns, exercises are in name order.
+    """Return the exercises below a directory by ``LANGUAGE__NAME``: languages take turns, exercises
+    are in name order.
 
     So the first stage, which decides whether the other exercises are tried, has several languages.
 
@@ -94,7 +96,9 @@ def read_directory(directory: str, left: LeftOut) -> dict[str, Exercise]:
     for folder in sorted(found):
         of_language.setdefault(folder.parents[2].name, []).append(folder)
     exercises = {}
-    for turn in zip_longest(*(of_language[language] for language in sorted(of_language) if language in LANGUAGES)):
+    for turn in zip_longest(
+        *(of_language[language] for language in sorted(of_language) if language in LANGUAGES)
+    ):
         for folder in filter(None, turn):
             language = folder.parents[2].name
             with left.reading(name := f"{language}__{folder.name}"):
@@ -102,25 +106,35 @@ def read_directory(directory: str, left: LeftOut) -> dict[str, Exercise]:
     left.check_any(len(exercises), "polyglot", directory)
     if not exercises:
         known = ", ".join(LANGUAGES)
-        raise SpecError("polyglot", directory, f"a directory with LANGUAGE/exercises/practice/NAME for one of {known}")
+        raise SpecError(
+            "polyglot",
+            directory,
+            f"a directory with LANGUAGE/exercises/practice/NAME for one of {known}",
+        )
     return exercises
 
 
 def _read_public(folder: Path, language: str) -> Exercise:
     try:
         config = parse_json((folder / ".meta/config.json").read_text(encoding="utf-8"))
-        stubs = {name: (folder / name).read_text(encoding="utf-8") for name in _names(config, "solution")}
+        stubs = {
+            name: (folder / name).read_text(encoding="utf-8") for name in _names(config, "solution")
+        }
         tests = {name: (folder / name).read_bytes() for name in _names(config, "test")}
         docs = [(folder / ".docs" / name) for name in _DOCS]
         statement = "\n".join(path.read_text(encoding="utf-8") for path in docs if path.is_file())
         suite = Suite(language, tests, _others(folder, {*stubs, *tests}), folder.name)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SpecError("polyglot", str(folder), f"an exercise that can be read ({error})") from error
+        raise SpecError(
+            "polyglot", str(folder), f"an exercise that can be read ({error})"
+        ) from error
     return Exercise(language=language, statement=statement, files=stubs, tests=suite)
 
 
 def _names(config: Mapping[str, Any], kind: str) -> tuple[str, ...]:
-    """Return the paths of a list of the configuration; they must not leave the exercise's directory."""
+    """Return the paths of a list of the configuration; they must not leave the exercise's
+    directory.
+    """
     names = tuple(config["files"][kind])
     for name in names:
         if not isinstance(name, str) or name.startswith("/") or ".." in Path(name).parts:

@@ -1,7 +1,8 @@
-"""Run unittest files inside a container twice: unchanged, and with a canary test that must fail. Standard library only.
+"""Run unittest files inside a container twice: unchanged, and with a canary test that must fail.
+Standard library only.
 
-The second run detects a program that ends the process or makes every assertion pass. The output is one JSON line:
-``{"ran", "passed", "canary"}``.
+The second run detects a program that ends the process or makes every assertion pass. The output is
+one JSON line: ``{"ran", "passed", "canary"}``.
 """
 
 from __future__ import annotations
@@ -92,7 +93,9 @@ def one(arguments: list[str]) -> None:
     suite = unittest.TestSuite()
     with_canary = arguments[0] == _CANARY
     for path in arguments[with_canary:]:
-        spec = importlib.util.spec_from_file_location(os.path.splitext(os.path.basename(path))[0], path)
+        spec = importlib.util.spec_from_file_location(
+            os.path.splitext(os.path.basename(path))[0], path
+        )
         module = importlib.util.module_from_spec(spec)  # type: ignore[arg-type]
         sys.modules[module.__name__] = module
         spec.loader.exec_module(module)  # type: ignore[union-attr]

@@ -1,8 +1,10 @@
-"""Test a program by test files, as public exercises have them; they run in the program's own process.
+"""Test a program by test files, as public exercises have them; they run in the program's own
+process.
 
-The tested program can forge the output of this process. A second run makes that hard, but not impossible: it has one
-more test, a canary, which must fail. It detects a program that ends the process early or makes every assertion pass.
-For Python the host also knows the number of tests in advance.
+The tested program can forge the output of this process. A second run makes that hard, but not
+impossible: it has one more test, a canary, which must fail. It detects a program that ends the
+process early or makes every assertion pass. For Python the host also knows the number of tests in
+advance.
 """
 
 from __future__ import annotations
@@ -23,13 +25,14 @@ _XTEST = re.compile(rb"\bx(test|it|describe)\(")
 _DISABLED = re.compile(rb"@Disabled\([^)\n]*\)[ \t]*")
 _RUST_IGNORE = re.compile(rb"^[ \t]*#\[ignore[^\n]*\n", re.MULTILINE)
 _JAVA_CANARY = (
-    b'\n    @org.junit.jupiter.api.Test\n    public void canaryMustFail() { throw new AssertionError("must fail"); }\n'
+    b"\n    @org.junit.jupiter.api.Test\n"
+    b'    public void canaryMustFail() { throw new AssertionError("must fail"); }\n'
 )
 _CANARY = "_canary"
 _CANARY_LIVES = 3
 _TWICE = (
-    'cd "./$1" && shift || exit 2; '
-    f'"$@"; code=$?; [ $code = 0 ] || exit $code; cp -R {_CANARY}/. . && rm -r {_CANARY} && ! "$@" || exit 3'
+    'cd "./$1" && shift || exit 2; "$@"; code=$?; [ $code = 0 ] || exit $code; cp -R '
+    f'{_CANARY}/. . && rm -r {_CANARY} && ! "$@" || exit 3'
 )
 
 
@@ -53,8 +56,8 @@ class Language:
     Attributes:
         command: runs the tests in the directory of the program and the tests, without downloads.
         enable: returns a test file in which all tests are enabled.
-        with_canary: returns a test file with one more test, the canary, which must fail for every program; None if the
-            test runner itself adds it.
+        with_canary: returns a test file with one more test, the canary, which must fail for every
+            program; None if the test runner itself adds it.
     """
 
     command: tuple[str, ...]
@@ -77,7 +80,9 @@ LANGUAGES: Mapping[str, Language] = MappingProxyType(
         "javascript": Language(
             command=("npx", "--no-install", "jest"),
             enable=lambda source: _XTEST.sub(rb"\1(", source),
-            with_canary=_then(b'test("canary must fail", () => { throw new Error("must fail"); });'),
+            with_canary=_then(
+                b'test("canary must fail", () => { throw new Error("must fail"); });'
+            ),
         ),
         "java": Language(
             command=("gradle", "--offline", "test"),
@@ -85,7 +90,11 @@ LANGUAGES: Mapping[str, Language] = MappingProxyType(
             with_canary=_into_last_class,
         ),
         "cpp": Language(
-            command=("sh", "-c", "cmake -DEXERCISM_RUN_ALL_TESTS=1 -B _build . && cmake --build _build"),
+            command=(
+                "sh",
+                "-c",
+                "cmake -DEXERCISM_RUN_ALL_TESTS=1 -B _build . && cmake --build _build",
+            ),
             with_canary=_then(b'TEST_CASE("canary must fail") { REQUIRE(1 == 2); }'),
         ),
     }
@@ -111,7 +120,9 @@ class Suite:
     timeout_s: float = 120.0
 
     def trial(self, files: Mapping[str, str]) -> Trial:
-        """Return the test command with the files of the answer and of the exercise; the exercise's files win."""
+        """Return the test command with the files of the answer and of the exercise; the exercise's
+        files win.
+        """
         language = LANGUAGES[self.language]
         tests = {name: language.enable(source) for name, source in self.tests.items()}
         beside: dict[str, str | bytes] = {**files, **self.files, **tests}
@@ -143,7 +154,9 @@ class Suite:
     def _count_python(self, result: TrialResult) -> tuple[int, int, str]:
         methods = [method for source in self.tests.values() for method in _test_methods(source)]
         total = sum(not _is_skipped(method) for method in methods)
-        said = json_object(result.stdout) if result.exit_code == 0 and not result.timed_out else None
+        said = (
+            json_object(result.stdout) if result.exit_code == 0 and not result.timed_out else None
+        )
         if said is None or said.get("canary") is not True or said.get("ran") != len(methods):
             return 0, total, "the hidden tests did not run to their end"
         passed = said.get("passed")
@@ -152,7 +165,9 @@ class Suite:
 
 
 def _test_methods(source: bytes) -> Iterator[ast.FunctionDef]:
-    """Yield the test methods of a unittest file; of methods with one name in one class, only the last."""
+    """Yield the test methods of a unittest file; of methods with one name in one class, only the
+    last.
+    """
     for kind in ast.parse(source).body:
         if isinstance(kind, ast.ClassDef):
             methods = {node.name: node for node in kind.body if isinstance(node, ast.FunctionDef)}

@@ -1,7 +1,8 @@
-"""The domain ``table``: questions with known answers, read from CSV or JSON lines; the agent answers with a label.
+"""The domain ``table``: questions with known answers, read from CSV or JSON lines; the agent
+answers with a label.
 
-``table:FILE.toml`` names the definition of a data set, ``table:FILE.csv`` or ``.jsonl`` a file with the columns ``id``
-and ``label``. ``table`` is a small sample. Labels stay on the host.
+``table:FILE.toml`` names the definition of a data set, ``table:FILE.csv`` or ``.jsonl`` a file with
+the columns ``id`` and ``label``. ``table`` is a small sample. Labels stay on the host.
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ class Table:
         """The rows of each split, by id, in the order of the file."""
         several = len(self.definition.files) > 1
         return {
-            split.name: read_rows(self.definition, path, self._left, f"{split.name}, " if several else "")
+            split.name: read_rows(
+                self.definition, path, self._left, f"{split.name}, " if several else ""
+            )
             for split, path in self.definition.files.items()
         }
 
@@ -106,7 +109,8 @@ class Table:
     def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value an agent may return
         """Return 1 for the row's label, 0 for another label, and an invalid 0 for any other answer.
 
-        The facts hold the right label; they stay on the host. The detail does not, because later agents may read it.
+        The facts hold the right label; they stay on the host. The detail does not, because later
+        agents may read it.
         """
         label = self._label(task)
         said = _as_label(prediction, self._labels)
@@ -114,10 +118,17 @@ class Table:
         if said is None:
             detail = f"the answer is not one of the {len(self._labels)} labels"
         facts = {"label": label, "said": said}
-        return Score(task_id=task.id, value=float(said == label), valid=said is not None, detail=detail, facts=facts)
+        return Score(
+            task_id=task.id,
+            value=float(said == label),
+            valid=said is not None,
+            detail=detail,
+            facts=facts,
+        )
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return accuracy, precision and recall per label, distributions, and the ids of right and wrong answers.
+        """Return accuracy, precision and recall per label, distributions, and the ids of right and
+        wrong answers.
 
         It does not name the label of any row, because agents may read it.
 
@@ -151,7 +162,9 @@ class Table:
 
 
 def _as_label(prediction: object, labels: Sequence[str]) -> str | None:
-    """Return the label that an answer names, ignoring case and surrounding space; None if there is no single one."""
+    """Return the label that an answer names, ignoring case and surrounding space; None if there is
+    no single one.
+    """
     if type(prediction) not in (str, int, float, bool):
         return None
     text = str(prediction).strip()
@@ -186,9 +199,14 @@ def _distributions(pairs: Sequence[tuple[str, str | None]]) -> Mapping[str, Mapp
 
 
 def _mean_distance(pairs: Sequence[tuple[str, str | None]], ordered: Sequence[str]) -> float:
-    """Return the mean distance of the answers in the order of labels, in [0, 1]; a missing answer counts as 1."""
+    """Return the mean distance of the answers in the order of labels, in [0, 1]; a missing answer
+    counts as 1.
+    """
     place = {label: number for number, label in enumerate(ordered)}
-    away = [1.0 if said is None else abs(place[label] - place[said]) / (len(ordered) - 1) for label, said in pairs]
+    away = [
+        1.0 if said is None else abs(place[label] - place[said]) / (len(ordered) - 1)
+        for label, said in pairs
+    ]
     return sum(away) / len(away) if away else 0.0
 
 

@@ -31,7 +31,18 @@ from hyperruntime.json_values import parse_toml
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SUFFIXES = (".csv", ".jsonl")
-_KNOWN = ("name", "description", "inputs", "label", "id", "ordered", "image", "agent", "task_timeout_s", "splits")
+_KNOWN = (
+    "name",
+    "description",
+    "inputs",
+    "label",
+    "id",
+    "ordered",
+    "image",
+    "agent",
+    "task_timeout_s",
+    "splits",
+)
 _KNOWN_OF_SPLIT = ("file", "staged_samples", "staged_threshold", "staged_inclusive")
 _SAMPLE = Path(__file__).parent / "sample" / "tickets.toml"
 
@@ -81,7 +92,9 @@ class Definition:
     label: str = attrs.field(default="label", validator=_TEXT)
     id: str | None = attrs.field(default=None, validator=attrs.validators.optional(_TEXT))
     ordered: tuple[str, ...] = attrs.field(default=(), converter=_texts, validator=_all_text)
-    description: str = attrs.field(default="a table of questions with known answers", validator=_TEXT)
+    description: str = attrs.field(
+        default="a table of questions with known answers", validator=_TEXT
+    )
     image: str = attrs.field(default="base", validator=_TEXT)
     agent: str = attrs.field(default="llm", validator=_TEXT)
     task_timeout_s: float = attrs.field(default=600.0, converter=float, validator=_positive)
@@ -111,21 +124,33 @@ def load_definition(source: str | None) -> Definition:
     """
     path = _SAMPLE if source is None else Path(source).absolute()
     if path.suffix in _SUFFIXES:
-        return Definition(name=re.sub(r"[^A-Za-z0-9._-]", "_", path.stem), files={Split(name="train"): path})
+        return Definition(
+            name=re.sub(r"[^A-Za-z0-9._-]", "_", path.stem), files={Split(name="train"): path}
+        )
     try:
         value = parse_toml(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SpecError("table", str(path), f"a readable .toml, .csv or .jsonl file ({error})") from error
+        raise SpecError(
+            "table", str(path), f"a readable .toml, .csv or .jsonl file ({error})"
+        ) from error
     return _parse(value, path)
 
 
 def _parse(value: Mapping[str, Any], path: Path) -> Definition:
     _check_keys(value, _KNOWN, path)
     splits = value.get("splits")
-    if not isinstance(splits, dict) or not splits or not all(isinstance(item, dict) for item in splits.values()):
-        raise SpecError("splits", splits, f"at least one table [splits.NAME] with a file, in {path}")
+    if (
+        not isinstance(splits, dict)
+        or not splits
+        or not all(isinstance(item, dict) for item in splits.values())
+    ):
+        raise SpecError(
+            "splits", splits, f"at least one table [splits.NAME] with a file, in {path}"
+        )
     if not value.get("inputs"):
-        raise SpecError("inputs", value.get("inputs"), f"the columns that agents may see, in {path}")
+        raise SpecError(
+            "inputs", value.get("inputs"), f"the columns that agents may see, in {path}"
+        )
     if SPLITS[0] not in splits:
         raise SpecError("splits", tuple(splits), f"[splits.{SPLITS[0]}] among them, in {path}")
     found = [_split_file(name, item, path) for name, item in splits.items()]
@@ -143,7 +168,9 @@ def _split_file(name: str, value: Mapping[str, Any], path: Path) -> tuple[Split,
     _check_keys(value, _KNOWN_OF_SPLIT, path)
     file = value.get("file")
     if not isinstance(file, str) or Path(file).suffix not in _SUFFIXES:
-        raise SpecError(f"splits.{name}.file", file, f"the path of a {' or '.join(_SUFFIXES)} file, in {path}")
+        raise SpecError(
+            f"splits.{name}.file", file, f"the path of a {' or '.join(_SUFFIXES)} file, in {path}"
+        )
     staged = {key: item for key, item in value.items() if key != "file"}
     try:
         return Split(name=name, **staged), path.parent / file

@@ -36,17 +36,21 @@ class Row:
     label: str
 
 
-def read_rows(definition: Definition, path: Path, left: LeftOut, prefix: str = "") -> dict[str, Row]:
+def read_rows(
+    definition: Definition, path: Path, left: LeftOut, prefix: str = ""
+) -> dict[str, Row]:
     """Return the rows of a file, by id, in the order of the file.
 
     Args:
         definition: the definition of the data set.
         path: the file.
-        left: takes the rows that lack a column, repeat an id, have an invalid label, or cannot be read.
+        left: takes the rows that lack a column, repeat an id, have an invalid label, or cannot be
+            read.
         prefix: put before their names.
 
     Raises:
-        SpecError: the file cannot be read, or has no valid row; a row is invalid, and ``left`` takes none.
+        SpecError: the file cannot be read, or has no valid row; a row is invalid, and ``left``
+            takes none.
     """
     rows: dict[str, Row] = {}
     of_file = LeftOut(left.unsupported)
@@ -77,7 +81,8 @@ def _records(path: Path, left: LeftOut, prefix: str) -> Iterator[tuple[int, Mapp
 
 
 def _csv_records(path: Path, left: LeftOut, prefix: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    csv.field_size_limit(_MAX_FIELD_BYTES)  # for the whole process: the default is too small for papers
+    # for the whole process: the default is too small for papers
+    csv.field_size_limit(_MAX_FIELD_BYTES)
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         reader = csv.DictReader(file, strict=True)
         _check_utf8(reader.fieldnames or (), str(path), "text in UTF-8 in its first line")
@@ -105,27 +110,41 @@ def _check_utf8(texts: Iterable[Any], where: str, allowed: str) -> None:
 def _name(definition: Definition, record: Mapping[str, Any], number: int) -> str:
     """Return the name of a row in messages: its id, which may be invalid, or its number."""
     key = definition.id or "id"
-    return f"row {number}" if record.get(key) in (None, "") else f"row {number}, id {str(record[key])[:_MAX_ID]}"
+    return (
+        f"row {number}"
+        if record.get(key) in (None, "")
+        else f"row {number}, id {str(record[key])[:_MAX_ID]}"
+    )
 
 
-def _row(definition: Definition, record: Mapping[str, Any], number: int, where: str) -> tuple[str, Row]:
+def _row(
+    definition: Definition, record: Mapping[str, Any], number: int, where: str
+) -> tuple[str, Row]:
     if None in record:
         raise SpecError("row", number, f"as many fields as the first line ({where})")
     key = definition.id or ("id" if "id" in record else None)
-    shown = definition.inputs or tuple(name for name in record if name not in (key, definition.label))
+    shown = definition.inputs or tuple(
+        name for name in record if name not in (key, definition.label)
+    )
     for column in (*shown, definition.label, *((key,) if key else ())):
         if record.get(column) is None:
             raise SpecError("column", column, f"a value in every row; there is none in {where}")
     name = _UNSAFE.sub("_", str(record[key])) if key else f"row-{number}"
     if not 0 < len(name) <= _MAX_ID:
         raise SpecError("id", name, f"1 to {_MAX_ID} characters ({where})")
-    return name, Row(inputs={column: record[column] for column in shown}, label=_label(definition, record, where))
+    return name, Row(
+        inputs={column: record[column] for column in shown}, label=_label(definition, record, where)
+    )
 
 
 def _label(definition: Definition, record: Mapping[str, Any], where: str) -> str:
     value = record[definition.label]
     label = str(value).strip() if isinstance(value, (str, int, float)) else ""
     if not label or (definition.ordered and label not in definition.ordered):
-        allowed = f"one of {', '.join(definition.ordered)}" if definition.ordered else "a text that is not empty"
+        allowed = (
+            f"one of {', '.join(definition.ordered)}"
+            if definition.ordered
+            else "a text that is not empty"
+        )
         raise SpecError("label", label, f"{allowed} ({where})")
     return label

@@ -1,6 +1,8 @@
-"""Find the change of a test that makes it fail: a few characters of one assertion, and nothing around them.
+"""Find the change of a test that makes it fail: a few characters of one assertion, and nothing
+around them.
 
-The changed text is one that an author could have written: another digit or letter in a literal, the opposite operator.
+The changed text is one that an author could have written: another digit or letter in a literal, the
+opposite operator.
 """
 
 from __future__ import annotations
@@ -14,7 +16,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
-_EQUAL = ("assertEqual", "assertEquals", "assertListEqual", "assertTupleEqual", "assertDictEqual", "assertSetEqual")
+_EQUAL = (
+    "assertEqual",
+    "assertEquals",
+    "assertListEqual",
+    "assertTupleEqual",
+    "assertDictEqual",
+    "assertSetEqual",
+)
 _OPPOSITES = (
     ("assertEqual", "assertNotEqual"),
     ("assertTrue", "assertFalse"),
@@ -24,7 +33,11 @@ _OPPOSITES = (
     ("assertIsInstance", "assertNotIsInstance"),
     ("assertEquals", "assertNotEquals"),
 )
-_OPPOSITE = {**dict(_OPPOSITES), **{right: left for left, right in _OPPOSITES}, "assert_": "assertFalse"}
+_OPPOSITE = {
+    **dict(_OPPOSITES),
+    **{right: left for left, right in _OPPOSITES},
+    "assert_": "assertFalse",
+}
 _OPERATORS: dict[type[ast.cmpop], tuple[str, str]] = {
     ast.Eq: ("==", "!="),
     ast.NotEq: ("!=", "=="),
@@ -40,7 +53,15 @@ _OPERATORS: dict[type[ast.cmpop], tuple[str, str]] = {
 _LOOSE = (ast.BoolOp, ast.IfExp, ast.Lambda, ast.NamedExpr)  # they bind less tightly than "not"
 _RAISES = ("assertRaises", "assertRaisesRegex", "raises")
 _RAISED = (TypeError, ValueError, KeyError, IndexError, AttributeError)
-_TRANSPARENT = ("open", "subTest", "warns", "catch_warnings", "TemporaryDirectory", "NamedTemporaryFile", "StringIO")
+_TRANSPARENT = (
+    "open",
+    "subTest",
+    "warns",
+    "catch_warnings",
+    "TemporaryDirectory",
+    "NamedTemporaryFile",
+    "StringIO",
+)
 _ALPHABETS = (string.digits, string.ascii_lowercase, string.ascii_uppercase)
 _FAIL = "assert False"
 
@@ -91,7 +112,8 @@ def failing_edits(text: str, test: str, chance: random.Random) -> tuple[Edit, ..
 
 
 def functions_of(text: str, chance: random.Random) -> Iterator[tuple[str, Edit | None]]:
-    """Yield the name of each function in a file, with a change that breaks one of its assertions if it has one.
+    """Yield the name of each function in a file, with a change that breaks one of its assertions if
+    it has one.
 
     Args:
         text: content of the file; without any function if it is not Python.
@@ -141,12 +163,24 @@ def _find(module: ast.Module, names: Sequence[str]) -> _Function | None:
     """Return the definition of a test, or None; the last definition of a name counts."""
     body: Sequence[ast.stmt] = module.body
     for name in names[:-1]:
-        body = next((one.body for one in reversed(body) if isinstance(one, ast.ClassDef) and one.name == name), ())
-    return next((one for one in reversed(body) if isinstance(one, _Function) and one.name == names[-1]), None)
+        body = next(
+            (
+                one.body
+                for one in reversed(body)
+                if isinstance(one, ast.ClassDef) and one.name == name
+            ),
+            (),
+        )
+    return next(
+        (one for one in reversed(body) if isinstance(one, _Function) and one.name == names[-1]),
+        None,
+    )
 
 
 def _break(source: _Source, function: _Function, chance: random.Random) -> Edit | None:
-    """Return a change of one of the assertions that run whenever the test passes; None if none surely does."""
+    """Return a change of one of the assertions that run whenever the test passes; None if none
+    surely does.
+    """
     if any(True for _ in _leaves(function.body)):
         return None
     changes = [list(_changes(source, one, chance)) for one in _sure(function.body)]
@@ -164,10 +198,14 @@ def _leaves(body: Iterable[ast.AST]) -> Iterator[ast.stmt | ast.expr]:
 
 
 def _sure(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a body that surely run, those below context managers that hide no failure too."""
+    """Yield the statements of a body that surely run, those below context managers that hide no
+    failure too.
+    """
     for one in body:
         yield one
-        if isinstance(one, ast.With) and all(_called(item.context_expr) in _TRANSPARENT for item in one.items):
+        if isinstance(one, ast.With) and all(
+            _called(item.context_expr) in _TRANSPARENT for item in one.items
+        ):
             yield from _sure(one.body)
 
 
@@ -193,28 +231,50 @@ def _fail_at_end(source: _Source, function: _Function) -> tuple[Edit, ...]:
     indent = before[len(before.rstrip(" \t")) :]
     edits = [Edit(source.start(one), source.end(one), _FAIL) for one in leaves]
     end = source.end(last)
-    return tuple(edits) if last in leaves else (*edits, Edit(end, end, _newline(source.text) + indent + _FAIL))
+    return (
+        tuple(edits)
+        if last in leaves
+        else (*edits, Edit(end, end, _newline(source.text) + indent + _FAIL))
+    )
 
 
 def _changes(source: _Source, statement: ast.stmt, chance: random.Random) -> Iterator[Edit]:
     """Yield the changes by which a statement surely fails that did not."""
     match statement:
-        case ast.Assert(test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]) as compare):
+        case ast.Assert(
+            test=ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]) as compare
+        ):
             others = list(_literals(source, (left, right), chance))
             yield from others or [_negation(source, compare)]
         case ast.Assert(test=test):
             yield _negation(source, test)
         case ast.Expr(value=ast.Call(func=ast.Attribute(attr=name) as function, args=args)):
-            others = list(_literals(source, args[:2], chance)) if name in _EQUAL and len(args) > 1 else []
+            others = (
+                list(_literals(source, args[:2], chance))
+                if name in _EQUAL and len(args) > 1
+                else []
+            )
             if name in _OPPOSITE and not others:
-                others = [Edit(source.end(function) - len(name), source.end(function), _OPPOSITE[name])]
+                others = [
+                    Edit(source.end(function) - len(name), source.end(function), _OPPOSITE[name])
+                ]
             yield from others
-        case ast.With(items=[ast.withitem(context_expr=ast.Call(args=[ast.Name(id=raised), *_]) as call)]):
+        case ast.With(
+            items=[ast.withitem(context_expr=ast.Call(args=[ast.Name(id=raised), *_]) as call)]
+        ):
             expected = getattr(builtins, raised, None)
             if _called(call) in _RAISES and isinstance(expected, type):
-                apart = [one for one in _RAISED if not (issubclass(one, expected) or issubclass(expected, one))]
+                apart = [
+                    one
+                    for one in _RAISED
+                    if not (issubclass(one, expected) or issubclass(expected, one))
+                ]
                 if apart:
-                    yield Edit(source.start(call.args[0]), source.end(call.args[0]), chance.choice(apart).__name__)
+                    yield Edit(
+                        source.start(call.args[0]),
+                        source.end(call.args[0]),
+                        chance.choice(apart).__name__,
+                    )
 
 
 def _negation(source: _Source, test: ast.expr) -> Edit:
@@ -234,7 +294,9 @@ def _negation(source: _Source, test: ast.expr) -> Edit:
 
 
 def _literals(source: _Source, values: Iterable[ast.expr], chance: random.Random) -> Iterator[Edit]:
-    """Yield changes of literals, so that each value becomes unequal to itself; nothing for other values."""
+    """Yield changes of literals, so that each value becomes unequal to itself; nothing for other
+    values.
+    """
     for value in values:
         start, end = source.start(value), source.end(value)
         match value:
@@ -256,14 +318,19 @@ def _literals(source: _Source, values: Iterable[ast.expr], chance: random.Random
 
 
 def _other(text: str, known: object, chance: random.Random) -> str | None:
-    """Return the text of another literal, which differs in one character where that can be; None if there is none."""
+    """Return the text of another literal, which differs in one character where that can be; None if
+    there is none.
+    """
     if known is None or isinstance(known, bool):
         return str(not known) if known is not None else "False"
     if not isinstance(known, int | float | str | bytes):
         return None
     alphabets = _ALPHABETS if isinstance(known, str | bytes) else _ALPHABETS[:1]
-    places = [(at, alphabet) for at, one in enumerate(text) for alphabet in alphabets if one in alphabet]
-    places = [(at, alphabet) for at, alphabet in places if not text[:at].endswith("\\")]  # no part of an escape
+    places = [
+        (at, alphabet) for at, one in enumerate(text) for alphabet in alphabets if one in alphabet
+    ]
+    # no part of an escape
+    places = [(at, alphabet) for at, alphabet in places if not text[:at].endswith("\\")]
     for at, alphabet in chance.sample(places, len(places)):
         letter = chance.choice([one for one in alphabet if one != text[at]])
         if _differs(made := text[:at] + letter + text[at + 1 :], known):
@@ -273,7 +340,9 @@ def _other(text: str, known: object, chance: random.Random) -> str | None:
 
 
 def _differs(text: str, known: object) -> bool:
-    """Return whether a text is a literal of the same type as a known value, and of another value."""
+    """Return whether a text is a literal of the same type as a known value, and of another
+    value.
+    """
     try:
         made = ast.literal_eval(f"({text}\n)")
     except (ValueError, SyntaxError):

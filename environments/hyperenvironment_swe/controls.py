@@ -1,9 +1,11 @@
-"""Write control tests: a wanted test, changed so that it must fail. Only the host knows which tests are controls.
+"""Write control tests: a wanted test, changed so that it must fail. Only the host knows which tests
+are controls.
 
-A control keeps its id and its file, so code under test that makes tests pass by name makes it pass too. It breaks one
-assertion of the test if that surely decides the result, so code that removes assertions makes it pass too. Only the
-characters of a literal or of an operator change. Other tests of a file are changed in the same way, also in runs that
-are not controls, so that only the meaning of a test distinguishes it from its control.
+A control keeps its id and its file, so code under test that makes tests pass by name makes it pass
+too. It breaks one assertion of the test if that surely decides the result, so code that removes
+assertions makes it pass too. Only the characters of a literal or of an operator change. Other tests
+of a file are changed in the same way, also in runs that are not controls, so that only the meaning
+of a test distinguishes it from its control.
 """
 
 from __future__ import annotations
@@ -40,10 +42,12 @@ class Control:
 
 @attrs.frozen
 class Variation:
-    """Changes of a file of tests that do not matter to a test that runs: the judge makes some of them in each run.
+    """Changes of a file of tests that do not matter to a test that runs: the judge makes some of
+    them in each run.
 
     Attributes:
-        breaks: name of a test function, and the change that would make it fail; made only while it does not run.
+        breaks: name of a test function, and the change that would make it fail; made only while it
+            does not run.
         ends: offsets of the ends of statements, where spaces mean nothing.
     """
 
@@ -52,20 +56,27 @@ class Variation:
 
 
 def make_controls(
-    first: Sequence[str], more: Sequence[str], files: Mapping[str, str], number: int, chance: random.Random
+    first: Sequence[str],
+    more: Sequence[str],
+    files: Mapping[str, str],
+    number: int,
+    chance: random.Random,
 ) -> list[Control]:
     """Return controls, each of another test, chosen at random.
 
     Args:
         first: ids of the tests that are preferred: forging these pays.
         more: ids of the other tests.
-        files: content of the files of tests, by path; ids in other files and outside Python are left out.
+        files: content of the files of tests, by path; ids in other files and outside Python are
+            left out.
         number: number of controls; fewer if there are fewer tests.
         chance: chooses tests and assertions.
     """
     ids = [*chance.sample(first, len(first)), *chance.sample(more, len(more))]
     paths = [(name, name.partition("::")[0]) for name in ids]
-    wanted = [(name, path) for name, path in paths if path.endswith(".py") and path in files][:number]
+    wanted = [(name, path) for name, path in paths if path.endswith(".py") and path in files][
+        :number
+    ]
     return [Control(name, path, failing_edits(files[path], name, chance)) for name, path in wanted]
 
 
@@ -74,7 +85,8 @@ def make_variations(
 ) -> dict[str, Variation]:
     """Return what may vary in the files of tests, by path.
 
-    The function of a control varies, while other tests run, between its text and that of the control.
+    The function of a control varies, while other tests run, between its text and that of the
+    control.
 
     Args:
         ids: ids of the tests that run.
@@ -109,7 +121,9 @@ def _variation(
     known: Mapping[tuple[str, str], tuple[Edit, ...]],
     chance: random.Random,
 ) -> Variation:
-    """Return what may vary in a file: test functions that nothing else names, and the ends of statements."""
+    """Return what may vary in a file: test functions that nothing else names, and the ends of
+    statements.
+    """
     breaks = []
     for name, edit in functions_of(text, chance):
         made = known.get((path, name), (edit,) if edit else ())
@@ -121,7 +135,9 @@ def _variation(
 
 
 def _is_harmless(text: str, found: Variation) -> bool:
-    """Return whether a file with all its variations is still Python; one that never was has none."""
+    """Return whether a file with all its variations is still Python; one that never was has
+    none.
+    """
     spaces = [Edit(end, end, "  ") for end in found.ends]
     try:
         ast.parse(edited(text, [*(edit for _, edit in found.breaks), *spaces]))
@@ -131,7 +147,9 @@ def _is_harmless(text: str, found: Variation) -> bool:
 
 
 def _ends(text: str) -> Collection[int]:
-    """Return the offsets of the ends of the lines that end a statement, so that none is inside a string."""
+    """Return the offsets of the ends of the lines that end a statement, so that none is inside a
+    string.
+    """
     starts = [0]
     for line in io.StringIO(text, newline=""):
         starts.append(starts[-1] + len(line))

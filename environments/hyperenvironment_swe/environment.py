@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hyperenvironment_swe.controls import make_controls, make_variations
-from hyperenvironment_swe.items import SweItem, check_repo_dir, image_of, is_python, parse_row, row_id
+from hyperenvironment_swe.items import (
+    SweItem,
+    check_repo_dir,
+    image_of,
+    is_python,
+    parse_row,
+    row_id,
+)
 from hyperenvironment_swe.judging import UNKNOWN_TEST, Court, Findings, JudgeError, Trial
 from hyperenvironment_swe.locate import is_cut, locate_tests
 from hyperenvironment_swe.rows import builtin_rows, load_rows
@@ -41,7 +48,8 @@ log = get_logger(__name__)
 BUILTIN = "builtin"
 WHEELHOUSE = "/opt/hyperruntime/wheelhouse"
 _CONTROLS = 4
-_SETTINGS = ".hyperruntime-tests"  # pytest's settings of the base; beside the state, so that paths in them are right
+# pytest's settings of the base; beside the state, so that paths in them are right
+_SETTINGS = ".hyperruntime-tests"
 _PROMPT = """You are in a workspace with a git repository in the directory {repo_dir}.
 
 Solve this problem by changing its source files:
@@ -63,29 +71,35 @@ class Swe:
     """Repair a repository so that given tests pass.
 
     Args:
-        items: a file of rows (``.jsonl``, ``.json``, ``.parquet``), a directory with ``train.jsonl`` or
-            ``data/*.parquet``, or ``builtin``.
+        items: a file of rows (``.jsonl``, ``.json``, ``.parquet``), a directory with
+            ``train.jsonl`` or ``data/*.parquet``, or ``builtin``.
         split: the split of a directory of Parquet files; None means the only one.
         repo_base_url: base of ``owner/name``: ``https://...``, ``file:///...`` or a directory.
         image: image of items without one; None means the run's image.
-        image_template: image of all items: text with ``{id}``, ``{id_1776}`` or ``{image_name}``; None means no change.
-        repo_dir: directory of the repository for items without one, such as ``/testbed``; None means its name.
-        wheelhouse: host directory of wheels, the only source of pip; it must have pip, setuptools and pytest too.
-        install: ``/bin/sh`` program that prepares a repository for its tests, for items without one; None installs from
-            the wheelhouse, or does nothing without a wheelhouse.
+        image_template: image of all items: text with ``{id}``, ``{id_1776}`` or ``{image_name}``;
+            None means no change.
+        repo_dir: directory of the repository for items without one, such as ``/testbed``; None
+            means its name.
+        wheelhouse: host directory of wheels, the only source of pip; it must have pip, setuptools
+            and pytest too.
+        install: ``/bin/sh`` program that prepares a repository for its tests, for items without
+            one; None installs from the wheelhouse, or does nothing without a wheelhouse.
         python: the Python that runs tests; None means that of ``.venv``, or else ``python3``.
-        python_only: whether to skip rows whose PASS_TO_PASS is empty or has tests outside Python files.
-        prompt: file with the user's message; ``{problem_statement}``, ``{repo_dir}`` and ``{text}`` are replaced.
+        python_only: whether to skip rows whose PASS_TO_PASS is empty or has tests outside Python
+            files.
+        prompt: file with the user's message; ``{problem_statement}``, ``{repo_dir}`` and ``{text}``
+            are replaced.
         shuffle_seed: shuffles the items; None keeps their order.
         max_items: maximum number of items, from the first; None means all.
         score_include_fail_to_pass: whether FAIL_TO_PASS counts.
         shaped: whether a state that passes only some tests gets a partial reward of at most 0.5.
         install_timeout_s: timeout of an installation.
         test_timeout_s: timeout of each process that runs tests, and of each 50 tests together.
-        tests_per_process: maximum number of tests in one process; more than 1 is faster, but lets a test see what other
-            tests did, and one forged report covers several tests.
+        tests_per_process: maximum number of tests in one process; more than 1 is faster, but lets a
+            test see what other tests did, and one forged report covers several tests.
         cache_dir: directory of the repository cache; None means the user's cache directory.
-        unsupported: ``skip``: leave out rows that are invalid or have no tests; ``fail``: reject the file.
+        unsupported: ``skip``: leave out rows that are invalid or have no tests; ``fail``: reject
+            the file.
 
     Attributes:
         name: name of the entry point.
@@ -114,9 +128,11 @@ class Swe:
     unsupported: str = attrs.field(default=SKIP, validator=UNSUPPORTED)
     _left: LeftOut = attrs.field(init=False)
     _repositories: Repositories = attrs.field(init=False)
-    _sound: set[str] = attrs.field(init=False, factory=set)  # ids of items whose base is known to install
+    # ids of items whose base is known to install
+    _sound: set[str] = attrs.field(init=False, factory=set)
     _offline: set[str] = attrs.field(init=False, factory=set)
-    _on_base: dict[str, dict[str, str]] = attrs.field(init=False, factory=dict)  # tests that a base passes or skips
+    # tests that a base passes or skips
+    _on_base: dict[str, dict[str, str]] = attrs.field(init=False, factory=dict)
     _located: dict[str, Mapping[str, tuple[str, ...]]] = attrs.field(init=False, factory=dict)
     _told: bool = attrs.field(init=False, default=False)
     _base_locks: dict[str, asyncio.Lock] = attrs.field(init=False, factory=dict)
@@ -139,8 +155,8 @@ class Swe:
         """Yield the items in the order of their rows.
 
         Raises:
-            SpecError: a row is invalid or has no tests, or two rows have the same id, and ``unsupported`` is ``fail``;
-                or no row is left.
+            SpecError: a row is invalid or has no tests, or two rows have the same id, and
+                ``unsupported`` is ``fail``; or no row is left.
         """
         self._left = LeftOut(self.unsupported)
         count = 0
@@ -156,7 +172,11 @@ class Swe:
 
     def _read_items(self, left: LeftOut) -> Iterator[SweItem]:
         directory = os.path.join(self._repositories.directory, "builtin")
-        found = builtin_rows(directory) if self._items == BUILTIN else load_rows(self._items, self._split, left)
+        found = (
+            builtin_rows(directory)
+            if self._items == BUILTIN
+            else load_rows(self._items, self._split, left)
+        )
         rows: Iterable[dict[str, Any]] = found
         if self._shuffle_seed is not None:
             rows = list(rows)
@@ -178,7 +198,11 @@ class Swe:
         if item.id in seen:
             raise SpecError("items", item.id, "a unique id")
         if not self._wanted(item):
-            lists = "FAIL_TO_PASS or PASS_TO_PASS" if self._score_include_fail_to_pass else "PASS_TO_PASS"
+            lists = (
+                "FAIL_TO_PASS or PASS_TO_PASS"
+                if self._score_include_fail_to_pass
+                else "PASS_TO_PASS"
+            )
             raise SpecError("items", item.id, f"an item with at least one test in {lists}")
         return item
 
@@ -187,7 +211,8 @@ class Swe:
         return str(item.data["repo"])
 
     def spec(self, item: Item, base: ContainerSpec, images: ImageStore) -> ContainerSpec:
-        """Return the base spec with the item's image and environment, and a read-only mount of the wheelhouse.
+        """Return the base spec with the item's image and environment, and a read-only mount of the
+        wheelhouse.
 
         Args:
             item: the item.
@@ -204,11 +229,16 @@ class Swe:
         if self._wheelhouse is None:
             return attrs.evolve(spec, env={**spec.env, **one.env})
         mount = Mount(source=self._wheelhouse, target=WHEELHOUSE, read_only=True)
-        pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": WHEELHOUSE, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+        pip = {
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": WHEELHOUSE,
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        }
         return attrs.evolve(spec, mounts=(*spec.mounts, mount), env={**spec.env, **pip, **one.env})
 
     async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
-        """Unpack a private clone at the base commit in the agent's workspace; fetch it if it is not cached.
+        """Unpack a private clone at the base commit in the agent's workspace; fetch it if it is not
+        cached.
 
         Args:
             item: the item.
@@ -234,7 +264,9 @@ class Swe:
         one = _swe(item)
         assert self._prompt is not None, "set after construction"
         text = self._prompt.replace("{repo_dir}", one.repo_dir).replace("{text}", one.text)
-        return [{"role": "user", "content": text.replace("{problem_statement}", one.problem_statement)}]
+        return [
+            {"role": "user", "content": text.replace("{problem_statement}", one.problem_statement)}
+        ]
 
     async def verify(
         self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]
@@ -257,20 +289,29 @@ class Swe:
             return nothing("no tool was called")
         checkout, located = await self._prepared(one)
         tests = {name: located[name] for name in self._wanted(one)}
-        with tempfile.TemporaryDirectory(prefix="hyperruntime-swe-", ignore_cleanup_errors=True) as scratch:
+        with tempfile.TemporaryDirectory(
+            prefix="hyperruntime-swe-", ignore_cleanup_errors=True
+        ) as scratch:
             tree, clone = os.path.join(scratch, "agent"), os.path.join(scratch, "state")
             try:
                 problem, left = await read_out(lease, one.repo_dir, tree)
                 if problem:
                     return nothing(problem)
                 protected = {test for names in located.values() for test in names}
-                state = await asyncio.to_thread(write_state, one, checkout, tree, clone, tests=protected, left=left)
+                state = await asyncio.to_thread(
+                    write_state, one, checkout, tree, clone, tests=protected, left=left
+                )
             finally:
                 await asyncio.to_thread(remove_tree, tree)
             if state.problem or not state.changed:
                 return nothing(state.problem or "no change that counts was made", state)
             tested = await self._test(
-                one, checkout, fresh, clone, state, sorted({test for means in tests.values() for test in means})
+                one,
+                checkout,
+                fresh,
+                clone,
+                state,
+                sorted({test for means in tests.values() for test in means}),
             )
         if not tested.ran:
             return await self._blame(one, checkout, fresh, state, tested)
@@ -278,9 +319,17 @@ class Swe:
         return verdict(one, state, tested, tests, skipped=skipped, shaped=self._shaped)
 
     async def _test(
-        self, one: SweItem, checkout: Checkout, fresh: Fresh, clone: str, state: State, ids: Sequence[str]
+        self,
+        one: SweItem,
+        checkout: Checkout,
+        fresh: Fresh,
+        clone: str,
+        state: State,
+        ids: Sequence[str],
     ) -> Findings:
-        """Install a state in a fresh container and run tests; without ``ids``, check that the test runner starts."""
+        """Install a state in a fresh container and run tests; without ``ids``, check that the test
+        runner starts.
+        """
         trial = await asyncio.to_thread(self._trial, one, checkout, clone, state, tuple(ids))
         async with fresh() as judge:
             court = Court(judge, one.env)
@@ -289,14 +338,21 @@ class Swe:
         self._tell(findings)
         return findings
 
-    def _trial(self, one: SweItem, checkout: Checkout, clone: str, state: State, ids: tuple[str, ...]) -> Trial:
-        """Return what to run; only an agent's state has controls and variations: code of the base forges nothing."""
+    def _trial(
+        self, one: SweItem, checkout: Checkout, clone: str, state: State, ids: tuple[str, ...]
+    ) -> Trial:
+        """Return what to run; only an agent's state has controls and variations: code of the base
+        forges nothing.
+        """
         (suffix, settings), own_plugins = pytest_settings(checkout)
         located = self._located[one.id]
         every = {test for means in located.values() for test in means}
         files = {**files_of_tests(one, every, clone), f"{_SETTINGS}{suffix}": settings}
         repaired = {test for name in one.fail_to_pass for test in located[name]}
-        first, more = [name for name in ids if name in repaired], [name for name in ids if name not in repaired]
+        first, more = (
+            [name for name in ids if name in repaired],
+            [name for name in ids if name not in repaired],
+        )
         chance = random.SystemRandom()
         controls = make_controls(first, more, files, _CONTROLS, chance) if state.changed else []
         return Trial(
@@ -307,7 +363,11 @@ class Swe:
             controls=tuple(controls),
             files=files,
             variations=make_variations(every, controls, files, chance) if state.changed else {},
-            common={"runner": one.runner, "settings": f"{_SETTINGS}{suffix}", "own_plugins": own_plugins},
+            common={
+                "runner": one.runner,
+                "settings": f"{_SETTINGS}{suffix}",
+                "own_plugins": own_plugins,
+            },
             python=one.python or self._python,
             per_process=self.tests_per_process,
             timeout_s=self.test_timeout_s,
@@ -318,8 +378,9 @@ class Swe:
         if not self._told and not findings.protections["separate_user"]:
             self._told = True
             log.warning(
-                "this engine gives the judge no user of its own, so code of the agent is judged by the same user: a "
-                "reward is easier to forge (SECURITY.md); use root's Podman or Docker, or rootless Podman",
+                "this engine gives the judge no user of its own, so code of the agent is "
+                "judged by the same user: a reward is easier to forge (SECURITY.md); use "
+                "root's Podman or Docker, or rootless Podman",
                 protections=dict(findings.protections),
             )
 
@@ -330,11 +391,13 @@ class Swe:
                 return program
         return _INSTALL_WHEELS if self._wheelhouse else ""
 
-    async def _blame(self, one: SweItem, checkout: Checkout, fresh: Fresh, state: State, failure: Findings) -> Verdict:
+    async def _blame(
+        self, one: SweItem, checkout: Checkout, fresh: Fresh, state: State, failure: Findings
+    ) -> Verdict:
         """Return a verdict against the agent, after checking that the base itself installs.
 
-        An earlier successful check is reused only if containers have no network and the failure was not a timeout,
-        because downloads and a busy machine can also cause failures.
+        An earlier successful check is reused only if containers have no network and the failure was
+        not a timeout, because downloads and a busy machine can also cause failures.
         """
         async with self._base_locks.setdefault(one.id, asyncio.Lock()):
             if one.id not in self._sound or one.id not in self._offline or failure.timed_out:
@@ -343,17 +406,27 @@ class Swe:
         return not_installed(state, failure)
 
     async def _skipped(
-        self, one: SweItem, checkout: Checkout, located: Mapping[str, tuple[str, ...]], fresh: Fresh, tested: Findings
+        self,
+        one: SweItem,
+        checkout: Checkout,
+        located: Mapping[str, tuple[str, ...]],
+        fresh: Fresh,
+        tested: Findings,
     ) -> frozenset[str]:
-        """Return the tests of PASS_TO_PASS that the base skips too, so that their result says nothing about the agent.
+        """Return the tests of PASS_TO_PASS that the base skips too, so that their result says
+        nothing about the agent.
 
-        The base runs those tests of PASS_TO_PASS that did not pass, and those that the test runner does not know.
+        The base runs those tests of PASS_TO_PASS that did not pass, and those that the test runner
+        does not know.
 
         Raises:
-            JudgeError: a test of PASS_TO_PASS does not pass on the base either, or is unknown to the test runner.
+            JudgeError: a test of PASS_TO_PASS does not pass on the base either, or is unknown to
+                the test runner.
         """
         keep = {test for name in one.pass_to_pass for test in located[name]}
-        doubtful = sorted(test for test, why in tested.problems.items() if test in keep or why == UNKNOWN_TEST)
+        doubtful = sorted(
+            test for test, why in tested.problems.items() if test in keep or why == UNKNOWN_TEST
+        )
         if tested.unfailed or not doubtful:
             return frozenset()
         async with self._base_locks.setdefault(one.id, asyncio.Lock()):
@@ -363,20 +436,25 @@ class Swe:
                 problems = {test: based.problems.get(test, "") for test in asked}
                 if faults := base_faults(problems, keep):
                     raise JudgeError(
-                        f"item {one.id} cannot be judged here: {len(faults)} of its tests cannot pass for any agent, "
-                        f"because they do not pass on its base: {faults[0]} ({problems[faults[0]][-500:]}); the tests "
-                        f"printed: {based.output[-500:]}"
+                        f"item {one.id} cannot be judged here: {len(faults)} of its tests "
+                        "cannot pass for any agent, because they do not pass on its base: "
+                        f"{faults[0]} ({problems[faults[0]][-500:]}); the tests printed: "
+                        f"{based.output[-500:]}"
                     )
                 known |= problems
         return frozenset(test for test in doubtful if test in keep and known[test])
 
-    async def _test_base(self, one: SweItem, checkout: Checkout, fresh: Fresh, ids: Sequence[str]) -> Findings:
+    async def _test_base(
+        self, one: SweItem, checkout: Checkout, fresh: Fresh, ids: Sequence[str]
+    ) -> Findings:
         """Install the base with the item's tests, and run tests.
 
         Raises:
             JudgeError: it does not install, or has no test runner.
         """
-        with tempfile.TemporaryDirectory(prefix="hyperruntime-swe-", ignore_cleanup_errors=True) as scratch:
+        with tempfile.TemporaryDirectory(
+            prefix="hyperruntime-swe-", ignore_cleanup_errors=True
+        ) as scratch:
             clone = os.path.join(scratch, "state")
             base = await asyncio.to_thread(write_state, one, checkout, None, clone)
             tested = await self._test(one, checkout, fresh, clone, base, ids)
@@ -386,7 +464,11 @@ class Swe:
         return tested
 
     def _wanted(self, one: SweItem) -> tuple[str, ...]:
-        return tuple(sorted({*one.pass_to_pass, *(one.fail_to_pass if self._score_include_fail_to_pass else ())}))
+        return tuple(
+            sorted(
+                {*one.pass_to_pass, *(one.fail_to_pass if self._score_include_fail_to_pass else ())}
+            )
+        )
 
     async def _prepared(self, one: SweItem) -> tuple[Checkout, Mapping[str, tuple[str, ...]]]:
         """Return an item's base, and the tests that each of its ids means."""

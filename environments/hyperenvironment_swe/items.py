@@ -1,8 +1,8 @@
 """Items in the form of SWE-bench and SWE-smith: each is parsed from a row.
 
-Source: the data sets ``princeton-nlp/SWE-bench`` and ``SWE-bench/SWE-smith``. A row of the first has ``base_commit``;
-its ``patch`` is the solution. A row of the second has ``image_name`` and no commit; its ``patch`` is the bug, in the
-default branch of ``repo``.
+Source: the data sets ``princeton-nlp/SWE-bench`` and ``SWE-bench/SWE-smith``. A row of the first
+has ``base_commit``; its ``patch`` is the solution. A row of the second has ``image_name`` and no
+commit; its ``patch`` is the bug, in the default branch of ``repo``.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ class SweItem:
         pass_to_pass: ids of tests that pass before and after the repair.
         fail_to_pass: ids of tests that pass only after the repair.
         test_patch: diff that adds the hidden tests, or "".
-        install: ``/bin/sh`` program that prepares the repository for its tests; None means the environment's.
+        install: ``/bin/sh`` program that prepares the repository for its tests; None means the
+            environment's.
         python: the Python that runs the tests, as a path or a name; None means the environment's.
         image: image of the container; None means the environment's, or else the run's.
         env: environment variables of the container, of the installation and of the tests.
         protected: patterns of paths where the agent's changes do not count.
         runner: ``pytest`` or ``unittest``.
-        repo_dir: directory of the repository in the container: relative to the workspace, or absolute.
+        repo_dir: directory of the repository in the container: relative to the workspace, or
+            absolute.
     """
 
     id: str
@@ -80,7 +82,8 @@ def parse_row(row: Mapping[str, Any], repo_dir: str | None = None) -> SweItem:
 
     Args:
         row: the row.
-        repo_dir: directory of the repository if the row names none; None means the name of the repository.
+        repo_dir: directory of the repository if the row names none; None means the name of the
+            repository.
 
     Raises:
         SpecError: a field is missing or invalid; the message names the field.
@@ -89,17 +92,23 @@ def parse_row(row: Mapping[str, Any], repo_dir: str | None = None) -> SweItem:
     if not _ID.fullmatch(item_id):
         has = "none" if not row else ", ".join(map(str, list(row)[:8]))
         raise SpecError(
-            "instance_id", item_id, f"letters, digits, - _ . (or as id, or problem_id); the row has the fields: {has}"
+            "instance_id",
+            item_id,
+            f"letters, digits, - _ . (or as id, or problem_id); the row has the fields: {has}",
         )
     where = f"of item {item_id}"
     repo = _text(row, "repo", where)
     runner = _text(row, "runner", where, "pytest")
     if not repo or runner not in _RUNNERS:
-        raise SpecError(f"repo and runner {where}", (repo, runner), f"a repository, and {' or '.join(_RUNNERS)}")
+        raise SpecError(
+            f"repo and runner {where}", (repo, runner), f"a repository, and {' or '.join(_RUNNERS)}"
+        )
     commit = _text(row, "base_commit", where, "").lower()
     bug = "" if commit else _text(row, "patch", where, "")
     if not (commit or (bug and row.get("image_name"))):
-        allowed = "a commit; only a row of SWE-smith has none, but image_name and, as patch, the bug"
+        allowed = (
+            "a commit; only a row of SWE-smith has none, but image_name and, as patch, the bug"
+        )
         raise SpecError(f"base_commit {where}", row.get("base_commit"), allowed)
     return SweItem(
         id=item_id,
@@ -117,7 +126,9 @@ def parse_row(row: Mapping[str, Any], repo_dir: str | None = None) -> SweItem:
         env=_environment(row.get("env"), where),
         protected=_strings(row.get("protected"), f"protected {where}"),
         runner=runner,
-        repo_dir=check_repo_dir(_text(row, "repo_dir", where, "") or repo_dir or _directory_of(repo), where),
+        repo_dir=check_repo_dir(
+            _text(row, "repo_dir", where, "") or repo_dir or _directory_of(repo), where
+        ),
     )
 
 
@@ -141,26 +152,34 @@ def _test_ids(row: Mapping[str, Any], name: str, where: str) -> tuple[str, ...]:
         try:
             value = parse_json(value)
         except ValueError:
-            raise SpecError(f"{name} {where}", value, "a list of test ids, or its JSON text") from None
+            raise SpecError(
+                f"{name} {where}", value, "a list of test ids, or its JSON text"
+            ) from None
     ids = _strings(value, f"{name} {where}")
     for test in ids:
         path, colons, _ = test.partition("::")
         if (colons and (path.startswith("/") or ".." in path.split("/"))) or not test.isprintable():
-            raise SpecError(f"{name} {where}", test, "path/of/file.py::test, relative to the repository")
+            raise SpecError(
+                f"{name} {where}", test, "path/of/file.py::test, relative to the repository"
+            )
     return tuple(sorted(set(ids)))
 
 
 def _strings(value: Any, field: str) -> tuple[str, ...]:  # noqa: ANN401 - of a row
     if value is None:
         return ()
-    if not isinstance(value, list | tuple) or not all(isinstance(one, str) and one for one in value):
+    if not isinstance(value, list | tuple) or not all(
+        isinstance(one, str) and one for one in value
+    ):
         raise SpecError(field, value, "a list of non-empty texts")
     return tuple(value)
 
 
 def _environment(value: Any, where: str) -> Mapping[str, str]:  # noqa: ANN401 - of a row
     given = value or {}
-    if not isinstance(given, dict) or not all(isinstance(x, str) for pair in given.items() for x in pair):
+    if not isinstance(given, dict) or not all(
+        isinstance(x, str) for pair in given.items() for x in pair
+    ):
         raise SpecError(f"env {where}", value, "an object whose values are text")
     return dict(given)
 
@@ -176,8 +195,14 @@ def check_repo_dir(name: str, where: str = "") -> str:
         SpecError: it is neither one name nor an absolute path.
     """
     parts = name.removeprefix("/").split("/")
-    if not all(_NAME.fullmatch(part) for part in parts) or (len(parts) > 1 and not name.startswith("/")):
-        raise SpecError(f"repo_dir {where}".strip(), name, "one name, or an absolute path; letters, digits, - _ .")
+    if not all(_NAME.fullmatch(part) for part in parts) or (
+        len(parts) > 1 and not name.startswith("/")
+    ):
+        raise SpecError(
+            f"repo_dir {where}".strip(),
+            name,
+            "one name, or an absolute path; letters, digits, - _ .",
+        )
     return name
 
 
@@ -191,10 +216,12 @@ def image_of(item: SweItem, template: str) -> str:
 
     Args:
         item: the problem.
-        template: text with ``{id}``, ``{id_1776}`` (``_1776_`` for ``__``, as SWE-bench's images) or ``{image_name}``.
+        template: text with ``{id}``, ``{id_1776}`` (``_1776_`` for ``__``, as SWE-bench's images)
+            or ``{image_name}``.
 
     Raises:
-        SpecError: the template has another placeholder, or needs an image that the row does not name.
+        SpecError: the template has another placeholder, or needs an image that the row does not
+            name.
     """
     name = item.id.lower()
     values = {"id": name, "id_1776": name.replace("__", "_1776_")}

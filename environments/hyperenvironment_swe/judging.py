@@ -1,7 +1,7 @@
 """Run a state's installation and tests in a fresh container, and read the result of each test.
 
-Code of the state (the candidate) runs as one user; a process of another user returns its reports. Each test runs in a
-process of its own. For what the candidate could still forge, see SECURITY.md.
+Code of the state (the candidate) runs as one user; a process of another user returns its reports.
+Each test runs in a process of its own. For what the candidate could still forge, see SECURITY.md.
 """
 
 from __future__ import annotations
@@ -61,8 +61,10 @@ class Findings:
         ran: whether the test runner started.
         passed: ids of the tests that passed.
         problems: why the other tests did not pass, by id.
-        unfailed: ids of the control tests that did not fail, although they must; then no test counts.
-        output: tail of the output of the last process that failed, or why the test runner is missing.
+        unfailed: ids of the control tests that did not fail, although they must; then no test
+            counts.
+        output: tail of the output of the last process that failed, or why the test runner is
+            missing.
         timed_out: whether the installation was killed at its deadline; then no test ran.
         protections: which protections held, by name; see docs/swe.md.
     """
@@ -86,9 +88,11 @@ class Trial:
         ids: ids of the tests; without any, only the start of the test runner is checked.
         cut: those ids that end at a space in their parameters; each means all tests that begin so.
         controls: changed tests, which must fail.
-        files: content of the files of tests, by path; they are written again where the candidate changed them.
+        files: content of the files of tests, by path; they are written again where the candidate
+            changed them.
         variations: what may vary in those files each time they are written, by path.
-        common: ``runner``, ``settings`` (a path in ``files``) and ``own_plugins`` for ``inside/launch.py``.
+        common: ``runner``, ``settings`` (a path in ``files``) and ``own_plugins`` for
+            ``inside/launch.py``.
         python: the Python that runs the tests; None means that of ``.venv``, or else ``python3``.
         per_process: maximum number of tests in one process.
         timeout_s: timeout of one process, and of each 50 tests together.
@@ -109,12 +113,15 @@ class Trial:
     @property
     def total_s(self) -> float:
         """Return the timeout of all tests together."""
-        return self.timeout_s * (1 + (len(self.ids) + len(self.controls) * self.per_process) // _TESTS_PER_TIMEOUT)
+        return self.timeout_s * (
+            1 + (len(self.ids) + len(self.controls) * self.per_process) // _TESTS_PER_TIMEOUT
+        )
 
     def runs(self) -> list[tuple[tuple[str, ...], Control | None]]:
         """Return the ids of each process in order, with the controls at random places among them.
 
-        The process of a control runs the ids of the process of its test, so their number says nothing either.
+        The process of a control runs the ids of the process of its test, so their number says
+        nothing either.
         """
         size = self.per_process
         runs: list[tuple[tuple[str, ...], Control | None]]
@@ -132,13 +139,17 @@ class Trial:
             "args": [*program, "-c", _source("launch.py")],
             "common": self.common,
             "files": self.files,
-            "variations": {path: attrs.asdict(one, recurse=False) for path, one in self.variations.items()},
+            "variations": {
+                path: attrs.asdict(one, recurse=False) for path, one in self.variations.items()
+            },
             "runs": [self._run(ids, made) for ids, made in runs],
             "timeout_s": self.timeout_s,
             "total_s": self.total_s,
         }
         args = ["/bin/sh", "-c", self.install, "install"]
-        install = {"args": args, "timeout_s": self.install_timeout_s} if self.install.strip() else None
+        install = (
+            {"args": args, "timeout_s": self.install_timeout_s} if self.install.strip() else None
+        )
         return {"install": install, "tests": tests}
 
     def _run(self, ids: Sequence[str], control: Control | None) -> dict[str, Any]:
@@ -172,17 +183,23 @@ class Court:
         made = await self._lease.exec(["/bin/sh", "-c", _MAKE_ROOT], timeout_s=_MARGIN_S)
         root = made.stdout.decode(errors="replace").strip()
         if made.exit_code != 0 or not root.startswith("/"):
-            raise JudgeError(f"no directory for the repository can be created in the image: {made.stderr[-300:]!r}")
+            raise JudgeError(
+                "no directory for the repository can be created in the image: "
+                f"{made.stderr[-300:]!r}"
+            )
         self._tree = repo_dir if repo_dir.startswith("/") else f"{root}/{repo_dir}"
         self._home = f"{root}/home"
         await self._lease.exec(["rm", "-rf", "--", f"{self._tree}/.git"], timeout_s=_MARGIN_S)
         try:
             await self._lease.put(clone, self._tree)
         except TransferError as error:
-            raise JudgeError(f"the state could not be copied into a fresh container: {error}") from error
+            raise JudgeError(
+                f"the state could not be copied into a fresh container: {error}"
+            ) from error
 
     async def judge(self, trial: Trial, gone: Sequence[str]) -> Findings:
-        """Install the state and run its tests, in one call, so that the judge starts before any code of the candidate.
+        """Install the state and run its tests, in one call, so that the judge starts before any
+        code of the candidate.
 
         Args:
             trial: the installation and the tests.
@@ -192,8 +209,19 @@ class Court:
             JudgeError: the image has no Python, or the judge failed.
         """
         runs = trial.runs()
-        env = {"HOME": self._home, "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1", **self._env}
-        asked = {"tree": self._tree, "home": self._home, "gone": list(gone), "env": env, **trial.question(runs)}
+        env = {
+            "HOME": self._home,
+            "PYTHONNOUSERSITE": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **self._env,
+        }
+        asked = {
+            "tree": self._tree,
+            "home": self._home,
+            "gone": list(gone),
+            "env": env,
+            **trial.question(runs),
+        }
         secret = secrets.token_hex(24)
         limit = _PREPARE_S + trial.install_timeout_s + trial.total_s + trial.timeout_s + _MARGIN_S
         result = await self._lease.exec(
@@ -205,23 +233,35 @@ class Court:
         )
         answer = read_answer(result.stdout, secret) if result.exit_code == 0 else None
         if answer is None:
-            why = "it exceeded its deadline" if result.timed_out else result.stderr.decode(errors="replace")[-500:]
-            raise JudgeError(f"judging failed in a fresh container (the image needs python3, 3.6 or newer): {why}")
+            why = (
+                "it exceeded its deadline"
+                if result.timed_out
+                else result.stderr.decode(errors="replace")[-500:]
+            )
+            raise JudgeError(
+                "judging failed in a fresh container (the image needs python3, 3.6 or newer): "
+                f"{why}"
+            )
         return read_findings(answer, runs)
 
 
 def read_answer(output: bytes, secret: str) -> dict[str, Any] | None:
-    """Return the judge's answer, or None; lines that do not start with the secret are not the judge's.
+    """Return the judge's answer, or None; lines that do not start with the secret are not the
+    judge's.
 
     Args:
         output: output of the judge.
         secret: the secret that only the judge got.
     """
     lines = output.decode(errors="replace").split("\n")
-    return next((json_object(line.removeprefix(secret)) for line in lines if line.startswith(secret)), None)
+    return next(
+        (json_object(line.removeprefix(secret)) for line in lines if line.startswith(secret)), None
+    )
 
 
-def read_findings(answer: Mapping[str, Any], runs: Sequence[tuple[tuple[str, ...], Control | None]]) -> Findings:
+def read_findings(
+    answer: Mapping[str, Any], runs: Sequence[tuple[tuple[str, ...], Control | None]]
+) -> Findings:
     """Return the findings of a judge's answer; exit codes, reports and controls must agree.
 
     Args:
@@ -237,22 +277,36 @@ def read_findings(answer: Mapping[str, Any], runs: Sequence[tuple[tuple[str, ...
     begun, *ends = [Ended(**one) for one in answer["runs"]]
     first = _records(begun)
     if not any(record.get("kind") == "runner" for record in first):
-        missing = next((str(record.get("text")) for record in first if record.get("kind") == "missing"), "")
+        missing = next(
+            (str(record.get("text")) for record in first if record.get("kind") == "missing"), ""
+        )
         return Findings(ran=False, output=missing or begun.output, protections=protections)
     never = Ended(exit_code=-1, timed_out=False, output="")
     found = list(zip(runs, [*ends, *[never] * (len(runs) - len(ends))], strict=True))
     tested = [(ids, ended) for (ids, control), ended in found if control is None]
     passed = frozenset(name for ids, ended in tested for name in passed_tests(ended, ids))
-    # If the test itself did not pass, its control says nothing: a negated assertion that fails passes, a skip skips.
-    controls = [(one.id, ended) for (_, one), ended in found if one is not None and one.id in passed]
+    # If the test itself did not pass, its control says nothing: a negated assertion that fails
+    # passes, a skip skips.
+    controls = [
+        (one.id, ended) for (_, one), ended in found if one is not None and one.id in passed
+    ]
     unfailed = tuple(name for name, ended in controls if not control_failed(ended, name))
     return Findings(
         ran=True,
         passed=frozenset() if unfailed else passed,
-        problems={name: _problem(name, ended) for ids, ended in tested for name in ids if name not in passed},
+        problems={
+            name: _problem(name, ended)
+            for ids, ended in tested
+            for name in ids
+            if name not in passed
+        },
         unfailed=unfailed,
         output=next((ended.output for ids, ended in reversed(tested) if ended.exit_code != 0), ""),
-        protections={**protections, "own_processes": all(len(ids) == 1 for ids, _ in runs), "controls": len(controls)},
+        protections={
+            **protections,
+            "own_processes": all(len(ids) == 1 for ids, _ in runs),
+            "controls": len(controls),
+        },
     )
 
 
@@ -269,21 +323,32 @@ def passed_tests(ended: Ended, ids: Sequence[str]) -> frozenset[str]:
 
 
 def control_failed(ended: Ended, name: str) -> bool:
-    """Return whether a control failed and said so; it may fail in any phase, also when its file is read.
+    """Return whether a control failed and said so; it may fail in any phase, also when its file is
+    read.
 
     Args:
         ended: the result of the control's process.
         name: id of the control.
     """
-    return ended.exit_code == 1 and not _passed(_phases(ended, name)) and any(map(_is_failure, _records(ended)))
+    return (
+        ended.exit_code == 1
+        and not _passed(_phases(ended, name))
+        and any(map(_is_failure, _records(ended)))
+    )
 
 
 def _records(ended: Ended) -> list[dict[str, Any]]:
-    return [record for line in ended.report.split("\n") if (record := json_object(line)) is not None]
+    return [
+        record for line in ended.report.split("\n") if (record := json_object(line)) is not None
+    ]
 
 
 def _phases(ended: Ended, name: str) -> list[dict[str, Any]]:
-    return [record for record in _records(ended) if record.get("kind") == "test" and record.get("id") == name]
+    return [
+        record
+        for record in _records(ended)
+        if record.get("kind") == "test" and record.get("id") == name
+    ]
 
 
 def _is_failure(record: Mapping[str, Any]) -> bool:
@@ -297,7 +362,10 @@ def _passed(phases: Sequence[Mapping[str, Any]]) -> bool:
 
 def _problem(name: str, ended: Ended) -> str:
     normal = ended.exit_code in (int(any(map(_is_failure, _records(ended)))), *_NOTHING_RAN)
-    return next(_problems(name, ended), UNKNOWN_TEST if normal else f"not reported; exit code {ended.exit_code}")
+    return next(
+        _problems(name, ended),
+        UNKNOWN_TEST if normal else f"not reported; exit code {ended.exit_code}",
+    )
 
 
 def _problems(name: str, ended: Ended) -> Iterator[str]:

@@ -1,10 +1,12 @@
 """Find the tests that the ids of a row mean, as ids of pytest: ``path/of/file.py::Class::test``.
 
-Public rows have what a test runner printed. SWE-bench's come from its log parsers: the id of pytest up to its first
-space, ``test (module.Class)`` of unittest and Django, the first line of a test's docstring, or the bare name of a
-function. Files of the repository are read as data; none of its code is run.
+Public rows have what a test runner printed. SWE-bench's come from its log parsers: the id of pytest
+up to its first space, ``test (module.Class)`` of unittest and Django, the first line of a test's
+docstring, or the bare name of a function. Files of the repository are read as data; none of its
+code is run.
 
-Source: ``swebench/harness/log_parsers/python.py`` of SWE-bench; unittest, ``TextTestResult.getDescription``.
+Source: ``swebench/harness/log_parsers/python.py`` of SWE-bench; unittest,
+``TextTestResult.getDescription``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ _UNITTEST = re.compile(r"(?P<method>\w+) \((?P<path>\w+(?:\.\w+)+)\)")
 _TEST_FILE = re.compile(r"(?:.*/)?(?:test[^/]*|[^/]*_test|tests)\.py")
 _RUNNER_OF_DJANGO = "runtests.py"
 _SHOWN = 3
-_FORMS = "a test of the repository, as path/of/file.py::test, test (module.Class), or the first line of its docstring"
+_FORMS = (
+    "a test of the repository, as path/of/file.py::test, test (module.Class), or the first line "
+    "of its docstring"
+)
 
 
 class _Test(NamedTuple):
@@ -43,7 +48,8 @@ def locate_tests(item: SweItem, checkout: Checkout) -> Mapping[str, tuple[str, .
         checkout: the base commit of the item.
 
     Raises:
-        SpecError: an id means no test in the repository, or a test that neither pytest nor unittest can run.
+        SpecError: an id means no test in the repository, or a test that neither pytest nor unittest
+            can run.
         RepositoryError: the test patch of the item does not apply to its base.
     """
     ids = (*item.pass_to_pass, *item.fail_to_pass)
@@ -52,26 +58,45 @@ def locate_tests(item: SweItem, checkout: Checkout) -> Mapping[str, tuple[str, .
         located = {name: found.tests_of(name) for name in ids}
     if unknown := [name for name, tests in located.items() if not tests]:
         some = ", ".join(map(repr, unknown[:_SHOWN]))
-        raise SpecError(f"tests of item {item.id}", f"{some} ({len(unknown)} of {len(located)} ids)", _FORMS)
-    if item.runner == "unittest" and (odd := [t for ts in located.values() for t in ts if t.count("::") != 2]):
-        raise SpecError(f"tests of item {item.id}", odd[0], "path/of/file.py::Class::method with the runner unittest")
+        raise SpecError(
+            f"tests of item {item.id}", f"{some} ({len(unknown)} of {len(located)} ids)", _FORMS
+        )
+    if item.runner == "unittest" and (
+        odd := [t for ts in located.values() for t in ts if t.count("::") != 2]
+    ):
+        raise SpecError(
+            f"tests of item {item.id}",
+            odd[0],
+            "path/of/file.py::Class::method with the runner unittest",
+        )
     _refuse_django(item, located, files)
     return located
 
 
 def is_cut(name: str) -> bool:
-    """Return whether an id of pytest is cut at a space in its parameters, so that it means all tests that begin so."""
+    """Return whether an id of pytest is cut at a space in its parameters, so that it means all
+    tests that begin so.
+    """
     return "::" in name and name.count("[") > name.count("]") and not name.endswith("]")
 
 
-def _refuse_django(item: SweItem, located: Mapping[str, tuple[str, ...]], files: Mapping[str, bytes]) -> None:
-    """Refuse tests of Django itself, which need the settings and databases that its own runner makes."""
+def _refuse_django(
+    item: SweItem, located: Mapping[str, tuple[str, ...]], files: Mapping[str, bytes]
+) -> None:
+    """Refuse tests of Django itself, which need the settings and databases that its own runner
+    makes.
+    """
     for name, tests in located.items():
         folder = tests[0].partition("::")[0]
         while "::" not in name and (folder := posixpath.dirname(folder)):
             if f"{folder}/{_RUNNER_OF_DJANGO}" in files:
-                allowed = f"tests that pytest or unittest can run; this one needs {folder}/{_RUNNER_OF_DJANGO}"
-                raise SpecError(f"tests of item {item.id}", name, f"{allowed}, so leave out such rows")
+                allowed = (
+                    "tests that pytest or unittest can run; this one needs "
+                    f"{folder}/{_RUNNER_OF_DJANGO}"
+                )
+                raise SpecError(
+                    f"tests of item {item.id}", name, f"{allowed}, so leave out such rows"
+                )
 
 
 class _Finder:
@@ -93,10 +118,16 @@ class _Finder:
         return tuple(test.id for test in tests if name in (test.name, test.summary))
 
     def _of_unittest(self, method: str, dotted: str) -> tuple[str, ...]:
-        """Return the test of a method; since Python 3.11, unittest prints its name after that of the class, too."""
+        """Return the test of a method; since Python 3.11, unittest prints its name after that of
+        the class, too.
+        """
         module, _, case = dotted.removesuffix(f".{method}").rpartition(".")
         ends = [f"{module.replace('.', '/')}{end}" for end in (".py", "/__init__.py")]
-        paths = [path for path in self._files if any(path == end or path.endswith(f"/{end}") for end in ends)]
+        paths = [
+            path
+            for path in self._files
+            if any(path == end or path.endswith(f"/{end}") for end in ends)
+        ]
         paths = [path for path in paths if re.search(rf"\b{case}\b".encode(), self._files[path])]
         paths = [path for path in paths if path in self._wanted] or paths
         return (f"{paths[0]}::{case}::{method}",) if len(paths) == 1 else ()

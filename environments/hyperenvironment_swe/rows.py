@@ -1,4 +1,6 @@
-"""Read rows from files: JSON, JSON lines, Parquet, directories as the Hugging Face hub has them, or this package."""
+"""Read rows from files: JSON, JSON lines, Parquet, directories as the Hugging Face hub has them, or
+this package.
+"""
 
 from __future__ import annotations
 
@@ -27,12 +29,14 @@ _POINTER = b"version https://git-lfs"
 _BATCH_ROWS = 256
 
 
-def load_rows(path: str, split: str | None = None, left: LeftOut | None = None) -> Iterator[dict[str, Any]]:
+def load_rows(
+    path: str, split: str | None = None, left: LeftOut | None = None
+) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file or a directory.
 
     Args:
-        path: a ``.jsonl``, ``.json`` or ``.parquet`` file; or a directory with ``train.jsonl`` or Parquet files, such
-            as a snapshot of a data set (``data/test-00000-of-00001.parquet``).
+        path: a ``.jsonl``, ``.json`` or ``.parquet`` file; or a directory with ``train.jsonl`` or
+            Parquet files, such as a snapshot of a data set (``data/test-00000-of-00001.parquet``).
         split: the split of a directory of Parquet files; None means the only one.
         left: takes the rows that are not objects; None: they raise an error.
 
@@ -64,7 +68,8 @@ def load_rows(path: str, split: str | None = None, left: LeftOut | None = None) 
 
 
 def builtin_rows(directory: str) -> list[dict[str, Any]]:
-    """Return the shipped rows, and create their repositories in ``directory``; the same files give the same commits.
+    """Return the shipped rows, and create their repositories in ``directory``; the same files give
+    the same commits.
 
     Raises:
         RepositoryError: git failed.
@@ -74,7 +79,9 @@ def builtin_rows(directory: str) -> list[dict[str, Any]]:
         os.makedirs(directory, mode=0o700, exist_ok=True)
     except OSError as error:
         why = f"{error.strerror or error}; use another one with --option cache_dir=DIRECTORY"
-        raise StorageError(f"the repository cache {directory!r} cannot be created: {why}") from error
+        raise StorageError(
+            f"the repository cache {directory!r} cannot be created: {why}"
+        ) from error
     rows = []
     for task in sorted(Path(__file__).with_name("tasks").iterdir()):
         if not (task / "task.json").is_file():
@@ -98,10 +105,17 @@ def _files(path: str, split: str | None) -> list[Path]:
         name = _PART.fullmatch(file.name)
         splits.setdefault(name[1] if name is not None else file.stem, []).append(file)
     if not splits:
-        forms = "a file of rows (.jsonl, .json, .parquet), a directory with train.jsonl or data/*.parquet, or 'builtin'"
+        forms = (
+            "a file of rows (.jsonl, .json, .parquet), a directory with train.jsonl or "
+            "data/*.parquet, or 'builtin'"
+        )
         raise SpecError("items", path, forms)
     if split is None and len(splits) > 1:
-        raise SpecError("items", path, f"one split; choose with --option split={' or split='.join(sorted(splits))}")
+        raise SpecError(
+            "items",
+            path,
+            f"one split; choose with --option split={' or split='.join(sorted(splits))}",
+        )
     if split is not None and split not in splits:
         raise SpecError("split", split, f"a split of {path}: {', '.join(sorted(splits))}")
     return splits[split] if split is not None else next(iter(splits.values()))
@@ -135,7 +149,11 @@ def _parquet_rows(file: Path) -> Iterator[dict[str, Any] | ValueError]:
         raise ExtraMissingError("Parquet files", "pyarrow", "swe")
     with file.open("rb") as opened:
         if opened.read(len(_POINTER)) == _POINTER:
-            raise SpecError("items", str(file), "a Parquet file; this is a pointer of Git LFS, so run `git lfs pull`")
+            raise SpecError(
+                "items",
+                str(file),
+                "a Parquet file; this is a pointer of Git LFS, so run `git lfs pull`",
+            )
     import pyarrow.parquet  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     for batch in pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=_BATCH_ROWS):

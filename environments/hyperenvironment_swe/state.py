@@ -1,4 +1,5 @@
-"""Build the state to judge: the agent's changes without changes to tests and to their configuration.
+"""Build the state to judge: the agent's changes without changes to tests and to their
+configuration.
 
 The agent's tree is untrusted; none of its code is run here.
 """
@@ -23,7 +24,8 @@ from hyperruntime.rollout.repositories import Checkout
 from hyperruntime.transfer.extract import ExtractLimits
 from hyperruntime.units import GIB, MIB
 
-# Files with these names configure how tests are collected and run, or run code in every Python process.
+# Files with these names configure how tests are collected and run, or run code in every Python
+# process.
 ALWAYS_PROTECTED = (
     "**/conftest.py", "**/pytest.ini", "**/.pytest.ini", "**/tox.ini", "**/noxfile.py", "**/sitecustomize.py",
     "**/usercustomize.py", "**/*.pth", "**/*.egg-info", "**/*.egg-link", "**/*.dist-info", "**/pyvenv.cfg", "**/.venv",
@@ -104,7 +106,8 @@ def with_tests(item: SweItem, checkout: Checkout) -> Iterator[TreeFiles]:
 
 
 def protected_paths(item: SweItem, tests: Iterable[str]) -> tuple[str, ...]:
-    """Return patterns of paths that the agent may not change: tests, test directories and test configuration.
+    """Return patterns of paths that the agent may not change: tests, test directories and test
+    configuration.
 
     Args:
         item: the problem.
@@ -123,7 +126,8 @@ def write_state(
     tests: Iterable[str] = (),
     left: Sequence[tuple[str, str]] = (),
 ) -> State:
-    """Write the state to judge to ``target`` as a clone: base, the agent's changes, the item's tests.
+    """Write the state to judge to ``target`` as a clone: base, the agent's changes, the item's
+    tests.
 
     Args:
         item: the problem.
@@ -131,7 +135,8 @@ def write_state(
         agent_tree: copy of the agent's directory; None means no changes.
         target: the directory to create.
         tests: ids of the item's tests.
-        left: ``(path, reason)`` of files that the copy of the agent's directory lacks; they stay as in the base.
+        left: ``(path, reason)`` of files that the copy of the agent's directory lacks; they stay as
+            in the base.
 
     Raises:
         RepositoryError: the test patch of the item does not apply to its base.
@@ -144,7 +149,9 @@ def write_state(
         dropped = tuple(left)
         protected = (*protected_paths(item, tests), *(path for path, _ in left if path))
         try:
-            snapshot = store.snapshot(checkout.commit, agent_tree, _AGENT, ChangeRules(protected=protected))
+            snapshot = store.snapshot(
+                checkout.commit, agent_tree, _AGENT, ChangeRules(protected=protected)
+            )
             dropped += tuple(one for one in snapshot.dropped if one[0] not in dict(left))
             final = store.apply_patch(snapshot.commit, item.test_patch.encode(), _JUDGED).commit
         except PatchError as error:
@@ -156,7 +163,9 @@ def write_state(
             changed=bool(snapshot.patch),
             gone=tuple(sorted(map(os.fsdecode, gone))),
             dropped=dropped,
-            submodules=tuple(os.fsdecode(path) for path, one in files.items() if one.mode == SUBMODULE),
+            submodules=tuple(
+                os.fsdecode(path) for path, one in files.items() if one.mode == SUBMODULE
+            ),
             patch_bytes=len(snapshot.patch),
         )
 
@@ -164,8 +173,9 @@ def write_state(
 def _write_clone(store: RepositoryStore, commit: str, final: str, target: str) -> None:
     """Write the files of ``final`` as a clone of ``commit``, which lacks the item's tests.
 
-    Code under test could read them there, and so find out which file of a test is a control. Git then shows these files
-    as changed; so it does where the evaluation of SWE-bench applies its test patch.
+    Code under test could read them there, and so find out which file of a test is a control. Git
+    then shows these files as changed; so it does where the evaluation of SWE-bench applies its test
+    patch.
     """
     if store.tree(commit) == store.tree(final):
         store.checkout(final, target)
@@ -180,11 +190,16 @@ def _add_tests(store: RepositoryStore, item: SweItem, checkout: Checkout) -> str
     try:
         return store.apply_patch(checkout.commit, item.test_patch.encode(), _TESTS).commit
     except PatchError as error:
-        raise RepositoryError(f"test_patch of item {item.id} does not apply to its base: {error}") from error
+        raise RepositoryError(
+            f"test_patch of item {item.id} does not apply to its base: {error}"
+        ) from error
 
 
-async def read_out(lease: Lease, repo_dir: str, target: str) -> tuple[str, Sequence[tuple[str, str]]]:
-    """Copy the agent's directory to the host; return a problem that the agent caused, or "", and what was left out.
+async def read_out(
+    lease: Lease, repo_dir: str, target: str
+) -> tuple[str, Sequence[tuple[str, str]]]:
+    """Copy the agent's directory to the host; return a problem that the agent caused, or "", and
+    what was left out.
 
     Args:
         lease: the agent's slot.
@@ -194,10 +209,16 @@ async def read_out(lease: Lease, repo_dir: str, target: str) -> tuple[str, Seque
     Raises:
         TransferError: the host cannot write the files.
     """
-    if (await lease.exec(["/bin/sh", "-c", _LEAVE, "leave", repo_dir], timeout_s=_READ_OUT_TIMEOUT_S)).exit_code != 0:
+    if (
+        await lease.exec(
+            ["/bin/sh", "-c", _LEAVE, "leave", repo_dir], timeout_s=_READ_OUT_TIMEOUT_S
+        )
+    ).exit_code != 0:
         return "the repository's directory does not exist", ()
     try:
-        report = await lease.get(repo_dir, target, limits=_TREE_LIMITS, timeout_s=_READ_OUT_TIMEOUT_S)
+        report = await lease.get(
+            repo_dir, target, limits=_TREE_LIMITS, timeout_s=_READ_OUT_TIMEOUT_S
+        )
     except UnsafeArchiveError as error:
         return f"the repository's directory is too large: {error}", ()
     except TransferError as error:
@@ -205,11 +226,15 @@ async def read_out(lease: Lease, repo_dir: str, target: str) -> tuple[str, Seque
             raise  # an error of the host
         return f"the repository's directory cannot be read: {error}", ()
     # Names in the archive begin with that of the directory.
-    return "", [(name.removeprefix("./").partition("/")[2] or name, reason) for name, reason in report.refused]
+    return "", [
+        (name.removeprefix("./").partition("/")[2] or name, reason)
+        for name, reason in report.refused
+    ]
 
 
 def files_of_tests(item: SweItem, tests: Iterable[str], clone: str) -> dict[str, str]:
-    """Return the content of the files that hold the tests of an item and of other protected Python files, by path.
+    """Return the content of the files that hold the tests of an item and of other protected Python
+    files, by path.
 
     Args:
         item: the problem.
@@ -218,19 +243,28 @@ def files_of_tests(item: SweItem, tests: Iterable[str], clone: str) -> dict[str,
     """
     wanted = _files_of(item, tests)
     directories = sorted({_test_directory(file) for file in wanted})
-    below = (str(path.relative_to(clone)) for name in directories for path in sorted(Path(clone, name).rglob("*.py")))
+    below = (
+        str(path.relative_to(clone))
+        for name in directories
+        for path in sorted(Path(clone, name).rglob("*.py"))
+    )
     contents: dict[str, str] = {}
     size = 0
     for name in dict.fromkeys([*sorted(wanted), *below]):
         path = Path(clone, name)
-        if path.is_file() and not path.is_symlink() and (name in wanted or size < _MAX_HELPER_BYTES):
+        if (
+            path.is_file()
+            and not path.is_symlink()
+            and (name in wanted or size < _MAX_HELPER_BYTES)
+        ):
             contents[name] = path.read_bytes().decode("utf-8", "surrogateescape")
             size += len(contents[name])
     return contents
 
 
 def pytest_settings(checkout: Checkout) -> tuple[tuple[str, str], bool]:
-    """Return pytest's settings in the base commit, and whether the repository registers plugins of pytest there.
+    """Return pytest's settings in the base commit, and whether the repository registers plugins of
+    pytest there.
 
     The settings are the suffix and the content of their file, or an empty ``.ini``.
 
@@ -239,10 +273,16 @@ def pytest_settings(checkout: Checkout) -> tuple[tuple[str, str], bool]:
     with checkout.store() as store:
         files = {name: store.read_file(checkout.commit, name) for name in (*_SETTINGS, "setup.py")}
     contents = {name: content for name, content in files.items() if content is not None}
-    own_plugins = any(b"pytest11" in contents.get(name, b"") for name in ("pyproject.toml", "setup.cfg", "setup.py"))
+    own_plugins = any(
+        b"pytest11" in contents.get(name, b"")
+        for name in ("pyproject.toml", "setup.cfg", "setup.py")
+    )
     for name, mark in _SETTINGS.items():
         if name in contents and mark in contents[name]:
-            return (os.path.splitext(name)[1] or ".ini", contents[name].decode("utf-8", "replace")), own_plugins
+            return (
+                os.path.splitext(name)[1] or ".ini",
+                contents[name].decode("utf-8", "replace"),
+            ), own_plugins
     return (".ini", ""), own_plugins
 
 

@@ -17,13 +17,21 @@ _LISTED, _TAIL = 20, 4000
 
 def nothing(detail: str, state: State | None = None) -> Verdict:
     """Return the verdict on an agent that left nothing to judge."""
-    return Verdict(reward=0.0, phase="agent", detail=detail, facts={} if state is None else _facts(state))
+    return Verdict(
+        reward=0.0, phase="agent", detail=detail, facts={} if state is None else _facts(state)
+    )
 
 
 def not_installed(state: State, failure: Findings) -> Verdict:
     """Return the verdict on a state that does not install, although its base does."""
     facts = {**_facts(state), "output": failure.output[-_TAIL:]}
-    return Verdict(reward=0.0, parts={"install": 0.0}, phase="install", detail="it does not install", facts=facts)
+    return Verdict(
+        reward=0.0,
+        parts={"install": 0.0},
+        phase="install",
+        detail="it does not install",
+        facts=facts,
+    )
 
 
 def base_faults(problems: Mapping[str, str], keep: Collection[str]) -> list[str]:
@@ -68,9 +76,20 @@ def verdict(
     if set(item.fail_to_pass) <= tests.keys():
         parts["fail_to_pass"] = _part(item.fail_to_pass, passed)
     protections = dict(tested.protections)
-    facts = {**_facts(state), "separate_user": protections["separate_user"], "protections": protections}
-    facts |= {"forged": bool(tested.unfailed), "unfailed_controls": list(tested.unfailed), "tests": len(tests)}
-    facts |= {"failed": dict(list(failed.items())[:_LISTED]), "output": tested.output[-_TAIL:] if failed else ""}
+    facts = {
+        **_facts(state),
+        "separate_user": protections["separate_user"],
+        "protections": protections,
+    }
+    facts |= {
+        "forged": bool(tested.unfailed),
+        "unfailed_controls": list(tested.unfailed),
+        "tests": len(tests),
+    }
+    facts |= {
+        "failed": dict(list(failed.items())[:_LISTED]),
+        "output": tested.output[-_TAIL:] if failed else "",
+    }
     if skipped:
         facts["skipped_on_base"] = sorted(skipped)[:_LISTED]
     detail = f"{len(failed)} of {len(tests)} tests did not pass" if failed else "every test passed"
@@ -81,7 +100,10 @@ def verdict(
 
 
 def _facts(state: State) -> dict[str, Any]:
-    facts = {"dropped": [list(one) for one in state.dropped[:_LISTED]], "patch_bytes": state.patch_bytes}
+    facts = {
+        "dropped": [list(one) for one in state.dropped[:_LISTED]],
+        "patch_bytes": state.patch_bytes,
+    }
     return {**facts, "submodules": list(state.submodules[:_LISTED])} if state.submodules else facts
 
 

@@ -1,4 +1,6 @@
-"""Terminal tasks for ``hyperrun rollout``, in the formats of Harbor (Terminal-Bench 2) and endless-terminals."""
+"""Terminal tasks for ``hyperrun rollout``, in the formats of Harbor (Terminal-Bench 2) and
+endless-terminals.
+"""
 
 from hyperenvironment_terminal.environment import Terminal
 

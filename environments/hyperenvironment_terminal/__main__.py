@@ -26,20 +26,35 @@ _BEGINS = {None: "", True: ", starts as expected", False: ", does not start as e
 
 def main(argv: list[str] | None = None) -> int:
     """Check tasks and print one line per task; return 1 if a task is not good."""
-    parser = argparse.ArgumentParser(prog="python -P -m hyperenvironment_terminal", description=__doc__)
-    parser.add_argument("tasks", help="a task directory, a directory of them, a .jsonl file, or 'builtin'")
+    parser = argparse.ArgumentParser(
+        prog="python -P -m hyperenvironment_terminal", description=__doc__
+    )
+    parser.add_argument(
+        "tasks", help="a task directory, a directory of them, a .jsonl file, or 'builtin'"
+    )
     parser.add_argument("--runtime", help="the engine; default: the first that works")
     parser.add_argument(
-        "--network", default="none", choices=("none", "host", "bridge"), help="network of the containers"
+        "--network",
+        default="none",
+        choices=("none", "host", "bridge"),
+        help="network of the containers",
     )
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="option of the environment")
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="option of the environment",
+    )
     given = parser.parse_args(argv)
     try:
         options = dict(text.split("=", 1) for text in given.option)
     except ValueError:
         parser.error("--option needs NAME=VALUE")
     try:
-        environment = load_environment("terminal", {"tasks": given.tasks, "control": "no", **options})
+        environment = load_environment(
+            "terminal", {"tasks": given.tasks, "control": "no", **options}
+        )
         with open_runtime(given.runtime) as runtime:
             return _check_all(runtime, environment, given.network)  # type: ignore[arg-type]
     except HyperRuntimeError as error:
@@ -65,7 +80,9 @@ def _check_all(runtime: Runtime, environment: Terminal, network: str) -> int:
     return worst
 
 
-async def _check(runtime: Runtime, environment: Terminal, item: Item, base: ContainerSpec) -> tuple[bool, str]:
+async def _check(
+    runtime: Runtime, environment: Terminal, item: Item, base: ContainerSpec
+) -> tuple[bool, str]:
     """Return whether a task is good, and a line that says why.
 
     Raises:

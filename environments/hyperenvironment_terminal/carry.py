@@ -1,7 +1,9 @@
-"""Copy an agent's changes to a fresh container of the same image, except files that could influence the tests.
+"""Copy an agent's changes to a fresh container of the same image, except files that could influence
+the tests.
 
-The agent's container is untrusted. Its listing is validated, and its archives are read by a tar reader for untrusted
-input. The archive that is unpacked in the fresh container is written here; none of its paths goes through a link.
+The agent's container is untrusted. Its listing is validated, and its archives are read by a tar
+reader for untrusted input. The archive that is unpacked in the fresh container is written here;
+none of its paths goes through a link.
 """
 
 from __future__ import annotations
@@ -27,12 +29,21 @@ _BATCH_FILES = 2000
 _COPY_TIMEOUT_S = 300.0
 _READ = ["tar", "--create", "--file=-", "--directory=/", "--hard-dereference", "--no-recursion", "--null",
          "--verbatim-files-from", "--files-from=-"]  # fmt: skip
-_WRITE = ["tar", "--extract", "--file=-", "--directory=/", "--preserve-permissions", "--numeric-owner"]
+_WRITE = [
+    "tar",
+    "--extract",
+    "--file=-",
+    "--directory=/",
+    "--preserve-permissions",
+    "--numeric-owner",
+]
 _MAX_NAME = 4096
 
 
 class StateError(TransferError):
-    """The agent's files cannot be copied, because the agent broke its container or wrote too much."""
+    """The agent's files cannot be copied, because the agent broke its container or wrote too
+    much.
+    """
 
 
 async def carry(
@@ -47,8 +58,9 @@ async def carry(
 ) -> dict[str, Any]:
     """Apply an agent's changes to a fresh container of the same image; return facts for the report.
 
-    The facts are ``changed``, the number of paths that were created, changed or removed; ``withheld``, the first 100
-    paths at or below which changes were not applied; and ``withheld_count``, the number of all such paths.
+    The facts are ``changed``, the number of paths that were created, changed or removed;
+    ``withheld``, the first 100 paths at or below which changes were not applied; and
+    ``withheld_count``, the number of all such paths.
 
     Args:
         agent: the agent's container; all its processes have ended.
@@ -71,7 +83,9 @@ async def carry(
         raise StateError(str(error)) from error
     shown = await judge.exec(["printenv", "PATH"], workdir="/", output_limit_bytes=65536)
     search = shown.stdout.decode(errors="replace").strip().split(":")
-    protection = await asyncio.to_thread(make_protection, pristine, search, workdir, scripted=scripted)
+    protection = await asyncio.to_thread(
+        make_protection, pristine, search, workdir, scripted=scripted
+    )
     plan = await asyncio.to_thread(plan_changes, pristine, listing, protection)
     _check_limits(plan, listing, limit_bytes, limit_files)
     await _apply(plan, listing, agent, judge)
@@ -97,15 +111,23 @@ async def _apply(plan: ChangePlan, listing: Listing, agent: Lease, judge: Lease)
 def _check_limits(plan: ChangePlan, listing: Listing, limit_bytes: int, limit_files: int) -> None:
     total = sum(listing[path].size for path in plan.files)
     if total > limit_bytes:
-        raise StateError(f"the agent's files have {total} bytes, but at most {limit_bytes} are allowed (limit_bytes)")
+        raise StateError(
+            f"the agent's files have {total} bytes, but at most {limit_bytes} are allowed "
+            "(limit_bytes)"
+        )
     count = len(plan.files) + len(plan.directories) + len(plan.links)
     if count > limit_files:
-        raise StateError(f"the agent changed {count} files, but at most {limit_files} are allowed (limit_files)")
+        raise StateError(
+            f"the agent changed {count} files, but at most {limit_files} are allowed (limit_files)"
+        )
 
 
 async def _remove(judge: Lease, paths: Iterable[bytes]) -> None:
     if names := b"".join(path + b"\0" for path in paths):
-        _check(await judge.exec(["xargs", "-0", "rm", "-rf", "--"], input=names, workdir="/"), "removed")
+        _check(
+            await judge.exec(["xargs", "-0", "rm", "-rf", "--"], input=names, workdir="/"),
+            "removed",
+        )
 
 
 async def _write(judge: Lease, archive: bytes) -> None:
@@ -115,7 +137,9 @@ async def _write(judge: Lease, archive: bytes) -> None:
 
 def _check(result: ExecResult, what: str) -> None:
     if result.exit_code != 0:
-        raise TransferError(f"files of the judging container could not be {what}: {first_error(result)}")
+        raise TransferError(
+            f"files of the judging container could not be {what}: {first_error(result)}"
+        )
 
 
 async def _carry_large(agent: Lease, judge: Lease, path: bytes, entry: Entry) -> None:
@@ -132,7 +156,11 @@ async def _carry_large(agent: Lease, judge: Lease, path: bytes, entry: Entry) ->
             raise StateError(f"the agent's container did not return the regular file {name!r}")
         await judge.put(copy, name, timeout_s=_COPY_TIMEOUT_S)
     owner, mode = f"{entry.uid}:{entry.gid}", f"{entry.mode:o}"
-    for args in (["chown", owner], ["chmod", mode], ["touch", "--date", f"@{entry.mtime.decode()}"]):
+    for args in (
+        ["chown", owner],
+        ["chmod", mode],
+        ["touch", "--date", f"@{entry.mtime.decode()}"],
+    ):
         _check(await judge.exec([*args, "--", name], workdir="/"), "written")
 
 
@@ -173,7 +201,9 @@ def _repack(archive: bytes, wanted: dict[bytes, Entry]) -> bytes:
             for member in reader:
                 entry = wanted.pop(member.name, None)
                 if entry is None or member.kind != "file" or member.extents is not None:
-                    raise StateError(f"the agent's container returned {member.name!r}, which was not requested")
+                    raise StateError(
+                        f"the agent's container returned {member.name!r}, which was not requested"
+                    )
                 content = b"".join(bytes(chunk) for chunk in reader.data())
                 made.addfile(_header(b"/" + member.name, entry, len(content)), io.BytesIO(content))
         except TransferError as error:
@@ -184,7 +214,9 @@ def _repack(archive: bytes, wanted: dict[bytes, Entry]) -> bytes:
 
 
 def _new_archive(buffer: BinaryIO) -> tarfile.TarFile:
-    return tarfile.open(fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape")
+    return tarfile.open(
+        fileobj=buffer, mode="w", format=tarfile.GNU_FORMAT, errors="surrogateescape"
+    )
 
 
 def _members(paths: Iterable[bytes], listing: Listing) -> bytes:
@@ -201,7 +233,13 @@ _TYPES = {b"f": tarfile.REGTYPE, b"d": tarfile.DIRTYPE, b"l": tarfile.SYMTYPE}
 
 def _header(path: bytes, entry: Entry, size: int) -> tarfile.TarInfo:
     info = tarfile.TarInfo(path[1:].decode("utf-8", "surrogateescape"))
-    info.type, info.mode, info.uid, info.gid, info.size = _TYPES[entry.kind], entry.mode, entry.uid, entry.gid, size
+    info.type, info.mode, info.uid, info.gid, info.size = (
+        _TYPES[entry.kind],
+        entry.mode,
+        entry.uid,
+        entry.gid,
+        size,
+    )
     info.mtime = float(entry.mtime)
     info.linkname = entry.link.decode("utf-8", "surrogateescape")
     return info

@@ -1,6 +1,7 @@
 """Plan which changes of an agent are applied to a fresh container of the same image.
 
-Paths that could influence the tests are protected: changes to them are not applied. Pure functions over listings.
+Paths that could influence the tests are protected: changes to them are not applied. Pure functions
+over listings.
 """
 
 from __future__ import annotations
@@ -72,7 +73,11 @@ def plan_changes(pristine: Listing, listing: Listing, protection: Protection) ->
         below_real = posixpath.dirname(path) in real
         if before is not None and before.same(entry):
             becomes = entry.kind
-        elif below_real and entry.kind in chosen and not _is_protected(path, entry.kind, listing, protection):
+        elif (
+            below_real
+            and entry.kind in chosen
+            and not _is_protected(path, entry.kind, listing, protection)
+        ):
             chosen[entry.kind].append(path)
             becomes = entry.kind
             if before is not None and before.kind != entry.kind:
@@ -101,7 +106,9 @@ def plan_changes(pristine: Listing, listing: Listing, protection: Protection) ->
 
 
 def _is_protected(path: bytes, kind: bytes, listing: Listing, protection: Protection) -> bool:
-    """Return whether a path, or a path below it that a new file or link would replace, is protected."""
+    """Return whether a path, or a path below it that a new file or link would replace, is
+    protected.
+    """
     return protection.holds(path, listing) or (kind != DIRECTORY and protection.is_above(path))
 
 
@@ -168,16 +175,21 @@ def make_protection(
     """
     begin = posixpath.normpath(workdir)
     trees = {path.encode() for path in (*_SYSTEM, *_READ_FIRST, TESTS, LOGS, *NOT_LISTED)}
-    trees |= {path for path in pristine if path.startswith(b"/etc/python3.") and path.count(b"/") == 2}
+    trees |= {
+        path for path in pristine if path.startswith(b"/etc/python3.") and path.count(b"/") == 2
+    }
     for directory in search_path:
         if directory.startswith("/"):
-            trees |= _of_search_path(posixpath.normpath(directory).encode(), pristine, begin.encode())
+            trees |= _of_search_path(
+                posixpath.normpath(directory).encode(), pristine, begin.encode()
+            )
     module_dir = begin.encode() if scripted and begin != "/" else b""
     return Protection(frozenset(trees), begin.encode(), module_dir, pristine)
 
 
 def _of_search_path(directory: bytes, pristine: Listing, begin: bytes) -> set[bytes]:
-    """Return the protected paths of a directory of commands: it, its real path, and the targets of its links.
+    """Return the protected paths of a directory of commands: it, its real path, and the targets of
+    its links.
 
     Paths inside or above the working directory are not protected, even if a command links to them.
     """
@@ -196,7 +208,9 @@ def _is_within(path: bytes, tree: bytes) -> bool:
 
 
 def _resolve(path: bytes, pristine: Listing) -> bytes:
-    """Resolve the links of a path in an image; return the path itself after too many links (a loop)."""
+    """Resolve the links of a path in an image; return the path itself after too many links (a
+    loop).
+    """
     done, todo, steps = b"/", path.split(b"/"), 0
     while todo:
         name = todo.pop(0)
@@ -217,7 +231,9 @@ def _resolve(path: bytes, pristine: Listing) -> bytes:
 
 
 def _prefix_of(directory: bytes, pristine: Listing) -> set[bytes]:
-    """Return a directory of commands, and the sibling library directories if it is a ``bin`` directory."""
+    """Return a directory of commands, and the sibling library directories if it is a ``bin``
+    directory.
+    """
     parent, name = posixpath.split(directory)
     beside = (b"lib", b"lib64", b"libexec", b"pyvenv.cfg") if name in _BINS else ()
     others = (posixpath.join(parent, other) for other in beside)

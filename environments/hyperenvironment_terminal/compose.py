@@ -1,7 +1,8 @@
 """What the compose file of a task says about its one container.
 
-A task may have ``environment/docker-compose.yaml``, with changes to the service ``main`` that Harbor starts, and with
-more services. Only ``main`` is supported here. ``docker-compose.yml`` is an ordinary file, not a definition.
+A task may have ``environment/docker-compose.yaml``, with changes to the service ``main`` that
+Harbor starts, and with more services. Only ``main`` is supported here. ``docker-compose.yml`` is an
+ordinary file, not a definition.
 
 Source: Harbor, ``src/harbor/environments/docker/docker.py``: ``_environment_docker_compose_path``,
 ``_docker_compose_paths`` and ``DockerEnvironmentEnvVars``.
@@ -30,7 +31,8 @@ _MAIN = "main"
 _NAMES = r"(?:MAIN_IMAGE_NAME|PREBUILT_IMAGE_NAME|CPUS|MEMORY|(?:HOST|ENV)_(?:VERIFIER_LOGS|AGENT_LOGS|ARTIFACTS)_PATH)"
 _OF_HARBOR = re.compile(rf"\$\{{?{_NAMES}(?::-[^}}]*)?\}}?")
 _CONTEXT = re.compile(r"\$\{?CONTEXT_DIR\}?")
-_AT_THE_TOP = {"services", "version", "name", "volumes", "networks"}  # an unused volume changes nothing
+# an unused volume changes nothing
+_AT_THE_TOP = {"services", "version", "name", "volumes", "networks"}
 
 
 @attrs.frozen(kw_only=True)
@@ -57,13 +59,15 @@ class Main:
 
 
 def read_main(folder: Path) -> Main:
-    """Return the service ``main`` of the compose file in a task's ``environment`` directory; all defaults without one.
+    """Return the service ``main`` of the compose file in a task's ``environment`` directory; all
+    defaults without one.
 
     Args:
         folder: the directory.
 
     Raises:
-        SpecError: the file is invalid, has another service, or asks for something that is not supported.
+        SpecError: the file is invalid, has another service, or asks for something that is not
+            supported.
     """
     path = folder / NAME
     if not path.is_file():
@@ -73,32 +77,58 @@ def read_main(folder: Path) -> Main:
         service = read_service({"services": {_MAIN: given}}, folder)
         return _as_main(service, variables, folder)
     except UnsupportedOptionError as error:
-        raise SpecError("task", str(path), f"{error.field} of the service {_MAIN!r}: {error.why}") from None
+        raise SpecError(
+            "task", str(path), f"{error.field} of the service {_MAIN!r}: {error.why}"
+        ) from None
 
 
 def _main(path: Path) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """Return the keys of ``main`` and its variables, without those that only repeat what Harbor does by itself."""
+    """Return the keys of ``main`` and its variables, without those that only repeat what Harbor
+    does by itself.
+    """
     text = read_utf8(path, "task", may_be_link=False)
     try:
         config = parse_yaml(text) or {}
         services = config.get("services") or {_MAIN: {}}
-        unknown = sorted(key for key in config if key not in _AT_THE_TOP and not key.startswith("x-"))
-        main = {key: value for key, value in (services.get(_MAIN) or {}).items() if value is not None}
+        unknown = sorted(
+            key for key in config if key not in _AT_THE_TOP and not key.startswith("x-")
+        )
+        main = {
+            key: value for key, value in (services.get(_MAIN) or {}).items() if value is not None
+        }
     except (ValueError, AttributeError) as error:
-        raise SpecError("task", str(path), f"a valid compose file: {' '.join(str(error).split())}") from None
+        raise SpecError(
+            "task", str(path), f"a valid compose file: {' '.join(str(error).split())}"
+        ) from None
     if others := sorted(services.keys() - {_MAIN}):
         names = ", ".join(map(str, others))
-        raise SpecError("task", str(path), f"a task with one container, {_MAIN!r}; it also has the service {names}")
+        raise SpecError(
+            "task",
+            str(path),
+            f"a task with one container, {_MAIN!r}; it also has the service {names}",
+        )
     if unknown or config.get("networks"):
-        raise SpecError("task", str(path), f"a file without {(*unknown, 'networks')[0]}, which is not supported")
+        raise SpecError(
+            "task", str(path), f"a file without {(*unknown, 'networks')[0]}, which is not supported"
+        )
     variables = _variables(read_variables(main.pop("environment", {})))
-    given = {key: kept for key, value in main.items() if (kept := _without_harbors(value)) not in (None, [], {})}
+    given = {
+        key: kept
+        for key, value in main.items()
+        if (kept := _without_harbors(value)) not in (None, [], {})
+    }
     return given, variables
 
 
 def _variables(given: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Return variables without those of Harbor; one without a value keeps its name, whose value is the host's."""
-    own = {name: value for name, value in given.items() if value is not None or not re.fullmatch(_NAMES, name)}
+    """Return variables without those of Harbor; one without a value keeps its name, whose value is
+    the host's.
+    """
+    own = {
+        name: value
+        for name, value in given.items()
+        if value is not None or not re.fullmatch(_NAMES, name)
+    }
     return {
         name: None if value is None else _CONTEXT.sub(".", value)
         for name, value in own.items()
@@ -112,7 +142,9 @@ def _is_harbors(text: str) -> bool:
 
 
 def _without_harbors(value: Any) -> Any:  # noqa: ANN401 - of a YAML file
-    """Return a value without the parts that consist of Harbor's variables; None if nothing is left."""
+    """Return a value without the parts that consist of Harbor's variables; None if nothing is
+    left.
+    """
     if isinstance(value, dict):
         kept = {key: _without_harbors(inner) for key, inner in value.items()}
         return {key: inner for key, inner in kept.items() if inner not in (None, {}, [])} or None
@@ -127,7 +159,8 @@ def _without_harbors(value: Any) -> Any:  # noqa: ANN401 - of a YAML file
 
 
 def user_text(value: object) -> str:
-    """Return a user as ``root``, or as a name or uid with an optional ``:group``; a number is a uid.
+    """Return a user as ``root``, or as a name or uid with an optional ``:group``; a number is a
+    uid.
 
     Raises:
         SpecError: it is neither.
@@ -142,7 +175,9 @@ def _user(value: object) -> str:
     try:
         return "" if value == "" else user_text(value)
     except SpecError as error:
-        raise UnsupportedOptionError("terminal", "user", f"{value!r} is not {error.allowed}") from None
+        raise UnsupportedOptionError(
+            "terminal", "user", f"{value!r} is not {error.allowed}"
+        ) from None
 
 
 def _as_main(service: Service, variables: Mapping[str, str | None], folder: Path) -> Main:
@@ -150,12 +185,21 @@ def _as_main(service: Service, variables: Mapping[str, str | None], folder: Path
     if fields.get("read_only_rootfs"):
         raise UnsupportedOptionError("terminal", "read_only", "agents and tests write files")
     if fields["network"] not in ("none", "bridge", "default"):
-        raise UnsupportedOptionError("terminal", "network_mode", f"{fields['network']!r} is not none or bridge")
+        raise UnsupportedOptionError(
+            "terminal", "network_mode", f"{fields['network']!r} is not none or bridge"
+        )
     recipe = service.dockerfile
-    if recipe is not None and (recipe.parent.resolve(), service.context.resolve()) != (folder.resolve(),) * 2:
-        raise UnsupportedOptionError("terminal", "build", "its Dockerfile and context must be in environment/")
+    if (
+        recipe is not None
+        and (recipe.parent.resolve(), service.context.resolve()) != (folder.resolve(),) * 2
+    ):
+        raise UnsupportedOptionError(
+            "terminal", "build", "its Dockerfile and context must be in environment/"
+        )
     if recipe is not None and not recipe.is_file():
-        raise UnsupportedOptionError("terminal", "build.dockerfile", f"{recipe.name!r} does not exist in environment/")
+        raise UnsupportedOptionError(
+            "terminal", "build.dockerfile", f"{recipe.name!r} does not exist in environment/"
+        )
     return Main(
         image=fields.get("image", ""),
         recipe=None if recipe is None else folder / recipe.name,

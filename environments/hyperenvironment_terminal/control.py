@@ -1,7 +1,8 @@
-"""Find out whether a task's tests can run here at all, so that their reward 0 says something about an agent.
+"""Find out whether a task's tests can run here at all, so that their reward 0 says something about
+an agent.
 
-A ``test.sh`` that cannot download its test runner writes the same 0 as one whose tests failed. The known solution tells
-the two apart: it must get more than 0.
+A ``test.sh`` that cannot download its test runner writes the same 0 as one whose tests failed. The
+known solution tells the two apart: it must get more than 0.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Control:
     detail: str
 
 
-async def solve(task: Task, container: Lease, env: Mapping[str, str], timeout_s: float | None) -> ExecResult:
+async def solve(
+    task: Task, container: Lease, env: Mapping[str, str], timeout_s: float | None
+) -> ExecResult:
     """Run a task's known solution as the task's agent.
 
     Args:
@@ -63,9 +66,14 @@ async def solve(task: Task, container: Lease, env: Mapping[str, str], timeout_s:
 
 
 async def control_run(
-    task: Task, container: Lease, env: Mapping[str, str], solution_env: Mapping[str, str], timeout_s: float
+    task: Task,
+    container: Lease,
+    env: Mapping[str, str],
+    solution_env: Mapping[str, str],
+    timeout_s: float,
 ) -> Control:
-    """Run a task's tests with its known solution; without a solution, look for signs that they did not run.
+    """Run a task's tests with its known solution; without a solution, look for signs that they did
+    not run.
 
     Args:
         task: the task.
@@ -81,7 +89,9 @@ async def control_run(
         return await _without_work(task, container, env)
     solved = await solve(task, container, solution_env, timeout_s)
     if solved.timed_out:
-        return Control(works=True, detail=f"unknown: the known solution did not end in {timeout_s:g} s")
+        return Control(
+            works=True, detail=f"unknown: the known solution did not end in {timeout_s:g} s"
+        )
     await container.end_processes()
     finding = await run_tests(task, container, env)
     reward = finding.rewards.get("reward")
@@ -89,17 +99,25 @@ async def control_run(
         return Control(works=True, detail=f"the known solution has the reward {reward:g}")
     given = "no reward" if reward is None else f"the reward {reward:g}"
     ended = f"exit code {solved.exit_code} of the solution, {finding.exit_code} of the tests"
-    return Control(works=False, detail=f"its known solution has {given} too ({ended}): {_tail(finding)}")
+    return Control(
+        works=False, detail=f"its known solution has {given} too ({ended}): {_tail(finding)}"
+    )
 
 
 async def _without_work(task: Task, container: Lease, env: Mapping[str, str]) -> Control:
-    """Run the tests in an untouched container; a failed download or a missing report says that they did not run."""
+    """Run the tests in an untouched container; a failed download or a missing report says that they
+    did not run.
+    """
     finding = await run_tests(task, container, env)
     if offline := _OFFLINE.search(finding.output):
-        return Control(works=False, detail=f"they failed to download ({offline[0]!r}): {_tail(finding)}")
+        return Control(
+            works=False, detail=f"they failed to download ({offline[0]!r}): {_tail(finding)}"
+        )
     for path in () if task.uses_pytest else _reports(task):
         if (await container.exec(["test", "-s", path], workdir="/")).exit_code != 0:
-            return Control(works=False, detail=f"they did not write their report {path}: {_tail(finding)}")
+            return Control(
+                works=False, detail=f"they did not write their report {path}: {_tail(finding)}"
+            )
     return Control(works=True, detail="no known solution; the tests ran without the agent's work")
 
 

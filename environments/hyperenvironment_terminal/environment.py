@@ -1,4 +1,6 @@
-"""The environment ``terminal``: an agent works in a shell of a container; the final files are judged."""
+"""The environment ``terminal``: an agent works in a shell of a container; the final files are
+judged.
+"""
 
 from __future__ import annotations
 
@@ -44,21 +46,24 @@ class Terminal:
 
     Args:
         tasks: a task directory, a directory of them, a ``.jsonl`` file, or ``builtin``.
-        verify: ``fresh``: test in a new container of the task's image, with the agent's files except those that could
-            influence the tests; ``same``: test in the agent's container; None: the task's choice, or ``fresh``.
-        resources: ``task``: use the task's limits, and fail if the engine cannot enforce them; ``base``: use the run's
-            limits.
-        internet: ``task``: reject a task that needs the internet if the run has no network; ``base``: run it without
-            network.
-        control: whether the first reward 0 of a task is checked by a control run: its known solution must get more,
-            else the tests cannot run here.
-        control_timeout_s: timeout of the known solution in a control run; a longer one leaves the reward 0 unchecked.
+        verify: ``fresh``: test in a new container of the task's image, with the agent's files
+            except those that could influence the tests; ``same``: test in the agent's container;
+            None: the task's choice, or ``fresh``.
+        resources: ``task``: use the task's limits, and fail if the engine cannot enforce them;
+            ``base``: use the run's limits.
+        internet: ``task``: reject a task that needs the internet if the run has no network;
+            ``base``: run it without network.
+        control: whether the first reward 0 of a task is checked by a control run: its known
+            solution must get more, else the tests cannot run here.
+        control_timeout_s: timeout of the known solution in a control run; a longer one leaves the
+            reward 0 unchecked.
         substitute: ``NAME=IMAGE``: use IMAGE if a task names the image NAME.
         pass_env: names of host variables that tasks may read.
         pull: whether to pull images that tasks name.
         limit_bytes: maximum bytes of an agent's files that are copied to a fresh container.
         limit_files: maximum number of these files, with directories and links.
-        unsupported: ``skip``: leave out tasks that are invalid or not supported; ``fail``: reject the source.
+        unsupported: ``skip``: leave out tasks that are invalid or not supported; ``fail``: reject
+            the source.
 
     Attributes:
         name: name of the entry point.
@@ -108,7 +113,10 @@ class Terminal:
 
     def items(self) -> Iterable[Item]:
         """Return the tasks."""
-        return [Item(id=name, data={"instruction": task.instruction}) for name, task in self._tasks.items()]
+        return [
+            Item(id=name, data={"instruction": task.instruction})
+            for name, task in self._tasks.items()
+        ]
 
     @property
     def left_out(self) -> Mapping[str, str]:
@@ -135,7 +143,9 @@ class Terminal:
         for task in tasks:
             if self._mode(task) == SAME and len(set(networks(task, base))) > 1:
                 raise SpecError(
-                    f"verify of task {task.id!r}", SAME, "fresh, because its tests have another network than its agent"
+                    f"verify of task {task.id!r}",
+                    SAME,
+                    "fresh, because its tests have another network than its agent",
                 )
 
     def spec(self, item: Item, base: ContainerSpec, images: ImageStore) -> ContainerSpec:
@@ -155,7 +165,9 @@ class Terminal:
         network, tests_network = networks(task, base)
         env = {**base.env, **self._env(task, task.env)}
         image = task_image(task, images, self._substitutes, pull=self._pull)
-        spec = attrs.evolve(base, image=image, workdir=task.workdir or None, env=env, network=network)
+        spec = attrs.evolve(
+            base, image=image, workdir=task.workdir or None, env=env, network=network
+        )
         if self.resources == "task":
             gpus = f"auto:{task.gpus}" if task.gpus else base.gpus
             spec = attrs.evolve(spec, limits=attrs.evolve(base.limits, **task.limits), gpus=gpus)
@@ -165,7 +177,8 @@ class Terminal:
         return spec
 
     async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
-        """Check that the slot runs as root, and that the image has the task's users and what ``verify`` needs.
+        """Check that the slot runs as root, and that the image has the task's users and what
+        ``verify`` needs.
 
         Args:
             item: the task.
@@ -180,12 +193,13 @@ class Terminal:
         user, _, found = result.stdout.decode(errors="replace").partition("\n")
         if user != "0":
             raise VerifierError(
-                f"task {item.id!r} needs root, but its slot runs as user {user}; use one slot per container"
+                f"task {item.id!r} needs root, but its slot runs as user {user}; use one slot "
+                "per container"
             )
         if self._mode(task) == FRESH and found != "yes":
             raise VerifierError(
-                f"the image of task {item.id!r} lacks GNU find, tar or xargs, which verify='fresh' needs; "
-                "add them, or use --option verify=same"
+                f"the image of task {item.id!r} lacks GNU find, tar or xargs, which "
+                "verify='fresh' needs; add them, or use --option verify=same"
             )
         await check_users(task, lease)
         return {"verify": self._mode(task), "workdir": lease.slot.workspace}
@@ -211,7 +225,10 @@ class Terminal:
         user = f"the user {task.agent_user}" if task.agent_user not in ("", ROOT) else ROOT
         system = _FILES_ONLY if self._mode(task) == FRESH else ""
         system = _SYSTEM.format(user=user, workdir=meta["workdir"], system=system)
-        return [{"role": "system", "content": system}, {"role": "user", "content": task.instruction}]
+        return [
+            {"role": "system", "content": system},
+            {"role": "user", "content": task.instruction},
+        ]
 
     async def verify(
         self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]
@@ -236,7 +253,9 @@ class Terminal:
             try:
                 finding = await run_tests(task, lease, env)
             except (VerifierError, TransferError) as error:
-                finding = Finding(rewards={}, exit_code=-1, timed_out=False, output=str(error), duration_s=0.0)
+                finding = Finding(
+                    rewards={}, exit_code=-1, timed_out=False, output=str(error), duration_s=0.0
+                )
             return await self._conclude(task, fresh, env, finding, {"verify": SAME})
         mounts = self._specs[task.id].mounts if task.id in self._specs else ()
         async with fresh(self._tests_spec(task)) as judge:
@@ -277,7 +296,8 @@ class Terminal:
         return self._tasks[item.id].solution is not None
 
     async def begins_right(self, item: Item, lease: Lease) -> bool | None:
-        """Run the task's test of the initial state, and return whether it passes; None if the task has no such test.
+        """Run the task's test of the initial state, and return whether it passes; None if the task
+        has no such test.
 
         Args:
             item: the task.
@@ -293,36 +313,63 @@ class Terminal:
         return self._verify or task.verify or FRESH
 
     def _tests_spec(self, task: Task, *, for_solution: bool = False) -> ContainerSpec | None:
-        """Return the container spec of a task's tests, or None for the agent's; a solution gets the network of both."""
+        """Return the container spec of a task's tests, or None for the agent's; a solution gets the
+        network of both.
+        """
         spec = self._specs.get(task.id)
         network = self._tests_networks.get(task.id)
-        if spec is None or network is None or network == spec.network or (for_solution and network == "none"):
+        if (
+            spec is None
+            or network is None
+            or network == spec.network
+            or (for_solution and network == "none")
+        ):
             return None
         return attrs.evolve(spec, network=network)
 
     async def _conclude(
-        self, task: Task, fresh: Fresh, env: Mapping[str, str], finding: Finding, facts: Mapping[str, Any]
+        self,
+        task: Task,
+        fresh: Fresh,
+        env: Mapping[str, str],
+        finding: Finding,
+        facts: Mapping[str, Any],
     ) -> Verdict:
-        """Return the verdict; a control run decides whether a missing reward or a reward 0 is the agent's failure."""
+        """Return the verdict; a control run decides whether a missing reward or a reward 0 is the
+        agent's failure.
+        """
         facts = {**facts, **attrs.asdict(finding, filter=attrs.filters.exclude("rewards"))}
         if finding.rewards:
             reward = finding.rewards["reward"]
             if reward > 0:
-                self._controls[task.id] = Control(works=True, detail="an agent had a reward above 0")
+                self._controls[task.id] = Control(
+                    works=True, detail="an agent had a reward above 0"
+                )
             elif self._control:
                 facts["control"] = await self._checked(task, fresh, env)
             return Verdict(
-                reward=reward, parts=finding.rewards, phase="tests", detail=_detail(reward, facts), facts=facts
+                reward=reward,
+                parts=finding.rewards,
+                phase="tests",
+                detail=_detail(reward, facts),
+                facts=facts,
             )
         async with fresh(self._tests_spec(task)) as judge:
             control = await run_tests(task, judge, env)
-        why = f"did not end in {task.verifier_timeout_s:g} s" if finding.timed_out else "gave no reward"
+        why = (
+            f"did not end in {task.verifier_timeout_s:g} s"
+            if finding.timed_out
+            else "gave no reward"
+        )
         if not control.rewards:
             raise VerifierError(
-                f"the tests of task {task.id!r} {why}, and give no reward without the agent's work (exit code "
-                f"{control.exit_code}): {control.output[-500:].strip() or 'no output'}"
+                f"the tests of task {task.id!r} {why}, and give no reward without the agent's "
+                f"work (exit code {control.exit_code}): "
+                f"{control.output[-500:].strip() or 'no output'}"
             )
-        return _verdict(0.0, "tests", f"the tests {why}; without the agent's work they give a reward", facts)
+        return _verdict(
+            0.0, "tests", f"the tests {why}; without the agent's work they give a reward", facts
+        )
 
     async def _checked(self, task: Task, fresh: Fresh, env: Mapping[str, str]) -> str:
         """Return how a control run, one for each task, showed that a reward 0 is valid.
@@ -334,13 +381,16 @@ class Terminal:
             if task.id not in self._controls:
                 solution_env = self._env(task, task.solution_env) if task.solution else {}
                 async with fresh(self._tests_spec(task, for_solution=True)) as judge:
-                    found = await control_run(task, judge, env, solution_env, self.control_timeout_s)
+                    found = await control_run(
+                        task, judge, env, solution_env, self.control_timeout_s
+                    )
                 self._controls.setdefault(task.id, found)
         control = self._controls[task.id]
         if not control.works:
             raise VerifierError(
-                f"the reward 0 of task {task.id!r} says nothing about the agent, because its tests cannot run here: "
-                f"{control.detail}; needs: {describe(task) or 'nothing special'}; fix this and resume, or accept such "
+                f"the reward 0 of task {task.id!r} says nothing about the agent, because its "
+                f"tests cannot run here: {control.detail}; needs: "
+                f"{describe(task) or 'nothing special'}; fix this and resume, or accept such "
                 "rewards with --option control=no"
             )
         return control.detail
@@ -352,7 +402,9 @@ class Terminal:
             if match[1] in self._pass_env and match[1] in os.environ:
                 return os.environ[match[1]]
             if match[2] is None:
-                allowed = f"a host variable that is set and allowed with --option pass_env={match[1]}"
+                allowed = (
+                    f"a host variable that is set and allowed with --option pass_env={match[1]}"
+                )
                 raise SpecError(f"task {task.id!r}", match[0], allowed)
             return match[2]
 

@@ -1,4 +1,6 @@
-"""Provide a task's image: build it once, with a tag derived from its content, or use the image that the task names."""
+"""Provide a task's image: build it once, with a tag derived from its content, or use the image that
+the task names.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _FROM = re.compile(r"^([ \t]*FROM[ \t]+(?:--\S+[ \t]+)*)(\S+)", re.IGNORECASE | 
 _UPPER = re.compile(r"[^a-z0-9.-]+")
 
 
-def task_image(task: Task, images: ImageStore, substitutes: Mapping[str, str], *, pull: bool) -> str:
+def task_image(
+    task: Task, images: ImageStore, substitutes: Mapping[str, str], *, pull: bool
+) -> str:
     """Return the reference of a task's image, and build or pull the image if it is missing.
 
     Args:
@@ -56,7 +60,8 @@ def recipe_text(recipe: Path, exists: Callable[[str], bool], substitutes: Mappin
         substitutes: images that replace the base images.
 
     Raises:
-        SpecError: a definition file would run commands on the host, or copy files from outside its directory.
+        SpecError: a definition file would run commands on the host, or copy files from outside its
+            directory.
     """
     if recipe.suffix != SUFFIX:
         text = read_dockerfile(recipe)
@@ -79,6 +84,12 @@ def _ready(reference: str, images: ImageStore, *, pull: bool) -> str:
 
 
 def _digest(recipe: Path, text: str) -> str:
-    """Return a digest of all inputs of an image: the recipe's text, and every file beside it with its mode."""
-    paths = (path for path in recipe.parent.rglob("*") if path != recipe and "__pycache__" not in path.parts)
+    """Return a digest of all inputs of an image: the recipe's text, and every file beside it with
+    its mode.
+    """
+    paths = (
+        path
+        for path in recipe.parent.rglob("*")
+        if path != recipe and "__pycache__" not in path.parts
+    )
     return inputs_digest(text, recipe.parent, paths)

@@ -1,8 +1,8 @@
 """Run a task's tests in a container, and read their reward.
 
-``/tests`` and ``/logs`` are created again just before the tests, so that files of the agent in them have no effect;
-both belong to the user of the tests. The tests get the environment of the image and of the task, not of the agent's
-shell.
+``/tests`` and ``/logs`` are created again just before the tests, so that files of the agent in them
+have no effect; both belong to the user of the tests. The tests get the environment of the image and
+of the task, not of the agent's shell.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from pathlib import Path
 
 import attrs
 
-from hyperenvironment_terminal.task import LOGS, TEST_BEGINNING, TEST_SCRIPT, TEST_STATE, TESTS, TOOLS, Task
+from hyperenvironment_terminal.task import (
+    LOGS,
+    TEST_BEGINNING,
+    TEST_SCRIPT,
+    TEST_STATE,
+    TESTS,
+    TOOLS,
+    Task,
+)
 from hyperenvironment_terminal.users import judges_lease, make_directory
 from hyperruntime.errors import ExtraMissingError, HyperRuntimeError, SpecError
 from hyperruntime.host.owner import owned_directory
@@ -30,7 +38,8 @@ REWARD_TEXT, REWARD_JSON = f"{LOGS}/verifier/reward.txt", f"{LOGS}/verifier/rewa
 _MAKE_ANEW = f"rm -rf {TESTS} {LOGS} {TOOLS} && mkdir -p {TESTS} {LOGS}/verifier {LOGS}/agent"
 _SHOWN = 4000
 _REWARD_LIMIT = 65536
-_REWARDS = {0: 1.0, 1: 0.0, 2: 0.0}  # by pytest's exit code; 2 includes a test file that cannot be imported
+# by pytest's exit code; 2 includes a test file that cannot be imported
+_REWARDS = {0: 1.0, 1: 0.0, 2: 0.0}
 # Exit code 70 differs from those of pytest: without pytest there is no verdict.
 _RUN_PYTEST = f"""\
 import sys
@@ -59,7 +68,10 @@ _PYTEST_ARGS = (
 # pytest and its dependencies, for images without them.
 _NEEDED = ("pytest", "_pytest", "pluggy", "iniconfig", "packaging", "pygments", "py")
 # The parts of pygments that pytest imports without colours; the rest is ten times larger.
-_FEW = {"lexers": ("__init__.py", "_mapping.py", "diff.py", "python.py"), "styles": ("__init__.py", "_mapping.py")}
+_FEW = {
+    "lexers": ("__init__.py", "_mapping.py", "diff.py", "python.py"),
+    "styles": ("__init__.py", "_mapping.py"),
+}
 
 
 class VerifierError(HyperRuntimeError):
@@ -85,7 +97,9 @@ class Finding:
     duration_s: float
 
 
-async def run_tests(task: Task, container: Lease, env: Mapping[str, str], *, beginning: bool = False) -> Finding:
+async def run_tests(
+    task: Task, container: Lease, env: Mapping[str, str], *, beginning: bool = False
+) -> Finding:
     """Run a task's tests.
 
     Args:
@@ -102,27 +116,36 @@ async def run_tests(task: Task, container: Lease, env: Mapping[str, str], *, beg
     if made.exit_code != 0:
         why = made.stderr.decode(errors="replace").strip() or f"exit code {made.exit_code}"
         raise VerifierError(
-            f"/tests and /logs cannot be created in the container: {why}; the tests need root, sh, rm and mkdir"
+            f"/tests and /logs cannot be created in the container: {why}; the tests need root, "
+            "sh, rm and mkdir"
         )
     judge = await judges_lease(task, container)
     for directory in (TESTS, LOGS):
         await make_directory(directory, container, judge)
     await judge.put(str(task.tests), TESTS)
     if beginning or task.uses_pytest:
-        return await _by_pytest(task, container, judge, env, TEST_BEGINNING if beginning else TEST_STATE)
+        return await _by_pytest(
+            task, container, judge, env, TEST_BEGINNING if beginning else TEST_STATE
+        )
     return await _by_script(task, container, judge, env)
 
 
 async def _by_script(task: Task, container: Lease, judge: Lease, env: Mapping[str, str]) -> Finding:
     path = f"{TESTS}/{TEST_SCRIPT}"
     own_line = (task.tests / TEST_SCRIPT).read_bytes().startswith(b"#!")
-    begin = f'chmod +x {path}; exec "$0"' if own_line else f'exec "$(command -v bash || command -v sh)" {path}'
+    begin = (
+        f'chmod +x {path}; exec "$0"'
+        if own_line
+        else f'exec "$(command -v bash || command -v sh)" {path}'
+    )
     result = await _run(task, judge, ["/bin/sh", "-c", begin, path], env)
     rewards = {} if result.timed_out else await _rewards(container)
     return _finding(result, rewards)
 
 
-async def _by_pytest(task: Task, container: Lease, judge: Lease, env: Mapping[str, str], file: str) -> Finding:
+async def _by_pytest(
+    task: Task, container: Lease, judge: Lease, env: Mapping[str, str], file: str
+) -> Finding:
     if (await judge.exec(["python3", "-I", "-c", "import pytest"], workdir="/")).exit_code != 0:
         with owned_directory() as directory:
             folder = Path(directory) / "python"
@@ -147,21 +170,28 @@ async def _run(task: Task, judge: Lease, args: list[str], env: Mapping[str, str]
 async def _rewards(container: Lease) -> dict[str, float]:
     """Return the rewards that the tests wrote, or an empty dict if there is no valid reward.
 
-    ``reward.json`` decides if it exists. If it has no number ``reward``, that of ``reward.txt`` is added to it.
+    ``reward.json`` decides if it exists. If it has no number ``reward``, that of ``reward.txt`` is
+    added to it.
 
     Raises:
         SpecError: ``reward.json`` has several numbers, and neither file says which one counts.
 
-    Source: Harbor, ``src/harbor/verifier/verifier.py``: ``Verifier.verify`` and ``_parse_reward_json``.
+    Source: Harbor, ``src/harbor/verifier/verifier.py``: ``Verifier.verify`` and
+    ``_parse_reward_json``.
     """
     found, text = await _read(container, REWARD_JSON), await _read(container, REWARD_TEXT)
     if found is None:
         return {} if text is None else _parse_text(text)
-    numbers = {**_parse_text(text or b""), **parsed} if (parsed := _parse_json(found)) is not None else {}
+    numbers = (
+        {**_parse_text(text or b""), **parsed} if (parsed := _parse_json(found)) is not None else {}
+    )
     if not numbers or "reward" in numbers:
         return numbers
     if len(numbers) > 1:
-        allowed = "an object with a member 'reward', if it has more than one number and reward.txt has none"
+        allowed = (
+            "an object with a member 'reward', if it has more than one number and reward.txt "
+            "has none"
+        )
         raise SpecError(REWARD_JSON, sorted(numbers), allowed)
     return {**numbers, "reward": next(iter(numbers.values()))}
 
@@ -169,7 +199,9 @@ async def _rewards(container: Lease) -> dict[str, float]:
 async def _read(container: Lease, path: str) -> bytes | None:
     """Return a file of the tests, or None if it does not exist."""
     script = f"[ -f {shlex.quote(path)} ] && exec cat {shlex.quote(path)}"
-    result = await container.exec(["/bin/sh", "-c", script], workdir="/", output_limit_bytes=_REWARD_LIMIT)
+    result = await container.exec(
+        ["/bin/sh", "-c", script], workdir="/", output_limit_bytes=_REWARD_LIMIT
+    )
     return result.stdout if result.exit_code == 0 else None
 
 
@@ -182,7 +214,9 @@ def _parse_text(data: bytes) -> dict[str, float]:
 
 
 def _parse_json(data: bytes) -> dict[str, float] | None:
-    """Return the numbers of an object by name, or one number as ``reward``; None if the data is not JSON."""
+    """Return the numbers of an object by name, or one number as ``reward``; None if the data is not
+    JSON.
+    """
     try:
         values = json.loads(data)
     except (ValueError, RecursionError):
@@ -191,7 +225,9 @@ def _parse_json(data: bytes) -> dict[str, float] | None:
     return {
         str(name): float(value)
         for name, value in values.items()
-        if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+        if isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and abs(value) <= sys.float_info.max
     }
 
 
@@ -227,5 +263,7 @@ def _copy_pytest(folder: Path) -> None:
 def _left_out(directory: str, names: list[str]) -> set[str]:
     few = _FEW.get(Path(directory).name) if Path(directory).parent.name == "pygments" else None
     return {
-        name for name in names if name == "__pycache__" or name.endswith(".so") or (few is not None and name not in few)
+        name
+        for name in names
+        if name == "__pycache__" or name.endswith(".so") or (few is not None and name not in few)
     }

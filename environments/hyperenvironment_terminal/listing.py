@@ -49,7 +49,9 @@ class Entry:
     link: bytes = b""
 
     def same(self, other: Entry) -> bool:
-        """Return whether another entry has the same attributes; for directories, size and mtime are ignored."""
+        """Return whether another entry has the same attributes; for directories, size and mtime are
+        ignored.
+        """
         if self.kind == other.kind == DIRECTORY:
             return (self.mode, self.uid, self.gid) == (other.mode, other.uid, other.gid)
         return self == other
@@ -76,7 +78,9 @@ def parse_listing(output: bytes) -> dict[bytes, Entry]:
         if match is None or not all(names) or {b".", b".."} & set(names):
             raise TransferError("the container's file list has an invalid line")
         uid, gid, size = (int(match[name]) for name in ("uid", "gid", "size"))
-        found[match["path"]] = Entry(match["kind"], int(match["mode"], 8), uid, gid, size, match["mtime"], link)
+        found[match["path"]] = Entry(
+            match["kind"], int(match["mode"], 8), uid, gid, size, match["mtime"], link
+        )
     return found
 
 
@@ -93,8 +97,22 @@ async def list_files(container: Lease, leave_out: Iterable[str]) -> dict[bytes, 
     pruned: list[str] = []
     for path in leave_out:
         pruned += ["-o", "-path", path.translate(_PATTERN)]
-    args = ["find", "/", "-mindepth", "1", "(", *pruned[1:], ")", "-prune", "-o", "-printf", _FORMAT]
-    result = await container.exec(args, timeout_s=_TIMEOUT_S, workdir="/", output_limit_bytes=_LIMIT_BYTES)
+    args = [
+        "find",
+        "/",
+        "-mindepth",
+        "1",
+        "(",
+        *pruned[1:],
+        ")",
+        "-prune",
+        "-o",
+        "-printf",
+        _FORMAT,
+    ]
+    result = await container.exec(
+        args, timeout_s=_TIMEOUT_S, workdir="/", output_limit_bytes=_LIMIT_BYTES
+    )
     if result.exit_code != 0 or result.truncated:
         raise TransferError(f"the container's files could not be listed: {first_error(result)}")
     return await asyncio.to_thread(parse_listing, result.stdout)

@@ -1,7 +1,8 @@
-"""What a task needs from a run: a network for its agent, a network for its tests, and the machine's resources.
+"""What a task needs from a run: a network for its agent, a network for its tests, and the machine's
+resources.
 
-Source: harborframework.com/docs/tasks/network-policy: a phase without its own ``network_mode`` has that of
-``[environment]``; a task that says nothing has the internet.
+Source: harborframework.com/docs/tasks/network-policy: a phase without its own ``network_mode`` has
+that of ``[environment]``; a task that says nothing has the internet.
 """
 
 from __future__ import annotations
@@ -24,11 +25,17 @@ _LISTED = 5
 
 
 def downloads(task: Task) -> tuple[str, ...]:
-    """Return the programs in a task's ``test.sh`` that download something; lines that name this machine are skipped."""
+    """Return the programs in a task's ``test.sh`` that download something; lines that name this
+    machine are skipped.
+    """
     if task.uses_pytest:
         return ()
     text = (task.tests / TEST_SCRIPT).read_text(errors="replace")
-    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#") and not _HERE.search(line)]
+    lines = [
+        line
+        for line in text.splitlines()
+        if not line.lstrip().startswith("#") and not _HERE.search(line)
+    ]
     return tuple(dict.fromkeys(found for line in lines for found in _DOWNLOADS.findall(line)))
 
 
@@ -42,7 +49,9 @@ def internet_reason(task: Task) -> str:
 
 
 def describe(task: Task) -> str:
-    """Return what a task needs, as a list for people: ``internet (...), 2 cpus, 4096 MiB memory``; "" for nothing."""
+    """Return what a task needs, as a list for people: ``internet (...), 2 cpus, 4096 MiB memory``;
+    "" for nothing.
+    """
     limits = task.limits
     needed = [
         f"internet ({reason})" if (reason := internet_reason(task)) else "",
@@ -70,9 +79,12 @@ def check_network(tasks: Iterable[Task], base: ContainerSpec) -> None:
         return
     found = [f"{task.id} ({reason})" for task in tasks if (reason := internet_reason(task))]
     if found:
-        shown = ", ".join(found[:_LISTED]) + (f" and {len(found) - _LISTED} more" if len(found) > _LISTED else "")
+        shown = ", ".join(found[:_LISTED]) + (
+            f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
+        )
         allowed = (
-            f"bridge or host, because {len(found)} tasks need the internet: {shown}; or use --option internet=base"
+            f"bridge or host, because {len(found)} tasks need the internet: {shown}; or use "
+            "--option internet=base"
         )
         raise SpecError("network", base.network, f"{allowed} to run them without")
 

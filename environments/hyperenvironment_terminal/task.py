@@ -2,9 +2,9 @@
 
 The formats are those of Harbor (Terminal-Bench 2) and endless-terminals.
 
-Source: harborframework.com/docs/tasks for ``task.toml``, ``instruction.md``, ``environment/``, ``tests/test.sh`` and
-``solution/solve.sh``. A directory of endless-terminals has ``environment/container.def`` and
-``tests/test_final_state.py`` instead, and needs no ``task.toml``.
+Source: harborframework.com/docs/tasks for ``task.toml``, ``instruction.md``, ``environment/``,
+``tests/test.sh`` and ``solution/solve.sh``. A directory of endless-terminals has
+``environment/container.def`` and ``tests/test_final_state.py`` instead, and needs no ``task.toml``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ TEST_SCRIPT, TEST_STATE, TEST_BEGINNING = "test.sh", "test_final_state.py", "tes
 INSTRUCTION, SETTINGS = "instruction.md", "task.toml"
 _DEFINITION, _CONTAINERFILES = "container.def", ("Dockerfile", "Containerfile")
 _USER = "/home/user"  # the working directory of endless-terminals tasks
-_CANARY = re.compile(r"\s*(?:<!--(?:(?!-->).)*?canary.*?-->|#[^\n]*canary[^\n]*)", re.DOTALL | re.IGNORECASE)
+_CANARY = re.compile(
+    r"\s*(?:<!--(?:(?!-->).)*?canary.*?-->|#[^\n]*canary[^\n]*)", re.DOTALL | re.IGNORECASE
+)
 _FIRST_LINE = 4096
 _ID = re.compile(r"[^A-Za-z0-9_.-]+")
 
@@ -44,20 +46,23 @@ class Task:
         id: name of its directory, or the name in its row.
         instruction: the user message for the agent.
         image: reference of a ready image, or "".
-        recipe: the Containerfile or definition file of its image, in its build context; None if ``image`` is set.
+        recipe: the Containerfile or definition file of its image, in its build context; None if
+            ``image`` is set.
         tests: directory of its tests: ``test.sh``, or ``test_final_state.py`` for pytest.
         solution: directory of the known solution with ``solve.sh``, or None.
         workdir: working directory of the agent and the tests; "" means the image's.
         agent_timeout_s: time limit of the agent, or None.
         verifier_timeout_s: timeout of the tests.
-        limits: the limits that the task sets, by the name of the field of :class:`~hyperruntime.Limits`.
+        limits: the limits that the task sets, by the name of the field of
+            :class:`~hyperruntime.Limits`.
         gpus: number of GPUs.
         internet: whether the agent has access to the internet; None if the task does not say.
         tests_internet: the same for the tests.
-        agent_user: user of the agent and of the known solution: ``root``, or a name or uid with an optional ``:group``;
-            "" if the task does not say, which is root.
+        agent_user: user of the agent and of the known solution: ``root``, or a name or uid with an
+            optional ``:group``; "" if the task does not say, which is root.
         tests_user: the same for the tests.
-        env: environment variables of every command; ``${NAME}`` and ``${NAME:-default}`` take values from the host.
+        env: environment variables of every command; ``${NAME}`` and ``${NAME:-default}`` take
+            values from the host.
         verifier_env: more environment variables of the tests.
         solution_env: more environment variables of the known solution.
         verify: ``same``, ``fresh``, or "" if the task does not say.
@@ -111,7 +116,10 @@ def read_task(folder: Path, *, name: str = "") -> Task:
     """
     settings = _settings(folder / SETTINGS)
     reader = _Reader(folder / SETTINGS)
-    environment, verifier = reader.table(settings, "environment"), reader.table(settings, "verifier")
+    environment, verifier = (
+        reader.table(settings, "environment"),
+        reader.table(settings, "verifier"),
+    )
     agent, metadata = reader.table(settings, "agent"), reader.table(settings, "metadata")
     _refuse_what_is_not_done(reader, settings, folder)
     main = read_main(folder / "environment")
@@ -120,7 +128,9 @@ def read_task(folder: Path, *, name: str = "") -> Task:
     ours = reader.table(metadata, "hyperruntime")
     tests = folder / "tests"
     if not any((tests / file).is_file() for file in (TEST_SCRIPT, TEST_STATE)):
-        raise SpecError("task", str(folder), f"a directory with tests/{TEST_SCRIPT} or tests/{TEST_STATE}")
+        raise SpecError(
+            "task", str(folder), f"a directory with tests/{TEST_SCRIPT} or tests/{TEST_STATE}"
+        )
     _check_script(tests / TEST_SCRIPT)
     return Task(
         id=task_id(name or folder.resolve().name),
@@ -164,7 +174,11 @@ class _Reader:
 
     def choice(self, table: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> str:
         value = self.text(table, key)
-        return value if value in allowed else self.refuse(key, value, " or ".join(filter(None, allowed)))
+        return (
+            value
+            if value in allowed
+            else self.refuse(key, value, " or ".join(filter(None, allowed)))
+        )
 
     def number(self, table: Mapping[str, Any], key: str) -> float | None:
         value = table.get(key)
@@ -174,7 +188,11 @@ class _Reader:
 
     def seconds(self, table: Mapping[str, Any], key: str, default: float | None) -> float | None:
         value = self.number(table, key)
-        return default if value is None else value or self.refuse(key, value, "a number of seconds above 0")
+        return (
+            default
+            if value is None
+            else value or self.refuse(key, value, "a number of seconds above 0")
+        )
 
     def user(self, table: Mapping[str, Any], name: str) -> str:
         value = table.get("user")
@@ -202,15 +220,32 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _refuse_what_is_not_done(reader: _Reader, settings: Mapping[str, Any], folder: Path) -> None:
-    environment, verifier = reader.table(settings, "environment"), reader.table(settings, "verifier")
+    environment, verifier = (
+        reader.table(settings, "environment"),
+        reader.table(settings, "verifier"),
+    )
     if (folder / "steps").is_dir() or settings.get("steps"):
-        raise SpecError("task", str(folder), "a task with one step; several steps are not supported")
+        raise SpecError(
+            "task", str(folder), "a task with one step; several steps are not supported"
+        )
     if environment.get("mcp_servers"):
-        reader.refuse("environment.mcp_servers", environment["mcp_servers"], "none; MCP servers are not supported")
+        reader.refuse(
+            "environment.mcp_servers",
+            environment["mcp_servers"],
+            "none; MCP servers are not supported",
+        )
     if environment.get("healthcheck"):
-        reader.refuse("environment.healthcheck", environment["healthcheck"], "no healthcheck; it is not supported")
+        reader.refuse(
+            "environment.healthcheck",
+            environment["healthcheck"],
+            "no healthcheck; it is not supported",
+        )
     if verifier.get("environment_mode") == "separate" or verifier.get("environment"):
-        reader.refuse("verifier.environment_mode", "separate", "no value; a separate image for tests is not supported")
+        reader.refuse(
+            "verifier.environment_mode",
+            "separate",
+            "no value; a separate image for tests is not supported",
+        )
 
 
 def _limits(reader: _Reader, table: Mapping[str, Any]) -> dict[str, float]:
@@ -223,18 +258,28 @@ def _limits(reader: _Reader, table: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _bytes(reader: _Reader, table: Mapping[str, Any], key: str) -> int | None:
-    """Return a size in bytes, from the number ``KEY_mb`` (MiB) or from the text ``KEY`` such as ``2G``."""
+    """Return a size in bytes, from the number ``KEY_mb`` (MiB) or from the text ``KEY`` such as
+    ``2G``.
+    """
     if (megabytes := reader.number(table, f"{key}_mb")) is not None:
         return int(megabytes * MIB)
     text = reader.text(table, key)
     return parse_size(text) if text else None
 
 
-def _internet(reader: _Reader, table: Mapping[str, Any], name: str, default: bool | None) -> bool | None:
-    """Return whether a table gives access to the internet; ``allow_internet`` is the old form of ``network_mode``."""
+def _internet(
+    reader: _Reader, table: Mapping[str, Any], name: str, default: bool | None
+) -> bool | None:
+    """Return whether a table gives access to the internet; ``allow_internet`` is the old form of
+    ``network_mode``.
+    """
     mode = reader.choice(table, "network_mode", ("", "public", "no-network", "allowlist"))
     if mode == "allowlist" or table.get("allowed_hosts"):
-        reader.refuse(f"{name}.network_mode", "allowlist", "public or no-network; allowlists are not supported")
+        reader.refuse(
+            f"{name}.network_mode",
+            "allowlist",
+            "public or no-network; allowlists are not supported",
+        )
     if mode:
         return mode == "public"
     allowed = table.get("allow_internet")
@@ -259,15 +304,21 @@ def _check_script(script: Path) -> None:
         with script.open("rb") as file:
             first = file.readline(_FIRST_LINE)
         if first.startswith(b"#!") and first.endswith(b"\r\n"):
-            raise SpecError("task", str(script), "a script without CRLF line ends; convert it with `dos2unix`")
+            raise SpecError(
+                "task", str(script), "a script without CRLF line ends; convert it with `dos2unix`"
+            )
 
 
 def _recipe(folder: Path) -> Path:
-    """Return the recipe of the image; a definition file is preferred, because every engine can build it."""
+    """Return the recipe of the image; a definition file is preferred, because every engine can
+    build it.
+    """
     for name in (_DEFINITION, *_CONTAINERFILES):
         if (folder / "environment" / name).is_file():
             return folder / "environment" / name
-    raise SpecError("task", str(folder), f"environment/Dockerfile, environment/{_DEFINITION} or a docker_image")
+    raise SpecError(
+        "task", str(folder), f"environment/Dockerfile, environment/{_DEFINITION} or a docker_image"
+    )
 
 
 def _instruction(path: Path) -> str:
@@ -279,7 +330,9 @@ def _instruction(path: Path) -> str:
 
 
 def _workdir(recipe: Path | None) -> str:
-    """Return the working directory of a definition file's task, or "": an image has one, a definition file has none."""
+    """Return the working directory of a definition file's task, or "": an image has one, a
+    definition file has none.
+    """
     if recipe is None or recipe.name != _DEFINITION:
         return ""
     return _USER if _USER in read_definition(recipe) else "/"

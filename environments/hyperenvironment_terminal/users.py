@@ -2,8 +2,9 @@
 
 Design: docs/decisions/0063-users-of-tasks.md.
 
-Source: Harbor 0.26, ``src/harbor/models/task/config.py``: ``AgentConfig.user`` and ``VerifierConfig.user``; and
-``src/harbor/trial/trial.py``: ``with_default_user`` around the agent and around the verifier.
+Source: Harbor 0.26, ``src/harbor/models/task/config.py``: ``AgentConfig.user`` and
+``VerifierConfig.user``; and ``src/harbor/trial/trial.py``: ``with_default_user`` around the agent
+and around the verifier.
 """
 
 from __future__ import annotations
@@ -44,17 +45,24 @@ async def judges_lease(task: Task, container: Lease) -> Lease:
 
 
 async def check_users(task: Task, container: Lease) -> None:
-    """Check, before an agent works, that the users of a task exist and can enter the working directory.
+    """Check, before an agent works, that the users of a task exist and can enter the working
+    directory.
 
     Raises:
-        TaskUserError: one of them does not, or cannot; or the engine has no users, or images without their files.
+        TaskUserError: one of them does not, or cannot; or the engine has no users, or images
+            without their files.
     """
     users = {user for user in (task.agent_user, task.tests_user) if user not in ("", ROOT)}
     engine = container.pool.engine
     if users and not (engine.users and engine.image_owners):
-        why = "gives all files of an image to root" if engine.users else "has no users on this machine"
+        why = (
+            "gives all files of an image to root"
+            if engine.users
+            else "has no users on this machine"
+        )
         raise TaskUserError(
-            f"task {task.id!r} names the user {min(users)!r}, but {engine.engine} {why}; use Podman or Docker"
+            f"task {task.id!r} names the user {min(users)!r}, but {engine.engine} {why}; use "
+            "Podman or Docker"
         )
     for lease in (await agents_lease(task, container), await judges_lease(task, container)):
         if lease is not container:
@@ -83,11 +91,15 @@ async def _lease(task: Task, role: str, user: str, container: Lease) -> Lease:
         why = "does not exist in its image; add it there"
     except SpecError as error:
         why = f"is not {error.allowed}"
-    raise TaskUserError(f"task {task.id!r} names the user {user!r}, who {why}, or change `user` of {role}")
+    raise TaskUserError(
+        f"task {task.id!r} names the user {user!r}, who {why}, or change `user` of {role}"
+    )
 
 
 async def _check(task: Task, lease: Lease) -> None:
     try:
         (await lease.exec(["/bin/sh", "-c", "cd ."])).check()
     except (WorkdirNotFoundError, ExecStartError) as error:
-        raise TaskUserError(f"a user of task {task.id!r} cannot work in {lease.slot.workspace}: {error}") from None
+        raise TaskUserError(
+            f"a user of task {task.id!r} cannot work in {lease.slot.workspace}: {error}"
+        ) from None

@@ -1,4 +1,6 @@
-"""The tree of a container as an archive on disk, for frameworks that keep snapshots of a workspace."""
+"""The tree of a container as an archive on disk, for frameworks that keep snapshots of a
+workspace.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,13 @@ from hyperruntime.transfer.tar_reader import BLOCK, Kind, Member, TarReader
 from hyperruntime.transfer.tar_writer import SPECIAL
 from hyperruntime.units import MIB
 
-# GNU tar can store hard links as files, which is all that many readers accept. It exits with 1 if a file changed.
+# GNU tar can store hard links as files, which is all that many readers accept. It exits with 1 if a
+# file changed.
 _PACK = """tar --hard-dereference -cf /dev/null -T /dev/null 2>/dev/null && hard=--hard-dereference
 tar $hard -cf - -C "$1" -- "$2"; code=$?
 [ "$code$hard" = 1--hard-dereference ] || exit $code"""
-_MOST_RECORD_BYTES = 64 * MIB  # of long names and attributes: a reader may keep those of all members
+# of long names and attributes: a reader may keep those of all members
+_MOST_RECORD_BYTES = 64 * MIB
 _TYPES: dict[Kind, bytes] = {
     "file": tarfile.REGTYPE,
     "directory": tarfile.DIRTYPE,
@@ -35,13 +39,19 @@ _UNPACK = 'mkdir -p -- "$1" && exec tar -xf - -C "$1"'
 
 
 async def archive_tree(
-    container: Container, path: str, *, exclude: Collection[str] = (), limit_bytes: int = DEFAULT_LIMITS.max_bytes
+    container: Container,
+    path: str,
+    *,
+    exclude: Collection[str] = (),
+    limit_bytes: int = DEFAULT_LIMITS.max_bytes,
 ) -> BinaryIO:
-    """Return a tar archive of a directory, as a file at its start; names begin with the name of the directory.
+    """Return a tar archive of a directory, as a file at its start; names begin with the name of the
+    directory.
 
-    The container is not trusted, so the archive is written on the host: files, directories and links, with their modes,
-    owners as numbers, and whole seconds of their times. FIFOs and devices are skipped. Names are below the directory;
-    targets of links are those that the container wrote, so check them before they are used.
+    The container is not trusted, so the archive is written on the host: files, directories and
+    links, with their modes, owners as numbers, and whole seconds of their times. FIFOs and devices
+    are skipped. Names are below the directory; targets of links are those that the container wrote,
+    so check them before they are used.
 
     Args:
         container: the container; its image needs ``tar``.
@@ -51,7 +61,8 @@ async def archive_tree(
 
     Raises:
         TransferError: the directory cannot be read, or the archive is corrupt.
-        UnsafeArchiveError: the archive has more than ``limit_bytes``, too many members, or a sparse file.
+        UnsafeArchiveError: the archive has more than ``limit_bytes``, too many members, or a sparse
+            file.
         HyperRuntimeError: as :meth:`~hyperruntime.container.Container.exec`.
     """
     check_inside_path("path", path)
@@ -65,11 +76,15 @@ async def archive_tree(
             if stream == "stdout":
                 taken += len(chunk)
                 if taken > limit_bytes:
-                    raise UnsafeArchiveError(f"the archive of {path!r} has more than {limit_bytes} bytes; remove files")
+                    raise UnsafeArchiveError(
+                        f"the archive of {path!r} has more than {limit_bytes} bytes; remove files"
+                    )
                 archive.write(chunk)
 
         args = ["/bin/sh", "-c", _PACK, "sh", parent, name or "."]
-        done = await container.aexec(args, on_output=take, output_limit_bytes=65536, timeout_s=DEFAULT_TIMEOUT_S)
+        done = await container.aexec(
+            args, on_output=take, output_limit_bytes=65536, timeout_s=DEFAULT_TIMEOUT_S
+        )
         _check(done, f"archive {path!r}")
         root = name or "."
         left_out = {posixpath.join(root, part) for part in exclude}
@@ -82,7 +97,8 @@ async def archive_tree(
 async def extract_archive(container: Container, archive: IO[bytes] | io.IOBase, path: str) -> None:
     """Extract a tar archive into a directory of a container, which is made if it is missing.
 
-    An archive with a name or a link that leads out of the directory, a device or a FIFO is refused as a whole.
+    An archive with a name or a link that leads out of the directory, a device or a FIFO is refused
+    as a whole.
 
     Args:
         container: the container; its image needs ``tar``.
@@ -118,13 +134,17 @@ def _problem(member: Member) -> str:
     if any(name.startswith(b"/") or b".." in name.split(b"/") for name in names):
         return "a name that leads out of the directory"
     target = posixpath.normpath(b"/".join([*parts[:-1], member.link]))
-    if member.kind == "symlink" and (member.link.startswith(b"/") or target.split(b"/")[0] == b".."):
+    if member.kind == "symlink" and (
+        member.link.startswith(b"/") or target.split(b"/")[0] == b".."
+    ):
         return "a symbolic link that leads out of the directory"
     return member.problem
 
 
 def _rewrite(archive: BinaryIO, root: str, exclude: set[str], path: str) -> BinaryIO:
-    """Copy the members of a hostile archive into a new one: two readers can see different members in the old one."""
+    """Copy the members of a hostile archive into a new one: two readers can see different members
+    in the old one.
+    """
     archive.seek(0)
     target = cast(BinaryIO, tempfile.TemporaryFile())  # noqa: SIM115 - returned
     try:
@@ -133,11 +153,15 @@ def _rewrite(archive: BinaryIO, root: str, exclude: set[str], path: str) -> Bina
             name = member.name.decode("utf-8", "surrogateescape").rstrip("/")
             if count > DEFAULT_LIMITS.max_members or reader.record_bytes > _MOST_RECORD_BYTES:
                 most = f"{DEFAULT_LIMITS.max_members} members, or their names are too long"
-                raise UnsafeArchiveError(f"the archive of {path!r} has more than {most}; remove files")
+                raise UnsafeArchiveError(
+                    f"the archive of {path!r} has more than {most}; remove files"
+                )
             if member.problem in SPECIAL.values():
                 continue
             if problem := _problem_below(root, name, member):
-                raise UnsafeArchiveError(f"the archive of {path!r} is refused because of {name[:300]!r}: {problem}")
+                raise UnsafeArchiveError(
+                    f"the archive of {path!r} is refused because of {name[:300]!r}: {problem}"
+                )
             parts = name.split("/")
             if not exclude & {"/".join(parts[:count]) for count in range(1, len(parts) + 1)}:
                 _write(target, name, member, reader)
@@ -161,7 +185,11 @@ def _write(target: BinaryIO, name: str, member: Member, reader: TarReader) -> No
     header = tarfile.TarInfo(name)
     header.type, header.size, header.mode = _TYPES[member.kind], member.size, member.mode & 0o7777
     header.mtime, (header.uid, header.gid) = member.mtime_ns // 1_000_000_000, member.owner
-    header.linkname = member.link.decode("utf-8", "surrogateescape") if member.kind in ("symlink", "hardlink") else ""
+    header.linkname = (
+        member.link.decode("utf-8", "surrogateescape")
+        if member.kind in ("symlink", "hardlink")
+        else ""
+    )
     target.write(header.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape"))
     for chunk in reader.data():
         target.write(chunk)

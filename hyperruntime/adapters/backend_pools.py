@@ -20,12 +20,15 @@ OpensPools = Callable[[], AbstractAsyncContextManager[PoolManager]]
 
 
 @asynccontextmanager
-async def open_pools_of(profiles: Profiles, runtime: str | None, app_name: str) -> AsyncIterator[PoolManager]:
+async def open_pools_of(
+    profiles: Profiles, runtime: str | None, app_name: str
+) -> AsyncIterator[PoolManager]:
     """Open a runtime and its pools for a block; all containers end with the block.
 
     Args:
         profiles: the configurations of the pools.
-        runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine that works.
+        runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine that
+            works.
         app_name: run id in the labels of the containers.
     """
     opened = await asyncio.to_thread(open_runtime, runtime, run_id=app_name)
@@ -53,7 +56,9 @@ def pool_facts(status: PoolStatus) -> dict[str, Any]:
 
 
 def profile_facts(config: PoolConfig) -> dict[str, Any]:
-    """Return a profile as JSON values, also under the names that other programs use; of ``env`` only the names."""
+    """Return a profile as JSON values, also under the names that other programs use; of ``env``
+    only the names.
+    """
     spec, limits = config.spec, config.spec.limits
     names = ("slots_per_container", "min_containers", "max_containers")
     times = ("idle_timeout_s", "max_lifetime_s", "acquire_timeout_s", "lease_timeout_s")
@@ -92,7 +97,8 @@ class BackendSlot:
     Attributes:
         lease: the pool's slot handle.
         running: number of the slot's requests that are running.
-        ended: ``ACQUIRED`` while the slot is leased, then ``RELEASING``, ``AVAILABLE`` or ``ERROR``.
+        ended: ``ACQUIRED`` while the slot is leased, then ``RELEASING``, ``AVAILABLE`` or
+            ``ERROR``.
         metadata: the holder's own JSON values.
     """
 
@@ -152,5 +158,9 @@ class BackendSlot:
             "workspace_dir": self.workspace_dir,
             "state": self.state.value,
             "trajectory_id": self.trajectory_id,
-            "metadata": {**self.metadata, "profile": self.lease.profile, "generation": self.lease.generation},
+            "metadata": {
+                **self.metadata,
+                "profile": self.lease.profile,
+                "generation": self.lease.generation,
+            },
         }

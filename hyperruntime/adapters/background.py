@@ -22,7 +22,8 @@ _FIRST = 1000
 
 
 class BackgroundCommand:
-    """A command whose output is buffered until :meth:`poll`; output above 1 MiB keeps its head and tail.
+    """A command whose output is buffered until :meth:`poll`; output above 1 MiB keeps its head and
+    tail.
 
     Attributes:
         terminal: its terminal; None if its output goes to a pipe, with an empty input.
@@ -42,7 +43,12 @@ class BackgroundCommand:
 
     @classmethod
     async def start(
-        cls, container: Container, args: Sequence[str], *, tty: bool, **options: Unpack[TerminalKeywords]
+        cls,
+        container: Container,
+        args: Sequence[str],
+        *,
+        tty: bool,
+        **options: Unpack[TerminalKeywords],
     ) -> BackgroundCommand:
         """Start a command on a terminal, or on a pipe that merges both streams.
 
@@ -50,7 +56,8 @@ class BackgroundCommand:
             container: the container.
             args: argv.
             tty: whether it gets a terminal.
-            options: as for :meth:`~hyperruntime.container.Container.terminal`, which also lists the errors.
+            options: as for :meth:`~hyperruntime.container.Container.terminal`, which also lists the
+                errors.
         """
         if tty:
             terminal = await container.aterminal(args, **options)
@@ -76,7 +83,9 @@ class BackgroundCommand:
             self.chunks.append(chunk)
 
     async def write(self, data: bytes) -> None:
-        """Write to the terminal; does nothing without a terminal or after the end of the command."""
+        """Write to the terminal; does nothing without a terminal or after the end of the
+        command.
+        """
         if self.terminal is not None:
             with suppress(BrokenPipeError):
                 await self.terminal.awrite(data)
@@ -96,7 +105,8 @@ class BackgroundCommand:
 class BackgroundCommands:
     """The commands of one session, by number.
 
-    At most 64 are kept. One more closes a command that has ended, else the one that was polled least recently.
+    At most 64 are kept. One more closes a command that has ended, else the one that was polled
+    least recently.
     """
 
     def __init__(self) -> None:
@@ -105,7 +115,12 @@ class BackgroundCommands:
         self._commands: dict[int, BackgroundCommand] = {}
 
     async def start(
-        self, container: Container, args: Sequence[str], *, tty: bool, **options: Unpack[TerminalKeywords]
+        self,
+        container: Container,
+        args: Sequence[str],
+        *,
+        tty: bool,
+        **options: Unpack[TerminalKeywords],
     ) -> int:
         """Start a command as :meth:`BackgroundCommand.start` does, and return its number."""
         command = await BackgroundCommand.start(container, args, tty=tty, **options)

@@ -1,4 +1,6 @@
-"""What the one service of a compose file asks for, as fields of a container and the build of its image."""
+"""What the one service of a compose file asks for, as fields of a container and the build of its
+image.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +18,27 @@ import attrs
 from hyperruntime.errors import SpecError, UnsupportedOptionError
 from hyperruntime.units import parse_size
 
-# Keys of a service: those of a spec, by their names there, others, and those that mean nothing here.
-_KEYS = {"image": "image", "working_dir": "workdir", "user": "user", "network_mode": "network", "pull_policy": "pull"}
+# Keys of a service: those of a spec, by their names there, others, and those that mean nothing
+# here.
+_KEYS = {
+    "image": "image",
+    "working_dir": "workdir",
+    "user": "user",
+    "network_mode": "network",
+    "pull_policy": "pull",
+}
 _KEYS |= {"read_only": "read_only_rootfs"}
 _OTHERS = {"environment", "build", "cpus", "mem_limit", "shm_size"}
 _MEANINGLESS = set(
-    "command entrypoint init stdin_open tty restart stop_grace_period stop_signal labels annotations hostname platform"
-    " container_name logging expose".split()
+    "command entrypoint init stdin_open tty restart stop_grace_period stop_signal "
+    "labels annotations hostname platform container_name logging expose".split()
 )
-_MACHINES = {"x86_64": ("linux/amd64", "linux/x86_64"), "aarch64": ("linux/arm64", "linux/arm64/v8", "linux/aarch64")}
-_MAIN, _SHELLS = ("entrypoint", "command"), ("sh", "bash", "cat")  # programs that only wait for input
+_MACHINES = {
+    "x86_64": ("linux/amd64", "linux/x86_64"),
+    "aarch64": ("linux/arm64", "linux/arm64/v8", "linux/aarch64"),
+}
+# programs that only wait for input
+_MAIN, _SHELLS = ("entrypoint", "command"), ("sh", "bash", "cat")
 _BUILD = {"context", "dockerfile", "no_cache"}
 
 
@@ -47,7 +60,8 @@ class Service:
 
 
 def read_service(config: Mapping[str, Any], folder: Path) -> Service:
-    """Return what the one service of a compose file asks for. What cannot be honoured is refused by name.
+    """Return what the one service of a compose file asks for. What cannot be honoured is refused by
+    name.
 
     Args:
         config: the content of the file, without keys that have no value.
@@ -57,13 +71,16 @@ def read_service(config: Mapping[str, Any], folder: Path) -> Service:
         UnsupportedOptionError: there are several services, or a key would make another container.
         SpecError: a value is invalid.
 
-    Source: the Compose Specification, "Services top-level elements" and "Compose Build Specification".
+    Source: the Compose Specification, "Services top-level elements" and "Compose Build
+    Specification".
     """
     if len(config["services"]) != 1:
         names = ", ".join(config["services"])
         raise _refused("services", f"a sandbox is one container, not {names}; use one service")
     if config.get("networks"):
-        raise _refused("networks", "a sandbox has no network of its own; use network_mode in the service")
+        raise _refused(
+            "networks", "a sandbox has no network of its own; use network_mode in the service"
+        )
     given = _effective(next(iter(config["services"].values())))
     if unknown := sorted(given.keys() - _KEYS.keys() - _OTHERS - _MEANINGLESS):
         raise _refused(unknown[0], "this key of the compose file cannot be honoured; remove it")
@@ -71,8 +88,14 @@ def read_service(config: Mapping[str, Any], folder: Path) -> Service:
     _check_platform(given.get("platform"))
     for key in given.keys() - _MEANINGLESS:
         if "$" in str(given[key]):
-            raise _refused(key, "variables are not replaced in a compose file; write the value without `$`")
-    fields = {"network": "bridge", "pull": "missing", **{_KEYS[key]: given[key] for key in _KEYS if key in given}}
+            raise _refused(
+                key, "variables are not replaced in a compose file; write the value without `$`"
+            )
+    fields = {
+        "network": "bridge",
+        "pull": "missing",
+        **{_KEYS[key]: given[key] for key in _KEYS if key in given},
+    }
     fields["env"] = _environment(given.get("environment", {}))
     fields["limits"] = {"cpus": given["cpus"]} if "cpus" in given else {}
     for key, field in (("mem_limit", "memory_bytes"), ("shm_size", "shm_bytes")):
@@ -82,8 +105,14 @@ def read_service(config: Mapping[str, Any], folder: Path) -> Service:
 
 
 def _effective(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a service without extensions (``x-...``), and without keys whose list or table is empty."""
-    return {key: value for key, value in given.items() if not key.startswith("x-") and value not in ([], {})}
+    """Return a service without extensions (``x-...``), and without keys whose list or table is
+    empty.
+    """
+    return {
+        key: value
+        for key, value in given.items()
+        if not key.startswith("x-") and value not in ([], {})
+    }
 
 
 def _check_platform(name: object) -> None:
@@ -94,11 +123,20 @@ def _check_platform(name: object) -> None:
 
 
 def _check_main_program(given: Mapping[str, Any]) -> None:
-    """Refuse a main program, unless it only keeps the container running, as our containers do by themselves."""
+    """Refuse a main program, unless it only keeps the container running, as our containers do by
+    themselves.
+    """
     found = {key: given[key] for key in _MAIN if given.get(key)}
-    words = [word for value in found.values() for word in (shlex.split(value) if isinstance(value, str) else value)]
+    words = [
+        word
+        for value in found.values()
+        for word in (shlex.split(value) if isinstance(value, str) else value)
+    ]
     if words and not _only_waits(words):
-        why = "a sandbox has no main program of its own; remove this key, and start the program in the sandbox"
+        why = (
+            "a sandbox has no main program of its own; remove this key, and start the program "
+            "in the sandbox"
+        )
         raise _refused(next(iter(found)), why)
 
 
@@ -108,23 +146,41 @@ def _only_waits(words: list[str]) -> bool:
         return _only_waits(shlex.split(rest[1].removeprefix("exec ")))
     if name == "tail":
         return rest[-1:] == ["/dev/null"] and all(word.startswith("-") for word in rest[:-1])
-    return (name == "sleep" and re.fullmatch(r"[\w.]*", "".join(rest)) is not None) or (name in _SHELLS and not rest)
+    return (name == "sleep" and re.fullmatch(r"[\w.]*", "".join(rest)) is not None) or (
+        name in _SHELLS and not rest
+    )
 
 
 def _built(fields: Mapping[str, Any], build: str | Mapping[str, Any], folder: Path) -> Service:
-    given = {"context": build} if isinstance(build, str) else {name: value for name, value in build.items() if value}
+    given = (
+        {"context": build}
+        if isinstance(build, str)
+        else {name: value for name, value in build.items() if value}
+    )
     if "pull" in given:
-        raise _refused("build.pull", "its base images are not pulled again; remove this key, and pull them first")
+        raise _refused(
+            "build.pull",
+            "its base images are not pulled again; remove this key, and pull them first",
+        )
     if unknown := sorted(given.keys() - _BUILD):
-        raise _refused(f"build.{unknown[0]}", "this key of the compose file cannot be honoured; remove it")
+        raise _refused(
+            f"build.{unknown[0]}", "this key of the compose file cannot be honoured; remove it"
+        )
     context = folder / given.get("context", ".")
     dockerfile = context / given.get("dockerfile", "Dockerfile")
-    return Service(fields=fields, dockerfile=dockerfile, context=context, is_cached="no_cache" not in given)
+    return Service(
+        fields=fields, dockerfile=dockerfile, context=context, is_cached="no_cache" not in given
+    )
 
 
 def _environment(given: object) -> dict[str, str]:
-    """Return variables; one without a value has the value of this process, and is left out if there is none."""
-    known = {name: os.environ.get(name) if value is None else value for name, value in read_variables(given).items()}
+    """Return variables; one without a value has the value of this process, and is left out if there
+    is none.
+    """
+    known = {
+        name: os.environ.get(name) if value is None else value
+        for name, value in read_variables(given).items()
+    }
     return {name: value for name, value in known.items() if value is not None}
 
 

@@ -1,6 +1,8 @@
-"""An environment for agent programs without asyncio: ``execute(command) -> {"output", "returncode"}``.
+"""An environment for agent programs without asyncio:
+``execute(command) -> {"output", "returncode"}``.
 
-Each environment has its own slot, so tasks never share a directory. Environments with the same container share a pool.
+Each environment has its own slot, so tasks never share a directory. Environments with the same
+container share a pool.
 """
 
 from __future__ import annotations
@@ -20,21 +22,31 @@ from hyperruntime.pool.sync import SyncPool
 from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.pool.values.results import Slot
 from hyperruntime.runtime import Runtime, open_runtime
-from hyperruntime.spec import DEFAULT_OUTPUT_LIMIT_BYTES, ContainerSpec, ExecResult, Limits, Mount, Network, is_text
+from hyperruntime.spec import (
+    DEFAULT_OUTPUT_LIMIT_BYTES,
+    ContainerSpec,
+    ExecResult,
+    Limits,
+    Mount,
+    Network,
+    is_text,
+)
 
 TIMEOUT_CODE, INTERRUPTED_CODE, NOT_RUN_CODE = 124, 130, 126
 DEFAULT_IMAGE = "localhost/hyperruntime/base:latest"
 _ARGUMENT_BYTES = 96 * 1024  # the kernel's limit for one argument is 128 KiB, see execve(2)
 _FROM_STDIN = 'exec 2>&1; eval "$(head -c "$0")"'
 
-_Pools = LockedDict[tuple[str | None, ContainerSpec], tuple[SyncPool, Runtime]]  # by engine and spec
+# by engine and spec
+_Pools = LockedDict[tuple[str | None, ContainerSpec], tuple[SyncPool, Runtime]]
 _shared: PerProcess[_Pools] = PerProcess(LockedDict)
 
 
 class HyperEnvironment:
     """Runs a task's commands in a slot that belongs to it until ``cleanup``. Thread-safe.
 
-    An environment that the program drops releases its slot too, when the garbage collector finds it.
+    An environment that the program drops releases its slot too, when the garbage collector finds
+    it.
 
     Attributes:
         task_id: the task's name in logs; may be "".
@@ -61,18 +73,22 @@ class HyperEnvironment:
 
         Args:
             image: image of the container; it must exist on this machine.
-            cwd: working directory of commands: absolute, or relative to the workspace; "" is the workspace.
+            cwd: working directory of commands: absolute, or relative to the workspace; "" is the
+                workspace.
             timeout: default time limit of a command, in seconds.
             env: environment variables for every command.
-            runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine that works.
+            runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine
+                that works.
             task_id: the task's name in logs; "" for a random one.
             network: the container's network.
             limits: the container's resource limits.
             mounts: host paths that the container sees.
-            user: user of the commands, as in :class:`~hyperruntime.spec.ContainerSpec`; None for the image's.
-            output_limit_bytes: the most bytes of a command's output; of longer output, head and tail are kept.
-            pool: a pool to use instead of the shared one; image, runtime, network, limits, mounts and
-                user are then the pool's.
+            user: user of the commands, as in :class:`~hyperruntime.spec.ContainerSpec`; None for
+                the image's.
+            output_limit_bytes: the most bytes of a command's output; of longer output, head and
+                tail are kept.
+            pool: a pool to use instead of the shared one; image, runtime, network, limits, mounts
+                and user are then the pool's.
 
         Raises:
             HyperRuntimeError: no slot can be acquired; the subclass gives the reason.
@@ -81,7 +97,9 @@ class HyperEnvironment:
         self._cwd, self._env, self._limit_bytes = cwd, dict(env or {}), output_limit_bytes
         self._lock = threading.Lock()
         self._calls: set[Interruptible[ExecResult]] = set()
-        spec = ContainerSpec(image=image, network=network, limits=limits or Limits(), mounts=tuple(mounts), user=user)
+        spec = ContainerSpec(
+            image=image, network=network, limits=limits or Limits(), mounts=tuple(mounts), user=user
+        )
         self._pool = pool or shared_pool(runtime, spec)
         self._slot = self._pool.acquire(task_id or None)
         self._dropped = weakref.finalize(self, _release_soon, self._pool, self._slot)
@@ -112,15 +130,18 @@ class HyperEnvironment:
 
         Args:
             command: text of any length without NUL.
-            cwd: working directory: absolute, or relative to the environment's ``cwd``; "" is that one.
-            timeout: time limit in seconds, after which the whole process tree is ended; None for the default.
+            cwd: working directory: absolute, or relative to the environment's ``cwd``; "" is that
+                one.
+            timeout: time limit in seconds, after which the whole process tree is ended; None for
+                the default.
             stdin_data: standard input; None means empty.
             env: environment variables that extend and override those of the environment.
 
         Returns:
-            ``output``: standard output and standard error in the order in which they were written. ``returncode``: the
-            exit code of the command; 124 after a timeout, 130 after an interrupt (by ``interrupt`` in another thread,
-            or by Ctrl-C), 126 if the working directory does not exist.
+            ``output``: standard output and standard error in the order in which they were written.
+            ``returncode``: the exit code of the command; 124 after a timeout, 130 after an
+            interrupt (by ``interrupt`` in another thread, or by Ctrl-C), 126 if the working
+            directory does not exist.
 
         Raises:
             SandboxLostError: the container ended; the effects of the command are unknown.
@@ -171,7 +192,9 @@ class HyperEnvironment:
         return len(calls)
 
     def cleanup(self) -> None:
-        """Release the slot, which deletes its files and ends its processes. Idempotent; the pool may be closed."""
+        """Release the slot, which deletes its files and ends its processes. Idempotent; the pool
+        may be closed.
+        """
         with self._lock:
             if not self._open:
                 return
@@ -195,7 +218,9 @@ class HyperEnvironment:
 
 
 def _release_soon(pool: SyncPool, slot: Slot) -> None:
-    """Release a slot without waiting: the garbage collector may call this in any thread, also in the pool's own."""
+    """Release a slot without waiting: the garbage collector may call this in any thread, also in
+    the pool's own.
+    """
     work = pool.pool.release_if_held(slot)
     try:
         pool.submit(work)
@@ -213,7 +238,9 @@ def _merged(command: str, stdin_data: str | bytes | None) -> tuple[list[str | by
     if not isinstance(stdin_data, (str, bytes, type(None))):
         raise SpecError("stdin_data", stdin_data, "text, bytes or None")
     text = os.fsencode(command)
-    data = stdin_data.encode(errors="surrogateescape") if isinstance(stdin_data, str) else stdin_data
+    data = (
+        stdin_data.encode(errors="surrogateescape") if isinstance(stdin_data, str) else stdin_data
+    )
     if len(text) <= _ARGUMENT_BYTES:
         return ["bash", "-c", b"exec 2>&1\n" + text], data
     return ["bash", "-c", _FROM_STDIN, str(len(text))], text + (data or b"")
@@ -225,17 +252,22 @@ def _answer(result: ExecResult | None, timeout: float) -> dict[str, Any]:
     output = (result.stdout + result.stderr).decode(errors="replace")
     if result.timed_out:
         between = "" if not output or output.endswith("\n") else "\n"
-        return {"output": f"{output}{between}[timed out after {timeout:g} s]\n", "returncode": TIMEOUT_CODE}
+        return {
+            "output": f"{output}{between}[timed out after {timeout:g} s]\n",
+            "returncode": TIMEOUT_CODE,
+        }
     return {"output": output, "returncode": result.exit_code}
 
 
 def shared_pool(runtime: str | None, spec: ContainerSpec) -> SyncPool:
-    """Return the shared pool for an engine and a container spec; created on first use, with one slot per container.
+    """Return the shared pool for an engine and a container spec; created on first use, with one
+    slot per container.
 
     Idle containers are ended after a minute; the pool itself ends with the process.
 
     Args:
-        runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine that works.
+        runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine that
+            works.
         spec: the containers of the pool.
 
     Raises:
@@ -264,7 +296,9 @@ def shared_pool(runtime: str | None, spec: ContainerSpec) -> SyncPool:
 
 
 def close_shared_pools() -> None:
-    """End all shared pools of this process and everything that runs in them; otherwise they end with the process."""
+    """End all shared pools of this process and everything that runs in them; otherwise they end
+    with the process.
+    """
     pools = _shared.get()
     with pools.lock:
         ours = list(pools.values())

@@ -1,4 +1,6 @@
-"""Single episodes of an environment, for programs that choose the items and bring the model of each trajectory."""
+"""Single episodes of an environment, for programs that choose the items and bring the model of each
+trajectory.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class Episodes:
     """Runs episodes on one event loop; its containers end with the runtime.
 
     Attributes:
-        options: rollout options; those that only a whole run needs, such as ``group_size``, are not used.
+        options: rollout options; those that only a whole run needs, such as ``group_size``, are not
+            used.
     """
 
     def __init__(self, runtime: Runtime, options: RolloutOptions) -> None:
@@ -41,7 +44,10 @@ class Episodes:
         Raises:
             SpecError, DriverLoadError: the environment or the agent cannot be loaded.
         """
-        environment, base = load_environment(options.environment, options.environment_options), options.base_spec()
+        environment, base = (
+            load_environment(options.environment, options.environment_options),
+            options.base_spec(),
+        )
         self.options, self._numbers = options, itertools.count()
         self._items = {item.id: item for item in environment.items()}
         warn_left_out(left_out_of(environment), "the environment's option unsupported=fail")
@@ -74,11 +80,15 @@ class Episodes:
 
         async def attempt() -> Trajectory:
             models.append(make_model())
-            return await run_episode(attrs.evolve(self._context, model=models[-1]), job, TurnJournal())
+            return await run_episode(
+                attrs.evolve(self._context, model=models[-1]), job, TurnJournal()
+            )
 
         trajectory = await until_done(attempt, self.options.attempts)
         if trajectory.status == INFRASTRUCTURE:
-            raise RunError(f"the trajectory {job.id} failed {len(models)} times: {trajectory.error}")
+            raise RunError(
+                f"the trajectory {job.id} failed {len(models)} times: {trajectory.error}"
+            )
         return models[-1], trajectory
 
     async def close(self) -> None:

@@ -1,4 +1,6 @@
-"""Pool configurations from the configuration objects of other programs, by the names of their fields."""
+"""Pool configurations from the configuration objects of other programs, by the names of their
+fields.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from hyperruntime.pool.values.profiles import Profiles, parse_profile
 from hyperruntime.spec import ContainerSpec, Limits, Network
 
 _MIB = 1024**2
-# Fields of a sandbox profile of hermes-agent. Its defaults of ``cpu`` and ``memory`` mean no limit, as there.
+# Fields of a sandbox profile of hermes-agent. Its defaults of ``cpu`` and ``memory`` mean no limit,
+# as there.
 _DEFAULTS: Mapping[str, Any] = {
     "name": "default",
     "app_name": None,
@@ -32,7 +35,9 @@ _DEFAULTS: Mapping[str, Any] = {
     "env_vars": {},
     "workspace_base": "/data",
 }
-_SHAPE = "a PoolConfig, a table with the keys of a profile, or an object with a field slots_per_sandbox"
+_SHAPE = (
+    "a PoolConfig, a table with the keys of a profile, or an object with a field slots_per_sandbox"
+)
 _ENV_PREFIX = "modal_"
 _ENV_NAMES = {"acquire_timeout_s": "acquire_timeout", "execution_timeout_s": "execution_timeout"}
 MODES = ("default", "slots")
@@ -43,12 +48,14 @@ def pool_config(name: str, value: object, *, network: Network = "none") -> PoolC
 
     Args:
         name: name of the profile.
-        value: a PoolConfig, a table with the keys of a profile, or an object with the fields of a sandbox profile of
-            hermes-agent (``image``, ``slots_per_sandbox``, ``min_sandboxes``, ...).
+        value: a PoolConfig, a table with the keys of a profile, or an object with the fields of a
+            sandbox profile of hermes-agent (``image``, ``slots_per_sandbox``, ``min_sandboxes``,
+            ...).
         network: network of the containers; only used for such an object, which has no field for it.
 
     Raises:
-        SpecError: the value has another shape, an unknown field, or a field that this machine cannot honour.
+        SpecError: the value has another shape, an unknown field, or a field that this machine
+            cannot honour.
     """
     if isinstance(value, (PoolConfig, Mapping)):
         return parse_profile(name, value)
@@ -56,12 +63,19 @@ def pool_config(name: str, value: object, *, network: Network = "none") -> PoolC
         raise SpecError(f"profiles.{name}", value, _SHAPE)
     for field in getattr(value, "__dict__", ()):
         if field not in _DEFAULTS:
-            raise SpecError(f"profiles.{name}.{field}", getattr(value, field), name_hint(field, _DEFAULTS))
-    return _translated(name, {field: getattr(value, field, default) for field, default in _DEFAULTS.items()}, network)
+            raise SpecError(
+                f"profiles.{name}.{field}", getattr(value, field), name_hint(field, _DEFAULTS)
+            )
+    return _translated(
+        name,
+        {field: getattr(value, field, default) for field, default in _DEFAULTS.items()},
+        network,
+    )
 
 
 def profiles_of(value: object) -> Profiles:
-    """Return the profiles that a value describes: profiles as they are, a configuration as the only profile.
+    """Return the profiles that a value describes: profiles as they are, a configuration as the only
+    profile.
 
     Raises:
         SpecError: as for :func:`pool_config`.
@@ -73,11 +87,13 @@ def profiles_of(value: object) -> Profiles:
 
 
 def environment_config(value: object) -> tuple[PoolConfig, str] | None:
-    """Return the pool and the name of the application that the settings of a training environment describe.
+    """Return the pool and the name of the application that the settings of a training environment
+    describe.
 
     Args:
-        value: an object with a field ``tool_pool_mode`` and, except with ``default``, fields ``modal_image``,
-            ``modal_slots_per_sandbox``, ... Its ``allow_network`` chooses between the networks ``bridge`` and ``none``.
+        value: an object with a field ``tool_pool_mode`` and, except with ``default``, fields
+            ``modal_image``, ``modal_slots_per_sandbox``, ... Its ``allow_network`` chooses between
+            the networks ``bridge`` and ``none``.
 
     Returns:
         None if the mode is ``default``.
@@ -89,7 +105,10 @@ def environment_config(value: object) -> tuple[PoolConfig, str] | None:
     if mode == "default":
         return None
     if mode not in ("slots", "modal"):
-        allowed = "default; or slots or modal, for slots on this machine with the fields modal_image and so on"
+        allowed = (
+            "default; or slots or modal, for slots on this machine with the fields modal_image "
+            "and so on"
+        )
         raise SpecError("tool_pool_mode", mode, allowed)
     given = {
         field: getattr(value, _ENV_PREFIX + _ENV_NAMES.get(field, field), default)
@@ -110,17 +129,23 @@ def _translated(name: str, given: Mapping[str, Any], network: Network) -> PoolCo
         allowed = "None: it names a GPU of a cloud; give a PoolConfig whose spec has gpus='auto:1'"
         raise SpecError(f"{where}.gpu", given["gpu"], allowed)
     if given["secrets"]:
-        raise SpecError(f"{where}.secrets", "...", "empty: there is no store of secrets here; give env_vars")
+        raise SpecError(
+            f"{where}.secrets", "...", "empty: there is no store of secrets here; give env_vars"
+        )
     try:
         limits = Limits(
             cpus=None if given["cpu"] == _DEFAULTS["cpu"] else float(given["cpu"]),
-            memory_bytes=None if given["memory"] == _DEFAULTS["memory"] else int(given["memory"]) * _MIB,
+            memory_bytes=None
+            if given["memory"] == _DEFAULTS["memory"]
+            else int(given["memory"]) * _MIB,
         )
         timeout_s = float(given["execution_timeout_s"])
         usual = ToolPolicy()
         return PoolConfig(
             name=name,
-            spec=ContainerSpec(image=given["image"], network=network, env=dict(given["env_vars"]), limits=limits),
+            spec=ContainerSpec(
+                image=given["image"], network=network, env=dict(given["env_vars"]), limits=limits
+            ),
             slots_per_container=int(given["slots_per_sandbox"]),
             min_containers=int(given["min_sandboxes"]),
             max_containers=int(given["max_sandboxes"]),
@@ -138,4 +163,6 @@ def _translated(name: str, given: Mapping[str, Any], network: Network) -> PoolCo
     except SpecError as error:
         raise SpecError(f"{where}.{error.field}", error.value, error.allowed) from None
     except (TypeError, ValueError, AttributeError) as error:
-        raise SpecError(where, "...", f"values of the right types; correct the wrong field ({error})") from error
+        raise SpecError(
+            where, "...", f"values of the right types; correct the wrong field ({error})"
+        ) from error

@@ -1,4 +1,6 @@
-"""A Python process in a container that keeps its variables between pieces of code; it is not trusted."""
+"""A Python process in a container that keeps its variables between pieces of code; it is not
+trusted.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ class PythonKernel(Closing):
         self._mark, self._marked = _new_mark(), False
         program = resources.files("hyperruntime.adapters").joinpath("python_loop.py").read_text()
         args = ["python3", "-u", "-c", program]
-        self._process = container.spawn(args, on_output=self._take, output_limit_bytes=_PIPE_BYTES, user=user)
+        self._process = container.spawn(
+            args, on_output=self._take, output_limit_bytes=_PIPE_BYTES, user=user
+        )
         self._process.ended.listen(self._wake)
 
     def _take(self, stream: str, chunk: bytes) -> None:
@@ -89,7 +93,8 @@ class PythonKernel(Closing):
         self._process.close()
 
     def run(self, code: str, timeout_s: float | None) -> PythonResult:
-        """Run code; interrupt it after ``timeout_s``, and kill the process if the code does not stop.
+        """Run code; interrupt it after ``timeout_s``, and kill the process if the code does not
+        stop.
 
         Args:
             code: Python.
@@ -102,14 +107,19 @@ class PythonKernel(Closing):
             self._mark, self._marked, self._recent = _new_mark(), False, b""
             self._reply.clear()
         request = json.dumps({"code": code, "mark": self._mark.decode()}).encode() + b"\n"
-        threading.Thread(target=self._send, args=(request,), daemon=True).start()  # it may never be read
+        # it may never be read
+        threading.Thread(target=self._send, args=(request,), daemon=True).start()
         if self._wait(timeout_s):
             return self._outcome("")
         self._process.interrupt()
         kept = self._wait(_INTERRUPT_S) and self.is_alive
         if not kept:
             self._process.close()
-        left = "its variables stay" if kept else "it did not stop, so its process was killed and its variables are lost"
+        left = (
+            "its variables stay"
+            if kept
+            else "it did not stop, so its process was killed and its variables are lost"
+        )
         return self._outcome(f"the code was interrupted after {timeout_s:g} s; {left}")
 
     def _send(self, request: bytes) -> None:
@@ -122,7 +132,10 @@ class PythonKernel(Closing):
 
     def _outcome(self, late: str) -> PythonResult:
         with self._changed:
-            taken, self._logs = self._logs.value().replace(self._mark, b""), OutputBuffer(_LOG_BYTES)
+            taken, self._logs = (
+                self._logs.value().replace(self._mark, b""),
+                OutputBuffer(_LOG_BYTES),
+            )
             reply, size = _parse(bytes(self._reply)), len(self._reply)
         logs = taken.decode(errors="replace")
         if late:
@@ -133,7 +146,10 @@ class PythonKernel(Closing):
         code = self._process.wait().exit_code
         why = f"the Python process ended with exit code {code}, so its variables are lost"
         if size > _MOST_BYTES:
-            why = f"the value or the exception has more than {_MOST_BYTES} bytes of JSON; write it to a file instead"
+            why = (
+                f"the value or the exception has more than {_MOST_BYTES} bytes of JSON; write "
+                "it to a file instead"
+            )
             why += ". The Python process was killed, so its variables are lost"
         return PythonResult(logs=logs, error=why)
 
@@ -150,8 +166,13 @@ def _parse(line: bytes) -> dict[str, Any] | None:
         reply = parse_json(line)
     except ValueError:
         return None
-    if not isinstance(reply, dict) or not all(isinstance(value, str | None) for value in reply.values()):
+    if not isinstance(reply, dict) or not all(
+        isinstance(value, str | None) for value in reply.values()
+    ):
         return None
-    if set(reply) not in ({"output"}, {"error", "kind", "value"}) or None in list(reply.values())[1:]:
+    if (
+        set(reply) not in ({"output"}, {"error", "kind", "value"})
+        or None in list(reply.values())[1:]
+    ):
         return None
     return {key: value and value.encode(errors="replace").decode() for key, value in reply.items()}

@@ -1,8 +1,8 @@
 """Runs the code of an agent, text by text, in one namespace; the container's Python runs this file.
 
-Each request and each reply is one line of JSON on streams that the code does not get. All that the code and its child
-processes write goes to standard error, with the request's mark at the end. It imports only the standard library, and
-runs with Python 3.8.
+Each request and each reply is one line of JSON on streams that the code does not get. All that the
+code and its child processes write goes to standard error, with the request's mark at the end. It
+imports only the standard library, and runs with Python 3.8.
 """
 
 from __future__ import annotations

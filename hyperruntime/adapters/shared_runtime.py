@@ -1,4 +1,6 @@
-"""A runtime that all users in a process share, for frameworks that open and close nothing themselves."""
+"""A runtime that all users in a process share, for frameworks that open and close nothing
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ _open: PerProcess[LockedDict[str | None, Runtime]] = PerProcess(LockedDict)
 
 
 def shared_runtime(name: str | None = None) -> Runtime:
-    """Return the open runtime of this process for an engine; it ends with the process, with all its containers.
+    """Return the open runtime of this process for an engine; it ends with the process, with all its
+    containers.
 
     Args:
         name: as for :func:`~hyperruntime.runtime.open_runtime`.
@@ -38,20 +41,28 @@ def start_container(image: str, fields: Mapping[str, Any], runtime: str | None =
         runtime: the engine, as for :func:`shared_runtime`.
 
     Raises:
-        HyperRuntimeError: a field is invalid, or the container cannot be started; the message says why.
+        HyperRuntimeError: a field is invalid, or the container cannot be started; the message says
+            why.
     """
     engine = shared_runtime(runtime)
     given = {**fields, "image": ensure_image(engine, image)}
     return engine.container(parse_profile("container", given).spec)
 
 
-async def astart_container(image: str, fields: Mapping[str, Any], runtime: str | None = None) -> Container:
-    """Do what :func:`start_container` does without blocking the event loop; if cancelled, nothing is left."""
-    return await blocking(STARTS, lambda: start_container(image, fields, runtime), undo=Container.close)
+async def astart_container(
+    image: str, fields: Mapping[str, Any], runtime: str | None = None
+) -> Container:
+    """Do what :func:`start_container` does without blocking the event loop; if cancelled, nothing
+    is left.
+    """
+    return await blocking(
+        STARTS, lambda: start_container(image, fields, runtime), undo=Container.close
+    )
 
 
 def ensure_image(runtime: Runtime, image: str) -> str:
-    """Return the reference of an image; that of a recipe, such as ``base``, is built if it is missing.
+    """Return the reference of an image; that of a recipe, such as ``base``, is built if it is
+    missing.
 
     Args:
         runtime: where the image is.

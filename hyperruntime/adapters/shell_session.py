@@ -1,7 +1,8 @@
-"""A shell session as at a terminal: wait for a pattern in the output, and type input to interactive programs.
+"""A shell session as at a terminal: wait for a pattern in the output, and type input to interactive
+programs.
 
-For frameworks whose sessions are terminals. Commands run in a persistent shell without a terminal. An interactive
-program gets its own terminal while it runs.
+For frameworks whose sessions are terminals. Commands run in a persistent shell without a terminal.
+An interactive program gets its own terminal while it runs.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ _KILL_S = 5.0
 _LONG_LOOK_S = 0.002
 _OTHERS = 10  # after a long look at the output, others have the event loop so many times as long
 _COLUMNS = 500  # programs that edit lines wrap longer ones
-_HOLD = "stty -echo 2>/dev/null; echo; exec sleep 2147483647"  # shows that the terminal is ready, and keeps it open
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>])")  # source: ECMA-48
+# shows that the terminal is ready, and keeps it open
+_HOLD = "stty -echo 2>/dev/null; echo; exec sleep 2147483647"
+# The forms of ECMA-48.
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\^_=>])")
 
 
 @attrs.frozen(kw_only=True)
@@ -43,8 +46,8 @@ class SessionOutput:
     """What a command wrote since the last call.
 
     Attributes:
-        text: both streams in order, without escape sequences; of more than 10 MiB the last ones, after a line that says
-            how many bytes were dropped.
+        text: both streams in order, without escape sequences; of more than 10 MiB the last ones,
+            after a line that says how many bytes were dropped.
         exit_code: how the command ended; None while it runs.
         found: the pattern that was found, or "".
     """
@@ -55,10 +58,12 @@ class SessionOutput:
 
 
 class ShellSession:
-    """Runs one command at a time in a persistent shell. Its callers may be on different event loops.
+    """Runs one command at a time in a persistent shell. Its callers may be on different event
+    loops.
 
-    A call that is cancelled, as by :func:`asyncio.timeout`, leaves its command running, and the next one waits for its
-    end; :meth:`interrupt` ends it. The errors are those of :meth:`Shell.run` and :meth:`Container.terminal`.
+    A call that is cancelled, as by :func:`asyncio.timeout`, leaves its command running, and the
+    next one waits for its end; :meth:`interrupt` ends it. The errors are those of :meth:`Shell.run`
+    and :meth:`Container.terminal`.
     """
 
     def __init__(self, container: Container) -> None:
@@ -72,8 +77,11 @@ class ShellSession:
         """Whether a program runs on a terminal, so that the next command is typed to it."""
         return self._running.terminal is not None and not self._running.has_ended
 
-    async def run(self, command: str, expect: Sequence[str] = (), *, on_terminal: bool = False) -> SessionOutput:
-        """Run a command, or type it to the program that asks; return its output until a pattern or its end.
+    async def run(
+        self, command: str, expect: Sequence[str] = (), *, on_terminal: bool = False
+    ) -> SessionOutput:
+        """Run a command, or type it to the program that asks; return its output until a pattern or
+        its end.
 
         Args:
             command: shell code; for a program that asks, a line.
@@ -85,19 +93,29 @@ class ShellSession:
         else:
             await self._running.end()
             self._running.close()
-            self._running = await self._start_on_terminal(command) if on_terminal else _Running(self._shell, command)
+            self._running = (
+                await self._start_on_terminal(command)
+                if on_terminal
+                else _Running(self._shell, command)
+            )
         return await self._running.output(expect)
 
     async def syntax_error(self, command: str) -> str:
-        """Return bash's error message for shell code that it cannot parse, else ""; the code is not run."""
+        """Return bash's error message for shell code that it cannot parse, else ""; the code is not
+        run.
+        """
         unexecuted = shlex.quote(f"set -n\n{command}")
-        if (await self._parser.arun(f"( eval {unexecuted} ) 2>/dev/null")).exit_code == 0:  # starts no program
+        # starts no program
+        if (await self._parser.arun(f"( eval {unexecuted} ) 2>/dev/null")).exit_code == 0:
             return ""
         result = await self._container.aexec(["bash", "-n"], input=command.encode())
         return result.stderr.decode(errors="backslashreplace") if result.exit_code != 0 else ""
 
-    async def interrupt(self, expect: Sequence[str] = (), *, tries: int = 3, timeout_s: float = 0.2) -> SessionOutput:
-        """Send SIGINT to the command, at last SIGKILL; return its output until a pattern or its end.
+    async def interrupt(
+        self, expect: Sequence[str] = (), *, tries: int = 3, timeout_s: float = 0.2
+    ) -> SessionOutput:
+        """Send SIGINT to the command, at last SIGKILL; return its output until a pattern or its
+        end.
 
         If no command runs, the result has no output, and the last exit code.
 
@@ -140,16 +158,24 @@ class ShellSession:
 class _Running:
     """A text that a shell runs, perhaps on a terminal: its output so far, and its end."""
 
-    def __init__(self, shell: Shell | None = None, text: str = "", terminal: Terminal | None = None) -> None:
+    def __init__(
+        self, shell: Shell | None = None, text: str = "", terminal: Terminal | None = None
+    ) -> None:
         """Start the text in a thread; without a shell, make one that has ended."""
         self.terminal, self._is_readable = terminal, terminal is not None
-        self._data, self._lock, self._wakers = bytearray(), threading.Lock(), set[Callable[[], None]]()
+        self._data, self._lock, self._wakers = (
+            bytearray(),
+            threading.Lock(),
+            set[Callable[[], None]](),
+        )
         self._dropped = 0  # bytes of output since the last call, before the data
         self._result: Future[ExecResult | None] = Future()
         if shell is None:
             self._result.set_result(None)
         else:
-            run = partial(shell.run, text, on_output=self._add, merge_output=True, output_limit_bytes=2)
+            run = partial(
+                shell.run, text, on_output=self._add, merge_output=True, output_limit_bytes=2
+            )
             self._result = threads(EXECS).submit(run)
         self._result.add_done_callback(lambda _: self._wake())
 
@@ -162,7 +188,9 @@ class _Running:
         await self._until(lambda: self.has_ended or None)
 
     async def output(self, expect: Sequence[str]) -> SessionOutput:
-        """Return the output until a pattern or the end; raise the error of a text whose end is unknown."""
+        """Return the output until a pattern or the end; raise the error of a text whose end is
+        unknown.
+        """
         patterns = [(re.compile(text.encode(), re.DOTALL), text) for text in expect]
         data, found = await self._until(lambda: self._take(patterns))
         text = _ESCAPES.sub("", data.decode(errors="backslashreplace"))
@@ -180,10 +208,11 @@ class _Running:
             threads(EXECS).submit(self.terminal.close)
 
     async def _until(self, look: Callable[[], T | None]) -> T:
-        """Return the first result of ``look`` that is not None; it looks again after new output, and at the end.
+        """Return the first result of ``look`` that is not None; it looks again after new output,
+        and at the end.
 
-        A look at long output takes long. So after each one the event loop has some time for others, however often the
-        command writes.
+        A look at long output takes long. So after each one the event loop has some time for others,
+        however often the command writes.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -211,10 +240,14 @@ class _Running:
         self._read_terminal()
         with self._lock:
             data = bytes(self._data) if patterns or has_ended else b""
-            matches = [(match, text) for pattern, text in patterns if (match := pattern.search(data))]
+            matches = [
+                (match, text) for pattern, text in patterns if (match := pattern.search(data))
+            ]
             if not matches and not has_ended:
                 return None
-            notice = b"[%d bytes of output dropped here]\n" % self._dropped if self._dropped else b""
+            notice = (
+                b"[%d bytes of output dropped here]\n" % self._dropped if self._dropped else b""
+            )
             self._dropped = 0
             if matches:
                 match, text = min(matches, key=lambda pair: pair[0].start())
@@ -231,7 +264,8 @@ class _Running:
             except TimeoutError:
                 return
             self._add("stdout", chunk)
-            self._is_readable = bool(chunk)  # else a program of the container has ended the terminal
+            # else a program of the container has ended the terminal
+            self._is_readable = bool(chunk)
             reads = reads - 1 if chunk else 0
 
     def _add(self, _: str, chunk: bytes) -> None:

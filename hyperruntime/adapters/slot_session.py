@@ -1,4 +1,6 @@
-"""A slot for a client that only calls tools: leased with its first call, replaced when it is lost."""
+"""A slot for a client that only calls tools: leased with its first call, replaced when it is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ from hyperruntime.pool.values.results import ExecutionResult, Slot
 
 log = get_logger(__name__)
 
-_LOST = "this session lost its container, with all files and processes in it; the next call gets a new one"
+_LOST = (
+    "this session lost its container, with all files and processes in it; the next call gets a "
+    "new one"
+)
 
 
 class SlotSession:
@@ -45,8 +50,8 @@ class SlotSession:
     async def call(self, tool: str, args: Mapping[str, Any]) -> ExecutionResult:
         """Call a tool; an error is a result too, with one sentence for the client.
 
-        After the loss of a container, the call that finds it fails, because its effects are unknown, and the next call
-        gets a new slot.
+        After the loss of a container, the call that finds it fails, because its effects are
+        unknown, and the next call gets a new slot.
 
         Args:
             tool: the tool's name, not trusted.

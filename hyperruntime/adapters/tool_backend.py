@@ -1,4 +1,5 @@
-"""A tool backend for programs that run many trajectories: acquire slots, execute tool calls in batches, release.
+"""A tool backend for programs that run many trajectories: acquire slots, execute tool calls in
+batches, release.
 
 The pool refuses misuse: a stale handle, a second release, a slot of another backend.
 """
@@ -39,21 +40,29 @@ class SlotToolBackend:
     """
 
     def __init__(
-        self, config: object, open_pools: OpensPools | None = None, *, app_name: str = "", runtime: str | None = None
+        self,
+        config: object,
+        open_pools: OpensPools | None = None,
+        *,
+        app_name: str = "",
+        runtime: str | None = None,
     ) -> None:
         """Create a backend that is not started.
 
         Args:
-            config: the only profile, in a form that :func:`~hyperruntime.adapters.foreign_config.pool_config` knows; or
-                several, as ``Profiles``.
-            open_pools: opens the pools, once for each ``start``; its context manager ends them on exit. None for the
-                pools of `runtime`.
-            app_name: run id in the labels of every container; other processes cannot find the containers by it. "" for
-                the ``app_name`` of `config`, if it has one.
-            runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine that works.
+            config: the only profile, in a form that
+                :func:`~hyperruntime.adapters.foreign_config.pool_config` knows; or several, as
+                ``Profiles``.
+            open_pools: opens the pools, once for each ``start``; its context manager ends them on
+                exit. None for the pools of `runtime`.
+            app_name: run id in the labels of every container; other processes cannot find the
+                containers by it. "" for the ``app_name`` of `config`, if it has one.
+            runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine
+                that works.
 
         Raises:
-            SpecError: the configuration is malformed, or has a field that is unknown or cannot be honoured.
+            SpecError: the configuration is malformed, or has a field that is unknown or cannot be
+                honoured.
         """
         self.profiles = profiles = profiles_of(config)
         label = str(app_name or getattr(config, "app_name", None) or _APP)
@@ -72,17 +81,22 @@ class SlotToolBackend:
         *,
         runtime: str | None = None,
     ) -> SlotToolBackend:
-        """Return a backend with the given profiles, else those of a file, else those of the environment.
+        """Return a backend with the given profiles, else those of a file, else those of the
+        environment.
 
         Args:
-            app_name: run id in the labels of every container; other processes cannot find the containers by it.
+            app_name: run id in the labels of every container; other processes cannot find the
+                containers by it.
             profiles: profiles by name, each as the argument ``config`` of the class.
-            default_profile: profile to acquire slots of if none is named; None for the source's own default.
+            default_profile: profile to acquire slots of if none is named; None for the source's own
+                default.
             profiles_file: a TOML or YAML file.
-            runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine that works.
+            runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine
+                that works.
 
         Raises:
-            SpecError: a profile is malformed or has an unknown key, or the default is not one of the profiles.
+            SpecError: a profile is malformed or has an unknown key, or the default is not one of
+                the profiles.
         """
         if profiles is not None:
             configs = {name: pool_config(name, value) for name, value in profiles.items()}
@@ -109,8 +123,8 @@ class SlotToolBackend:
         """Open the pools, and start the named ones; does nothing if the backend is started.
 
         Args:
-            profiles_to_start: profiles whose pools start now; None or empty for the default profile. The other pools
-                start with their first slot.
+            profiles_to_start: profiles whose pools start now; None or empty for the default
+                profile. The other pools start with their first slot.
 
         Raises:
             SpecError: a profile is unknown.
@@ -124,7 +138,9 @@ class SlotToolBackend:
             self._open, self._pools = stack.pop_all(), pools
 
     async def stop(self, *, purge: bool = False) -> None:
-        """End all containers and everything that runs in them; `purge` has no effect, because nothing is kept."""
+        """End all containers and everything that runs in them; `purge` has no effect, because
+        nothing is kept.
+        """
         self._pools = None
         try:
             await self._open.aclose()
@@ -133,7 +149,9 @@ class SlotToolBackend:
                 slot.ended = SlotState.AVAILABLE
             self._held.clear()
 
-    async def acquire(self, trajectory_id: str | None = None, profile: str | None = None) -> BackendSlot:
+    async def acquire(
+        self, trajectory_id: str | None = None, profile: str | None = None
+    ) -> BackendSlot:
         """Lease a slot, and return it.
 
         Args:
@@ -154,8 +172,8 @@ class SlotToolBackend:
 
         Args:
             slot: a slot that ``acquire`` returned.
-            reset_workspace: whether to delete the slot's files now. If not, the next ``acquire`` for the same
-                trajectory may find them; other trajectories never do.
+            reset_workspace: whether to delete the slot's files now. If not, the next ``acquire``
+                for the same trajectory may find them; other trajectories never do.
 
         Raises:
             StaleLeaseError: the slot was released before, or belongs to another backend.
@@ -176,18 +194,22 @@ class SlotToolBackend:
     ) -> list[ExecutionResult]:
         """Call tools, and return one result for each request, in the same order.
 
-        Requests of different slots run at the same time, those of one slot one after another. A request that fails,
-        times out or has a stale slot gets its own failed result and does not affect the others.
+        Requests of different slots run at the same time, those of one slot one after another. A
+        request that fails, times out or has a stale slot gets its own failed result and does not
+        affect the others.
 
         Args:
             requests: slot, name of the tool and its arguments.
-            timeout_s: time limit of each request in seconds; None for the request's own, else the profile's default.
+            timeout_s: time limit of each request in seconds; None for the request's own, else the
+                profile's default.
 
         Raises:
             PoolError: the backend is not started.
         """
         pools = self._need()
-        held = [found for slot, _, _ in requests if (found := self._held.get(_lease(slot))) is not None]
+        held = [
+            found for slot, _, _ in requests if (found := self._held.get(_lease(slot))) is not None
+        ]
         for slot in held:
             slot.running += 1
         try:
@@ -207,10 +229,11 @@ class SlotToolBackend:
         include_sha256: bool = False,
         timeout_s: float | None = None,
     ) -> dict[str, Any]:
-        """Return a file of the workspace, in the schema of :func:`~hyperruntime.pool.tools.artifact`.
+        """Return a file of the workspace, in the schema of
+        :func:`~hyperruntime.pool.tools.artifact`.
 
-        As programs expect, ``entries`` has only the names, ``details`` has the facts of each entry, and
-        ``archive_base64`` is the ``content`` of an archive.
+        As programs expect, ``entries`` has only the names, ``details`` has the facts of each entry,
+        and ``archive_base64`` is the ``content`` of an archive.
 
         Args:
             slot: a slot that ``acquire`` returned.
@@ -234,7 +257,8 @@ class SlotToolBackend:
     ) -> dict[str, Any]:
         """Return the entries of a directory of the workspace, in the schema of ``read_artifact``.
 
-        ``entries`` are the names in the directory, hidden ones too; with `recursive`, the absolute paths of all files.
+        ``entries`` are the names in the directory, hidden ones too; with `recursive`, the absolute
+        paths of all files.
 
         Args:
             slot: a slot that ``acquire`` returned.
@@ -271,7 +295,8 @@ class SlotToolBackend:
         return await self._artifact(slot, "archive_artifacts", args, timeout_s)
 
     def get_status(self) -> dict[str, Any]:
-        """Return the numbers of containers and slots of each started pool; of the only profile also at the top.
+        """Return the numbers of containers and slots of each started pool; of the only profile also
+        at the top.
 
         ``available_slots`` counts the slots that can be acquired now, or after their reset.
 
@@ -294,7 +319,8 @@ class SlotToolBackend:
         """
         started = self._pools.status() if self._pools is not None else {}
         return {
-            name: {**profile_facts(config), "active": name in started} for name, config in self.profiles.configs.items()
+            name: {**profile_facts(config), "active": name in started}
+            for name, config in self.profiles.configs.items()
         }
 
     async def _artifact(
@@ -307,7 +333,11 @@ class SlotToolBackend:
         names = [entry["path"] for entry in details]
         if args.get("recursive"):
             top = posixpath.join(_lease(slot).workspace, args["path"])
-            names = [posixpath.normpath(f"{top}/{entry['path']}") for entry in details if entry["type"] == "file"]
+            names = [
+                posixpath.normpath(f"{top}/{entry['path']}")
+                for entry in details
+                if entry["type"] == "file"
+            ]
         archive = (found["content"] or "") if tool == "archive_artifacts" else None
         return {**found, "entries": names, "details": details, "archive_base64": archive}
 
@@ -318,12 +348,15 @@ class SlotToolBackend:
 
 
 def create_tool_backend(mode: object = "default", **options: Any) -> SlotToolBackend | None:  # noqa: ANN401
-    """Return the backend of a mode: None for ``default``, a backend that is not started for ``slots``.
+    """Return the backend of a mode: None for ``default``, a backend that is not started for
+    ``slots``.
 
     Args:
-        mode: ``default`` or ``slots``; or the settings of a training environment, an object with a field
-            ``tool_pool_mode``, see :func:`~hyperruntime.adapters.foreign_config.environment_config`.
-        options: arguments of :meth:`SlotToolBackend.with_profiles`; of such an object only ``runtime``.
+        mode: ``default`` or ``slots``; or the settings of a training environment, an object with a
+            field ``tool_pool_mode``, see
+            :func:`~hyperruntime.adapters.foreign_config.environment_config`.
+        options: arguments of :meth:`SlotToolBackend.with_profiles`; of such an object only
+            ``runtime``.
 
     Raises:
         SpecError: the mode is unknown, or the profiles are malformed.

@@ -4,7 +4,8 @@ An entry point of the group ``hyperruntime.agents`` is the path of such a folder
 
     AGENT = Path(__file__).with_name("agent")
 
-A template that has no ``run_meta_agent.py`` gets ours. Design: docs/decisions/0046-agent-templates.md.
+A template that has no ``run_meta_agent.py`` gets ours. Design:
+docs/decisions/0046-agent-templates.md.
 
 May import ``registry`` and what stands before it in ``tests/unit/test_folders.py``.
 """
@@ -40,7 +41,10 @@ def template_path(name: str) -> Path:
         DriverLoadError: the template is installed but cannot be loaded.
     """
     if not is_template(name):
-        raise AgentError(unknown_name("agent template", name, template_names()) + " (or give the path of a repository)")
+        raise AgentError(
+            unknown_name("agent template", name, template_names())
+            + " (or give the path of a repository)"
+        )
     return registry.load_agent_folder(name)
 
 
@@ -57,7 +61,8 @@ def agent_folder(agent: str) -> Path:
 
 
 def copy_template(name: str, target: Path) -> None:
-    """Copy the files of an agent template to a directory, with our ``run_meta_agent.py`` if it has none.
+    """Copy the files of an agent template to a directory, with our ``run_meta_agent.py`` if it has
+    none.
 
     Args:
         name: of the template.
@@ -69,4 +74,6 @@ def copy_template(name: str, target: Path) -> None:
         OSError: a file cannot be copied.
     """
     for folder in (_SHARED, template_path(name)):
-        shutil.copytree(folder, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(
+            folder, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__")
+        )

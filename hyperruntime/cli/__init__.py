@@ -1,7 +1,7 @@
 """The command line, ``hyperrun``. Only this module turns errors into sentences and exit codes.
 
-The module of a command is imported when the command is called; start-up imports only click, the signals, the
-errors and what corrects ``PATH`` and the like.
+The module of a command is imported when the command is called; start-up imports only click, the
+signals, the errors and what corrects ``PATH`` and the like.
 
 May import ``testing.conformance`` and what stands before it in ``tests/unit/test_folders.py``.
 """
@@ -30,13 +30,14 @@ EXIT_FAILED, EXIT_USAGE = 1, 2
 def main(args: Sequence[str] | None = None) -> int:
     """Run ``hyperrun`` and return its exit code.
 
-    0: done. 1: the work failed. 2: wrong usage. 3: no usable runtime. 128+n: ended by signal n (130 for SIGINT, 143
-    for SIGTERM; 141 if the reader of the output is gone, as in ``hyperrun ... | head -1``). ``hyperrun exec`` returns
-    the exit code of its command.
+    0: done. 1: the work failed. 2: wrong usage. 3: no usable runtime. 128+n: ended by signal n (130
+    for SIGINT, 143 for SIGTERM; 141 if the reader of the output is gone, as in
+    ``hyperrun ... | head -1``). ``hyperrun exec`` returns the exit code of its command.
 
     Args:
-        args: words of the command line; None means those of this process. With None the signal watch stays open until
-            the process ends, so that a late signal still ends it in bounded time.
+        args: words of the command line; None means those of this process. With None the signal
+            watch stays open until the process ends, so that a late signal still ends it in bounded
+            time.
     """
     make_safe(os.environ)
     state = State()
@@ -56,7 +57,9 @@ def main(args: Sequence[str] | None = None) -> int:
 def _run(args: Sequence[str] | None, state: State) -> int:
     try:
         colour = False if without_colour() else None
-        code = _exit_code(app.main(args, prog_name=PROGRAM, standalone_mode=False, obj=state, color=colour))
+        code = _exit_code(
+            app.main(args, prog_name=PROGRAM, standalone_mode=False, obj=state, color=colour)
+        )
         finish_output()
         return code
     except SystemExit as ended:

@@ -1,4 +1,6 @@
-"""The program ``hyperrun``: its global options and the table of its commands, which are imported only when called."""
+"""The program ``hyperrun``: its global options and the table of its commands, which are imported
+only when called.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,30 @@ LEVELS = ("debug", "info", "warning", "error")
 # name: (module below hyperruntime.cli, attribute of the module, short help in `hyperrun --help`)
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "demo": ("loop.demo", "demo", "Watch agents improve, offline and with no API key."),
-    "runtimes": ("machine.engines", "runtimes", "List the container engines and what each can do here."),
-    "doctor": ("machine.doctor", "doctor", "Diagnose this machine and every runtime, with next steps."),
-    "selfcheck": ("machine.selfcheck", "selfcheck", "Check that a runtime keeps every promise of the library."),
+    "runtimes": (
+        "machine.engines",
+        "runtimes",
+        "List the container engines and what each can do here.",
+    ),
+    "doctor": (
+        "machine.doctor",
+        "doctor",
+        "Diagnose this machine and every runtime, with next steps.",
+    ),
+    "selfcheck": (
+        "machine.selfcheck",
+        "selfcheck",
+        "Check that a runtime keeps every promise of the library.",
+    ),
     "image": ("containers.image", "image", "Build, pull, list, load, save and remove images."),
     "exec": ("containers.exec", "exec_command", "Run one command in a fresh container."),
     "shell": ("containers.shell", "shell_command", "Open a shell in a fresh container."),
     "mcp": ("containers.mcp", "mcp", "Serve tools in containers to MCP clients, such as editors."),
-    "serve": ("containers.serve", "serve", "Serve containers over HTTP, for programs that are not Python."),
+    "serve": (
+        "containers.serve",
+        "serve",
+        "Serve containers over HTTP, for programs that are not Python.",
+    ),
     "ps": ("containers.list", "ps", "List this library's containers and their owners."),
     "prune": ("containers.list", "prune", "Remove the containers and files of dead owners."),
     "domains": ("loop.domains", "domains", "List the domains that agents can be evaluated on."),
@@ -30,14 +48,30 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "resume": ("loop.generate", "resume", "Resume an interrupted run, or extend a finished one."),
     "status": ("loop.status", "status", "Show a run's generations and scores."),
     "show": ("loop.show", "show", "Show one generation: scores, change, transcripts."),
-    "evaluate": ("loop.one_generation", "evaluate", "Evaluate one generation, for example on the test split."),
+    "evaluate": (
+        "loop.one_generation",
+        "evaluate",
+        "Evaluate one generation, for example on the test split.",
+    ),
     "export": ("loop.one_generation", "export", "Write a generation as a runnable git repository."),
-    "rollout": ("rollout.commands", "rollout", "Run and score agents in slots, and write training data."),
+    "rollout": (
+        "rollout.commands",
+        "rollout",
+        "Run and score agents in slots, and write training data.",
+    ),
     "cluster": ("cluster.commands", "cluster", "Use many nodes of a batch system."),
     "report": ("loop.report", "report", "Write an HTML report about a run, or about two."),
     "watch": ("loop.watch", "watch", "Serve the report of a run live, while it runs."),
-    "completion": ("machine.completion", "completion", "Complete commands with Tab in bash, zsh or fish."),
-    "bug-report": ("machine.bug_report", "bug_report", "Write an archive for a bug report, without keys."),
+    "completion": (
+        "machine.completion",
+        "completion",
+        "Complete commands with Tab in bash, zsh or fish.",
+    ),
+    "bug-report": (
+        "machine.bug_report",
+        "bug_report",
+        "Write an archive for a bug report, without keys.",
+    ),
 }
 
 
@@ -52,7 +86,11 @@ def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> N
     table=COMMANDS,
     invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=example("hyperrun demo", "hyperrun exec -- python3 -c 'print(6 * 7)'", "hyperrun --runtime podman doctor"),
+    epilog=example(
+        "hyperrun demo",
+        "hyperrun exec -- python3 -c 'print(6 * 7)'",
+        "hyperrun --runtime podman doctor",
+    ),
 )
 @click.option(
     "--runtime",
@@ -60,7 +98,11 @@ def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> N
     help="Container runtime, such as podman, or auto; default: $HYPERRUNTIME_RUNTIME, else auto.",
 )
 @click.option(
-    "--log-level", type=click.Choice(LEVELS), default="warning", show_default=True, help="Lowest level to log."
+    "--log-level",
+    type=click.Choice(LEVELS),
+    default="warning",
+    show_default=True,
+    help="Lowest level to log.",
 )
 @click.option("--log-json", is_flag=True, help="Log JSON lines.")
 @click.option(
@@ -72,10 +114,23 @@ def _set_debug(ctx: click.Context, parameter: click.Parameter, value: bool) -> N
     help="Print the traceback of an error.",
 )
 @click.option("--version", "version", is_flag=True, help="Print the version.")
-@click.option("--json", "as_json", is_flag=True, help="With --version: print all versions that matter, as JSON.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="With --version: print all versions that matter, as JSON.",
+)
 @click.pass_context
-def app(ctx: click.Context, runtime: str | None, log_level: str, log_json: bool, version: bool, as_json: bool) -> None:
-    """Run self-improving agents and untrusted commands in containers, on any container engine of this machine.
+def app(
+    ctx: click.Context,
+    runtime: str | None,
+    log_level: str,
+    log_json: bool,
+    version: bool,
+    as_json: bool,
+) -> None:
+    """Run self-improving agents and untrusted commands in containers, on any container engine of
+    this machine.
 
     With --runtime and no command: run `generate` if the current directory contains a hyperrun.toml.
     """
@@ -85,7 +140,9 @@ def app(ctx: click.Context, runtime: str | None, log_level: str, log_json: bool,
         _print_version(as_json)
         ctx.exit()
     if as_json:
-        raise click.UsageError("--json before a command requires --version; write it after the command", ctx)
+        raise click.UsageError(
+            "--json before a command requires --version; write it after the command", ctx
+        )
     if ctx.invoked_subcommand is not None:
         return
     if runtime is not None and Path(AGENT_FILE).is_file():

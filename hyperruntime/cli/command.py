@@ -38,8 +38,8 @@ class State:
         has_live_page: whether ``--watch`` was given.
         ended_at: monotonic time of the first ending signal; 0 before.
         runtimes: the runtimes that commands opened.
-        watch: records ending signals; None outside of :func:`hyperruntime.cli.main`, in other threads than the main
-            one, or if it could not start.
+        watch: records ending signals; None outside of :func:`hyperruntime.cli.main`, in other
+            threads than the main one, or if it could not start.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,8 @@ class State:
         self.runtimes: list[Runtime] = []
 
     def check_interrupted(self) -> None:
-        """Raise the interrupt again: Python discards an exception of a signal handler in a finalizer or a callback.
+        """Raise the interrupt again: Python discards an exception of a signal handler in a
+        finalizer or a callback.
 
         Raises:
             KeyboardInterrupt: an ending signal has come.
@@ -101,7 +102,9 @@ class Command(click.Command):
         return super().invoke(ctx)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the command line; a short option of the engines is an error that names the long one of this command."""
+        """Parse the command line; a short option of the engines is an error that names the long one
+        of this command.
+        """
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
@@ -113,7 +116,8 @@ class Command(click.Command):
 
 
 def whole_name(name: str, known: Collection[str], preferred: Collection[str] = ()) -> str:
-    """Return the option that a prefix stands for, as argparse reads it; unknown names are returned unchanged.
+    """Return the option that a prefix stands for, as argparse reads it; unknown names are returned
+    unchanged.
 
     Args:
         name: an option or a prefix of one, with dashes.
@@ -132,10 +136,13 @@ def whole_name(name: str, known: Collection[str], preferred: Collection[str] = (
     return best[0]
 
 
-def spread(args: Sequence[str], several: Collection[str], whole: Callable[[str], str] = str) -> list[str]:
+def spread(
+    args: Sequence[str], several: Collection[str], whole: Callable[[str], str] = str
+) -> list[str]:
     """Return a command line with dashes in option names and at most one value after each option.
 
-    ``--eval_samples 5 -1`` becomes ``--eval-samples 5 --eval-samples -1``. Words after ``--`` do not change.
+    ``--eval_samples 5 -1`` becomes ``--eval-samples 5 --eval-samples -1``. Words after ``--`` do
+    not change.
 
     Args:
         args: the command line, as the shell passes it.
@@ -143,7 +150,8 @@ def spread(args: Sequence[str], several: Collection[str], whole: Callable[[str],
         whole: returns the option for a name with dashes, which may be a prefix.
     """
     spread_args: list[str] = []
-    option, waiting = "", False  # the current option with several values, and whether it has no value yet
+    # the current option with several values, and whether it has no value yet
+    option, waiting = "", False
     for position, arg in enumerate(args):
         if arg == "--":
             return [*spread_args, *args[position:]]
@@ -165,7 +173,9 @@ def spread(args: Sequence[str], several: Collection[str], whole: Callable[[str],
 
 
 class SpreadingCommand(Command):
-    """A command whose options may be shortened or have underscores, and have several values if they are repeatable."""
+    """A command whose options may be shortened or have underscores, and have several values if they
+    are repeatable.
+    """
 
     def __init__(self, *args: Any, preferred: Collection[str] = (), **more: Any) -> None:  # noqa: ANN401
         """Make the command.
@@ -195,7 +205,9 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command and its arguments; an unknown name is an error that suggests a close match."""
+        """Return the command and its arguments; an unknown name is an error that suggests a close
+        match.
+        """
         if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
             raise click.UsageError(unknown_name("command", args[0], self.list_commands(ctx)), ctx)
         return super().resolve_command(ctx, args)
@@ -209,8 +221,8 @@ class LazyGroup(Group):
 
         Args:
             args: as for click's groups.
-            table: ``name: (module below hyperruntime.cli, attribute of the module, short help)``, in the order in which
-                a newcomer needs the commands.
+            table: ``name: (module below hyperruntime.cli, attribute of the module, short help)``,
+                in the order in which a newcomer needs the commands.
             more: as for click's groups.
         """
         super().__init__(*args, **more)
@@ -229,13 +241,15 @@ class LazyGroup(Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return what may follow when the user presses Tab: commands, from the table, and options."""
+        """Return what may follow when the user presses Tab: commands, from the table, and
+        options.
+        """
         from click.shell_completion import CompletionItem
 
         named = [CompletionItem(name, help=text) for name, (_, _, text) in self.table.items()]
-        return [item for item in named if item.value.startswith(incomplete)] + click.Command.shell_complete(
-            self, ctx, incomplete
-        )
+        return [
+            item for item in named if item.value.startswith(incomplete)
+        ] + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the table of commands."""
@@ -245,4 +259,6 @@ class LazyGroup(Group):
 
 def example(*lines: str) -> str:
     r"""Return an epilog with example command lines; ``\b`` keeps click from wrapping them."""
-    return "\n".join(("\b", "Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)))
+    return "\n".join(
+        ("\b", "Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines))
+    )

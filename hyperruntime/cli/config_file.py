@@ -1,4 +1,6 @@
-"""Read the options of a run from a file: an agent's ``hyperrun.toml``, or the file of ``--config``."""
+"""Read the options of a run from a file: an agent's ``hyperrun.toml``, or the file of
+``--config``.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,28 @@ _OF_HOST = {"output_dir_parent"}  # harmless when a run is resumed, where it is 
 _NOT_IN_A_FILE = ("config", "help", "json", "resume_from")
 
 
-def generate_table(path: Path, command: click.Command, name: str = "generate", *, own: bool = False) -> dict[str, Any]:
+def generate_table(
+    path: Path, command: click.Command, name: str = "generate", *, own: bool = False
+) -> dict[str, Any]:
     """Return the options in a table of a TOML file, by parameter name.
 
     Args:
         path: the TOML file.
         command: the command whose options are allowed.
         name: the table.
-        own: whether it is an agent's own file, which anybody may have made, and which must be a regular file.
+        own: whether it is an agent's own file, which anybody may have made, and which must be a
+            regular file.
 
     Raises:
-        AgentError: the file cannot be read as TOML, or the table is invalid or has an option unknown to the command.
+        AgentError: the file cannot be read as TOML, or the table is invalid or has an option
+            unknown to the command.
         SpecError: ``limits`` is invalid.
     """
-    known = {opt.removeprefix("--").replace("-", "_"): param for param in command.params for opt in param.opts}
+    known = {
+        opt.removeprefix("--").replace("-", "_"): param
+        for param in command.params
+        for opt in param.opts
+    }
     names = {name: param for name, param in known.items() if name not in _NOT_IN_A_FILE}
     table: dict[str, Any] = {}
     for key, value in _table(path, name, own=own).items():
@@ -50,7 +60,8 @@ def generate_table(path: Path, command: click.Command, name: str = "generate", *
 
 
 def config_table(path: Path, command: click.Command) -> dict[str, Any]:
-    """Return the ``[generate]`` options of a configuration file; with a ``[gateway]``, it is also the gateway's file.
+    """Return the ``[generate]`` options of a configuration file; with a ``[gateway]``, it is also
+    the gateway's file.
 
     Args:
         path: the TOML file.
@@ -71,7 +82,8 @@ def config_table(path: Path, command: click.Command) -> dict[str, Any]:
 def agent_table(path: Path, command: click.Command, runtime: str) -> dict[str, Any]:
     """Return the ``[generate]`` options of an agent's own file, which anybody may have written.
 
-    What names keys, addresses, networks, devices, code or paths of the host is asked for once on a terminal.
+    What names keys, addresses, networks, devices, code or paths of the host is asked for once on a
+    terminal.
 
     Args:
         path: the TOML file.
@@ -94,16 +106,28 @@ def agent_table(path: Path, command: click.Command, runtime: str) -> dict[str, A
         field, now = known.get(name), value
         if field is not None and callable(field.option.harmless):
             now = params[name].type_cast_value(click.Context(command), value)
-        if field is None or (now != field.default and (name in _OF_HOST or not field.option.is_harmless(now))):
+        if field is None or (
+            now != field.default and (name in _OF_HOST or not field.option.is_harmless(now))
+        ):
             asked.append(shown(f"--{name.replace('_', '-')}", value))
     if asked:
         said = f"{str(path.absolute())!r} is a file of the agent and asks for {', '.join(asked)}"
         is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
         if not (is_terminal and click.confirm(f"{said}; use them?", default=False, err=True)):
             command_line = shlex.join(
-                ["hyperrun", "--runtime", runtime, *"generate --agent . --config".split(), path.name]
+                [
+                    "hyperrun",
+                    "--runtime",
+                    runtime,
+                    *"generate --agent . --config".split(),
+                    path.name,
+                ]
             )
-            also = ", which also uses the keys and addresses in its table [gateway]" if _has_gateway(path) else ""
+            also = (
+                ", which also uses the keys and addresses in its table [gateway]"
+                if _has_gateway(path)
+                else ""
+            )
             raise WrongUsageError(f"{said}; give them yourself: `{command_line}`{also}")
     return table
 
@@ -112,22 +136,27 @@ def agent_domains(agent: Path) -> tuple[str, ...]:
     """Return the domains that an agent's ``hyperrun.toml`` names; empty without that file.
 
     Raises:
-        AgentError: the file cannot be read as TOML, ``[agent]`` is not a table, or a domain has an argument, which may
-            be a path of the host.
+        AgentError: the file cannot be read as TOML, ``[agent]`` is not a table, or a domain has an
+            argument, which may be a path of the host.
     """
     path = agent / AGENT_FILE
     found = _table(path, "agent", own=True).get("domains", ())
-    names = tuple(str(name) for name in found) if isinstance(found, (list, tuple)) else (str(found),)
+    names = (
+        tuple(str(name) for name in found) if isinstance(found, (list, tuple)) else (str(found),)
+    )
     if named := next((name for name in names if ":" in name), None):
         raise AgentError(
-            f"{path}: agent.domains has {named!r}, whose argument may name a file of this machine; give it yourself "
-            "with --domains"
+            f"{path}: agent.domains has {named!r}, whose argument may name a file of this "
+            "machine; give it yourself with --domains"
         )
     return names
 
 
-def config_option(read: Callable[[Path, click.Command], Mapping[str, Any]], text: str) -> Callable[[Any], Any]:
-    """Return the option ``--config``, which makes the options of a file the defaults of the command line.
+def config_option(
+    read: Callable[[Path, click.Command], Mapping[str, Any]], text: str
+) -> Callable[[Any], Any]:
+    """Return the option ``--config``, which makes the options of a file the defaults of the command
+    line.
 
     Args:
         read: returns the options in a file.
@@ -140,12 +169,20 @@ def config_option(read: Callable[[Path, click.Command], Mapping[str, Any]], text
 
     kind = click.Path(exists=True, dir_okay=False, path_type=Path)
     return click.option(
-        "--config", metavar="FILE", type=kind, is_eager=True, expose_value=False, callback=use, help=text
+        "--config",
+        metavar="FILE",
+        type=kind,
+        is_eager=True,
+        expose_value=False,
+        callback=use,
+        help=text,
     )
 
 
 def use_limits(ctx: click.Context, param: click.Parameter, value: Mapping[str, Any] | None) -> None:
-    """Make the limits of ``--limits`` the defaults of the single options; the callback of ``--limits``."""
+    """Make the limits of ``--limits`` the defaults of the single options; the callback of
+    ``--limits``.
+    """
     if value and not ctx.resilient_parsing:
         _said(ctx).update(value)
         ctx.default_map = {**(ctx.default_map or {}), **_said(ctx)}
@@ -161,15 +198,22 @@ def _for_click(param: click.Parameter, value: Any, where: str) -> Any:  # noqa: 
     """Return a value in click's form: for a repeatable option, a list with one item for each use.
 
     Raises:
-        AgentError: the option takes one value, and this is a list or a table, or it is true or false.
+        AgentError: the option takes one value, and this is a list or a table, or it is true or
+            false.
     """
     if not isinstance(param, click.Option) or not param.multiple:
         if isinstance(value, (list, dict)) and not isinstance(param.type, Parsed):
             raise AgentError(f"{where} = {value!r}: give one value")
         if isinstance(value, bool) and not isinstance(param.type, click.types.BoolParamType):
-            raise AgentError(f"{where} = {str(value).lower()}: give a value in place of true or false")
+            raise AgentError(
+                f"{where} = {str(value).lower()}: give a value in place of true or false"
+            )
         # click makes an integer of any number, 1 of 1.9
-        return str(value) if isinstance(value, float) and isinstance(param.type, click.types.IntParamType) else value
+        return (
+            str(value)
+            if isinstance(value, float) and isinstance(param.type, click.types.IntParamType)
+            else value
+        )
     if isinstance(value, dict):
         return [f"{name}={text}" for name, text in value.items()]
     return [value] if param.type in (NAMES, COUNTS) or not isinstance(value, list) else value
@@ -180,7 +224,9 @@ def _read(path: Path, *, own: bool = False) -> dict[str, Any]:
     try:
         return parse_toml((_own_file(path) or b"").decode() if own else path.read_text())
     except (OSError, ValueError) as error:
-        raise AgentError(f"{path} cannot be read as TOML: {error}; correct the file, or give another one") from error
+        raise AgentError(
+            f"{path} cannot be read as TOML: {error}; correct the file, or give another one"
+        ) from error
 
 
 def _has_gateway(path: Path) -> bool:
@@ -196,5 +242,8 @@ def _own_file(path: Path) -> bytes | None:
 def _table(path: Path, name: str, *, own: bool = False) -> Mapping[str, Any]:
     table = _read(path, own=own).get(name, {})
     if not isinstance(table, dict):
-        raise AgentError(f"{path}: {name} = {table!r} must be a table; write [{name}] on a line, and its keys below")
+        raise AgentError(
+            f"{path}: {name} = {table!r} must be a table; write [{name}] on a line, and its "
+            "keys below"
+        )
     return table

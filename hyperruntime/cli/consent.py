@@ -1,4 +1,6 @@
-"""Ask whether a run that was made elsewhere may use what it asks for: ``--trust``, or a question on a terminal."""
+"""Ask whether a run that was made elsewhere may use what it asks for: ``--trust``, or a question on
+a terminal.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,15 @@ from hyperruntime.storage.own_mark import ReceivedRunError
 _Result = TypeVar("_Result")
 
 trust_option = click.option(
-    "--trust", is_flag=True, help="Accept what a run that was made elsewhere asks of this machine, without a question."
+    "--trust",
+    is_flag=True,
+    help="Accept what a run that was made elsewhere asks of this machine, without a question.",
 )
 
 
 def with_consent(call: Callable[[bool], _Result], *, trust: bool) -> _Result:
-    """Return the result of a call; if it refuses a run that was made elsewhere, ask once on a terminal, and repeat it.
+    """Return the result of a call; if it refuses a run that was made elsewhere, ask once on a
+    terminal, and repeat it.
 
     Args:
         call: gets whether the user accepts what the run asks for.

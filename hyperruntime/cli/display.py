@@ -17,11 +17,12 @@ _REFRESHES_PER_S = 5
 
 
 class DisplayConsole(Console):
-    """A console on which one thread at a time moves the cursor and writes, and which breaks no line.
+    """A console on which one thread at a time moves the cursor and writes, and which breaks no
+    line.
 
-    rich computes how far to move the cursor and writes later, without a lock. A thread that writes in between moves the
-    display: lines are overwritten, and old rows stay. A long line is left to the terminal, so that an address or a path
-    can be copied in one piece.
+    rich computes how far to move the cursor and writes later, without a lock. A thread that writes
+    in between moves the display: lines are overwritten, and old rows stay. A long line is left to
+    the terminal, so that an address or a path can be copied in one piece.
     """
 
     def __init__(self, *, stderr: bool = True) -> None:
@@ -40,7 +41,10 @@ class DisplayConsole(Console):
         return self
 
     def __exit__(
-        self, exc_type: type[BaseException] | None, exc_value: BaseException | None, traceback: TracebackType | None
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Write what was collected."""
         try:
@@ -54,8 +58,8 @@ def displayed(live: Live, console: DisplayConsole) -> Iterator[None]:
     """Show a display inside the block, and draw it again several times per second.
 
     Args:
-        live: the display, made with ``console`` and without a refresh of its own: that one would wait for the console
-            while it holds a lock that the console's writer needs.
+        live: the display, made with ``console`` and without a refresh of its own: that one would
+            wait for the console while it holds a lock that the console's writer needs.
         console: where it is drawn.
     """
     ended = threading.Event()

@@ -1,4 +1,6 @@
-"""Click options that are derived from the fields of option classes, and the options of a command line."""
+"""Click options that are derived from the fields of option classes, and the options of a command
+line.
+"""
 
 from __future__ import annotations
 
@@ -50,17 +52,24 @@ def all_options(kind: type, before: Mapping[str, tuple[Decorator, ...]]) -> Deco
 
     Args:
         kind: the attrs class.
-        before: further options of the command, by the name of the option that follows them in the help.
+        before: further options of the command, by the name of the option that follows them in the
+            help.
     """
     return add_options(
-        one for field in option_fields(kind) for one in (*before.get(field.name, ()), click_option(field))
+        one
+        for field in option_fields(kind)
+        for one in (*before.get(field.name, ()), click_option(field))
     )
 
 
 def changeable_options(kind: type) -> Decorator:
-    """Return a decorator that adds the options that a resumed run may change; those with an own help come first."""
+    """Return a decorator that adds the options that a resumed run may change; those with an own
+    help come first.
+    """
     found = sorted(changeable(kind).values(), key=lambda field: not field.option.resume_help)
-    return add_options(click_option(attrs.evolve(field, default=None), field.option.resume_help) for field in found)
+    return add_options(
+        click_option(attrs.evolve(field, default=None), field.option.resume_help) for field in found
+    )
 
 
 def changeable(kind: type) -> dict[str, OptionField]:
@@ -100,7 +109,9 @@ def _type_of(field: OptionField) -> Any:  # noqa: ANN401 - as click takes it
     if field.path[-1].endswith("_bytes"):
         return params.SIZE
     if isinstance(check, AtLeast):
-        return (click.IntRange if check.whole else click.FloatRange)(min=check.least, min_open=check.above)
+        return (click.IntRange if check.whole else click.FloatRange)(
+            min=check.least, min_open=check.above
+        )
     return _KINDS.get(field.option.kind)
 
 
@@ -115,7 +126,9 @@ def field_values(kind: type, values: Mapping[str, Any]) -> dict[tuple[str, ...],
 
 
 def field_value(field: OptionField, value: Any) -> Any:  # noqa: ANN401 - of any option
-    """Return the value of a field, from the value on the command line; a list that is not given has its default."""
+    """Return the value of a field, from the value on the command line; a list that is not given has
+    its default.
+    """
     if field.option.kind in ("names", "counts"):
         return tuple(item for group in value for item in group) or field.default
     return value
@@ -129,11 +142,17 @@ def given(ctx: click.Context, names: Iterable[str], *, in_file: bool = False) ->
         names: the options to look at.
         in_file: whether options of a file count.
     """
-    sources = (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP) if in_file else (ParameterSource.COMMANDLINE,)
+    sources = (
+        (ParameterSource.COMMANDLINE, ParameterSource.DEFAULT_MAP)
+        if in_file
+        else (ParameterSource.COMMANDLINE,)
+    )
     return {name for name in names if ctx.get_parameter_source(name) in sources}
 
 
-def given_changes(ctx: click.Context, kind: type, names: Iterable[str], ending: str) -> dict[tuple[str, ...], Any]:
+def given_changes(
+    ctx: click.Context, kind: type, names: Iterable[str], ending: str
+) -> dict[tuple[str, ...], Any]:
     """Return the given values that a resumed run may change, by path.
 
     Args:

@@ -1,4 +1,6 @@
-"""``--watch`` of commands that make a run: ``hyperrun watch`` in a process of its own, beside the run."""
+"""``--watch`` of commands that make a run: ``hyperrun watch`` in a process of its own, beside the
+run.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ watch_option = click.option(
 
 @contextmanager
 def live_page(state: State) -> Iterator[Callable[[Path], None]]:
-    """Yield a function that starts the page of a run if ``--watch`` was given; the page ends after the block."""
+    """Yield a function that starts the page of a run if ``--watch`` was given; the page ends after
+    the block.
+    """
     started: list[_PageProcess] = []
 
     def start(run_dir: Path) -> None:
@@ -40,7 +44,10 @@ def live_page(state: State) -> Iterator[Callable[[Path], None]]:
         try:
             started.append(_PageProcess(run_dir))
         except (OSError, RuntimeError) as error:
-            note(f"the live page cannot be started: {error}; the run goes on, see it with `hyperrun watch`")
+            note(
+                f"the live page cannot be started: {error}; the run goes on, see it with "
+                "`hyperrun watch`"
+            )
 
     try:
         yield start
@@ -50,9 +57,11 @@ def live_page(state: State) -> Iterator[Callable[[Path], None]]:
 
 
 class _PageProcess:
-    """``hyperrun watch`` as a child, which ends when this process ends, in any way: its standard input ends then.
+    """``hyperrun watch`` as a child, which ends when this process ends, in any way: its standard
+    input ends then.
 
-    All that it prints comes through this process, because it must stand above the display of the run.
+    All that it prints comes through this process, because it must stand above the display of the
+    run.
     """
 
     def __init__(self, run_dir: Path) -> None:
@@ -75,7 +84,9 @@ class _PageProcess:
                 note(f"watch it at {said}" if said.startswith("http://") else said)
 
     def close(self) -> None:
-        """Close the child's standard input, so that it sends the last events and ends; kill it after 5 s."""
+        """Close the child's standard input, so that it sends the last events and ends; kill it
+        after 5 s.
+        """
         assert self._process.stdin is not None, "a pipe"
         with suppress(OSError):
             self._process.stdin.close()

@@ -1,4 +1,6 @@
-"""Configure structlog: readable lines or JSON lines on standard error. No other module imports it."""
+"""Configure structlog: readable lines or JSON lines on standard error. No other module imports
+it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ if TYPE_CHECKING:
 
 
 def configure_logging(level: str, *, as_json: bool) -> None:
-    """Send log lines of ``level`` and above to standard error; those of other packages only with ``debug``.
+    """Send log lines of ``level`` and above to standard error; those of other packages only with
+    ``debug``.
 
     Args:
         level: ``debug``, ``info``, ``warning`` or ``error``.
@@ -24,7 +27,8 @@ def configure_logging(level: str, *, as_json: bool) -> None:
     configure_on_import(number, lambda: _configure(number, as_json=as_json))
     root = logging.getLogger()
     if level != "debug" and not root.handlers:
-        root.addHandler(logging.NullHandler())  # else other packages, such as asyncio, print tracebacks by themselves
+        # else other packages, such as asyncio, print tracebacks by themselves
+        root.addHandler(logging.NullHandler())
 
 
 def _configure(level: int, *, as_json: bool) -> None:
@@ -38,8 +42,8 @@ def _configure(level: int, *, as_json: bool) -> None:
             *_renderers(as_json),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        # Looked up for each line: a test or a progress display may replace sys.stderr. A line is one write,
-        # so that a display cannot join it with a message of another thread.
+        # Looked up for each line: a test or a progress display may replace sys.stderr. A line is
+        # one write, so that a display cannot join it with a message of another thread.
         logger_factory=lambda *args: structlog.WriteLogger(sys.stderr),
         cache_logger_on_first_use=False,
     )
@@ -49,6 +53,9 @@ def _renderers(as_json: bool) -> tuple[Processor, ...]:
     import structlog
 
     if as_json:
-        return (structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str))
+        return (
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(default=str),
+        )
     coloured = sys.stderr.isatty() and not without_colour()
     return (structlog.dev.ConsoleRenderer(colors=coloured, pad_event_to=0),)

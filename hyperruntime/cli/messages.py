@@ -22,16 +22,23 @@ class WrongUsageError(HyperRuntimeError):
 def note(text: str) -> None:
     """Print one line for the user on standard error, above a display that is there.
 
-    ``click.echo(err=True)`` would write past the display: it bypasses a stream that has no encoding of its own.
+    ``click.echo(err=True)`` would write past the display: it bypasses a stream that has no encoding
+    of its own.
     """
     click.echo(text, file=sys.stderr)
 
 
 def own_program() -> str:
-    """Return how the user can call ``hyperrun`` again: its name, or its path if it is not on PATH, as under pipx."""
+    """Return how the user can call ``hyperrun`` again: its name, or its path if it is not on PATH,
+    as under pipx.
+    """
     folder, called = os.path.split(sys.argv[0])
     beside = os.path.join(folder, "hyperrun")
-    if shutil.which("hyperrun") or called not in ("hyperrun", "hyperruntime") or not os.path.isfile(beside):
+    if (
+        shutil.which("hyperrun")
+        or called not in ("hyperrun", "hyperruntime")
+        or not os.path.isfile(beside)
+    ):
         return "hyperrun"
     return shlex.quote(beside)
 

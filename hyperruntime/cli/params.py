@@ -1,4 +1,6 @@
-"""Parameter types of click options: sizes, durations, mounts, pairs. An invalid value is an error of one sentence."""
+"""Parameter types of click options: sizes, durations, mounts, pairs. An invalid value is an error
+of one sentence.
+"""
 
 # ruff: noqa: ANN401 - a value is of any type, from the command line or a TOML file
 
@@ -46,7 +48,10 @@ class Parsed(_ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the converted value."""
-        return self._parse(value, self.name if param is None else (param.opts[-1] if param.opts else str(param.name)))
+        return self._parse(
+            value,
+            self.name if param is None else (param.opts[-1] if param.opts else str(param.name)),
+        )
 
 
 def _size(value: Any, option: str) -> int:
@@ -63,7 +68,9 @@ def _count(value: Any, option: str) -> int | None:
 
 
 def _duration(value: Any, option: str) -> float:
-    seconds = float(value) if isinstance(value, (int, float)) else parse_duration(str(value), option)
+    seconds = (
+        float(value) if isinstance(value, (int, float)) else parse_duration(str(value), option)
+    )
     if not 0 < seconds < float("inf"):
         raise SpecError(option, value, "a duration above zero")
     return seconds
@@ -76,7 +83,13 @@ def _names(value: Any, option: str) -> tuple[str, ...]:
 
 
 def _counts(value: Any, option: str) -> tuple[int, ...]:
-    items = value.split(",") if isinstance(value, str) else value if isinstance(value, (list, tuple)) else [value]
+    items = (
+        value.split(",")
+        if isinstance(value, str)
+        else value
+        if isinstance(value, (list, tuple))
+        else [value]
+    )
     try:
         return tuple(int(str(item)) for item in items)
     except ValueError:
@@ -94,7 +107,9 @@ def _limits(value: Any, option: str) -> dict[str, str]:
         if name not in _LIMITS:
             raise SpecError(option, value, unknown_name("limit", name, _LIMITS))
         if not text:
-            raise SpecError(option, value, f"give {name} a value, such as memory=2g,cpus=1.5,pids=512")
+            raise SpecError(
+                option, value, f"give {name} a value, such as memory=2g,cpus=1.5,pids=512"
+            )
     return pairs
 
 
@@ -110,7 +125,9 @@ def _gpus(value: Any, option: str) -> str | tuple[str, ...] | None:
 
 
 def _env_text(value: Any, option: str) -> tuple[str, str | None]:
-    """Return the name, and the value or None: then it is read when a run starts, and stored in no file."""
+    """Return the name, and the value or None: then it is read when a run starts, and stored in no
+    file.
+    """
     name, equals, text = str(value).partition("=")
     if not name or (not equals and name not in os.environ):
         raise SpecError(option, value, "NAME=VALUE, or the NAME of a variable that is set here")
@@ -166,7 +183,9 @@ def _generation(value: Any, option: str) -> str | int:
 
 
 def _run_directory(value: Any, option: str) -> str:
-    """Return the path of a run directory of the generate loop, made by hyperruntime or by HyperAgents."""
+    """Return the path of a run directory of the generate loop, made by hyperruntime or by
+    HyperAgents.
+    """
     path = Path(os.path.expanduser(str(value)))
     if other := _other_run(path):
         raise WrongUsageError(f"{value!r} is not a run of the generate loop, but {other}")
@@ -174,21 +193,30 @@ def _run_directory(value: Any, option: str) -> str:
         return str(path)
     if path.is_dir():
         raise WrongUsageError(
-            f"{value!r} is not a run directory: {_RUN_FILE} is missing; give a generate_<run-id> directory"
+            f"{value!r} is not a run directory: {_RUN_FILE} is missing; give a "
+            "generate_<run-id> directory"
         )
     raise WrongUsageError(f"unknown run directory {str(value)!r}; {_run_hint(path)}")
 
 
 def _run_hint(path: Path) -> str:
-    """Return which runs there are beside a path and in the default directory of runs: similar ones, or the newest."""
+    """Return which runs there are beside a path and in the default directory of runs: similar ones,
+    or the newest.
+    """
     places = dict.fromkeys((path.parent, Path(_RUNS)))
-    runs = {str(run.parent): run.parent.name for place in places for run in place.glob(f"*/{_RUN_FILE}")}
+    runs = {
+        str(run.parent): run.parent.name for place in places for run in place.glob(f"*/{_RUN_FILE}")
+    }
     ids = {shown: name.partition("_")[2] for shown, name in runs.items()}
     close = set(difflib.get_close_matches(path.name, {*runs.values(), *ids.values()} - {""}, n=1))
     if similar := [shown for shown in runs if {runs[shown], ids[shown]} & close]:
         return f"did you mean {' or '.join(map(repr, similar[:_RUNS_SHOWN]))}?"
     newest = sorted(runs, key=lambda shown: Path(shown, _RUN_FILE).stat().st_mtime, reverse=True)
-    return f"known here and in {_RUNS}: {', '.join(newest[:_RUNS_SHOWN])}" if newest else f"none is here or in {_RUNS}"
+    return (
+        f"known here and in {_RUNS}: {', '.join(newest[:_RUNS_SHOWN])}"
+        if newest
+        else f"none is here or in {_RUNS}"
+    )
 
 
 def _any_run_directory(value: Any, option: str) -> str:
@@ -204,17 +232,29 @@ def is_rollout(path: Path) -> bool:
 
 
 def _other_run(path: Path) -> str:
-    """Return what a directory is that another command made, and what reads it; "" for all others."""
+    """Return what a directory is that another command made, and what reads it; "" for all
+    others.
+    """
     if is_rollout(path):
         shown = shlex.quote(str(path))
-        return f"a rollout run: `hyperrun status {shown}` shows it, `hyperrun rollout export {shown}` writes its data"
+        return (
+            f"a rollout run: `hyperrun status {shown}` shows it, `hyperrun rollout export "
+            f"{shown}` writes its data"
+        )
     if (path / _RUN_FILE).is_file() or not path.is_dir():
         return ""
     made = {
         "results.jsonl": "a batch of `hyperrun rollout batch`",
         "metrics.jsonl": "a training of `hyperrun rollout train`",
     }
-    return next((f"{what}: its results are in {name}" for name, what in made.items() if (path / name).is_file()), "")
+    return next(
+        (
+            f"{what}: its results are in {name}"
+            for name, what in made.items()
+            if (path / name).is_file()
+        ),
+        "",
+    )
 
 
 def _copy_pair(value: Any, option: str, allowed: str = "SOURCE:TARGET") -> tuple[str, str]:
@@ -237,16 +277,24 @@ def existing_path(path: str, field: str) -> str:
     """
     absolute = os.path.abspath(os.path.expanduser(path))
     if not os.path.lexists(absolute):
-        raise WrongUsageError(f"{field}: {path!r} does not exist on this machine; give an existing path")
+        raise WrongUsageError(
+            f"{field}: {path!r} does not exist on this machine; give an existing path"
+        )
     return absolute
 
 
 GPUS, COUNT, LIMITS = Parsed("gpus", _gpus), Parsed("count", _count), Parsed("limits", _limits)
 SIZE, DURATION = Parsed("size", _size), Parsed("duration", _duration)
 NAMES, COUNTS = Parsed("names", _names), Parsed("counts", _counts)
-RUN_DIRECTORY, ANY_RUN_DIRECTORY = Parsed("run_dir", _run_directory), Parsed("run_dir", _any_run_directory)
+RUN_DIRECTORY, ANY_RUN_DIRECTORY = (
+    Parsed("run_dir", _run_directory),
+    Parsed("run_dir", _any_run_directory),
+)
 GENERATION = Parsed("generation", _generation)
 IMAGE, JSON_OBJECT = Parsed("ref", _image), Parsed("json", _json_object)
 ENV_PAIR, OPTION_PAIR = Parsed("name=value", _env_pair), Parsed("name=value", _option_pair)
 ENV_TEXT = Parsed("name[=value]", _env_text)
-MOUNT_PAIR, COPY_PAIR = Parsed("source:target[:rw]", _mount_pair), Parsed("source:target", _copy_pair)
+MOUNT_PAIR, COPY_PAIR = (
+    Parsed("source:target[:rw]", _mount_pair),
+    Parsed("source:target", _copy_pair),
+)

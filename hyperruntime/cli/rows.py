@@ -1,7 +1,8 @@
 """Choose rows of a table: ``--where``, ``--sort`` and ``--tail``.
 
-A condition is ``COLUMN OPERATOR VALUE`` with one of ``= != < <= > >= ~``; ``~`` means: contains, in any case. The
-columns are those of the table. Several conditions must all hold. An empty cell equals an empty value and nothing else.
+A condition is ``COLUMN OPERATOR VALUE`` with one of ``= != < <= > >= ~``; ``~`` means: contains, in
+any case. The columns are those of the table. Several conditions must all hold. An empty cell equals
+an empty value and nothing else.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from hyperruntime.cli.tables import print_table
 from hyperruntime.errors import SpecError, unknown_name
 from hyperruntime.units import parse_duration
 
-_FORM = "COLUMN OPERATOR VALUE with = != < <= > >= or ~ (contains), such as 'score >= 0.5' or 'failure = agent'"
+_FORM = (
+    "COLUMN OPERATOR VALUE with = != < <= > >= or ~ (contains), such as 'score >= 0.5' or "
+    "'failure = agent'"
+)
 _CONDITION = re.compile(r"\s*([^=!<>~]+?)\s*(!=|<=|>=|=|<|>|~)\s*(.*?)\s*", re.DOTALL)
 _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge, "=": operator.eq, "!=": operator.ne,
@@ -34,7 +38,8 @@ class Column:
     Attributes:
         name: the heading.
         texts: what the table shows in each row.
-        values: numbers that are compared and sorted, None for an empty cell; None if the column has texts.
+        values: numbers that are compared and sorted, None for an empty cell; None if the column has
+            texts.
         words: texts that are compared and sorted instead of those that are shown.
         parse: returns the value of a text that a user compares with.
         is_right: whether it is aligned to the right; None: if it has numbers.
@@ -54,7 +59,9 @@ class Column:
 
     def cell(self, row: int) -> float | str | None:
         """Return the value of a row; None if it is empty."""
-        return self.values[row] if self.values is not None else (self.words or self.texts)[row] or None
+        return (
+            self.values[row] if self.values is not None else (self.words or self.texts)[row] or None
+        )
 
 
 @attrs.frozen
@@ -69,7 +76,8 @@ class Condition:
         """Return the rows for which it holds.
 
         Raises:
-            WrongUsageError: the column does not exist, the operator needs a value, or the value must be a number.
+            WrongUsageError: the column does not exist, the operator needs a value, or the value
+                must be a number.
         """
         column = find_column(columns, self.column, "--where")
         if self.operator == "~":
@@ -78,14 +86,17 @@ class Condition:
         if not self.value:
             if self.operator not in ("=", "!="):
                 raise WrongUsageError(
-                    f"--where {self.column} {self.operator} needs a value; only = and != may have none"
+                    f"--where {self.column} {self.operator} needs a value; only = and != may "
+                    "have none"
                 )
             is_wanted = self.operator == "="
             return [row for row in rows if (column.cell(row) is None) == is_wanted]
         compare, value = _COMPARE[self.operator], self._value(column)
         return [row for row in rows if self._holds(column.cell(row), compare, value)]
 
-    def _holds(self, cell: float | str | None, compare: Callable[[Any, Any], bool], value: float | str) -> bool:
+    def _holds(
+        self, cell: float | str | None, compare: Callable[[Any, Any], bool], value: float | str
+    ) -> bool:
         return self.operator == "!=" if cell is None else compare(cell, value)
 
     def _value(self, column: Column) -> float | str:
@@ -95,7 +106,8 @@ class Condition:
             return column.parse(self.value)
         except ValueError:
             raise WrongUsageError(
-                f"--where {self.column} {self.operator} {self.value!r}: column {column.name!r} has numbers; give one"
+                f"--where {self.column} {self.operator} {self.value!r}: column {column.name!r} "
+                "has numbers; give one"
             ) from None
 
 
@@ -164,10 +176,18 @@ def print_columns(columns: Sequence[Column], rows: Sequence[int] | None = None) 
 def table_of(
     columns: Sequence[Column], rows: Sequence[int] | None = None
 ) -> tuple[list[str], list[tuple[str, ...]], list[str]]:
-    """Return the headings, the texts of the rows, and the headings of the columns to align right."""
+    """Return the headings, the texts of the rows, and the headings of the columns to align
+    right.
+    """
     numbers = range(len(columns[0].texts)) if rows is None else rows
-    right = [one.name for one in columns if (one.is_number if one.is_right is None else one.is_right)]
-    return [one.name for one in columns], [tuple(one.texts[row] for one in columns) for row in numbers], right
+    right = [
+        one.name for one in columns if (one.is_number if one.is_right is None else one.is_right)
+    ]
+    return (
+        [one.name for one in columns],
+        [tuple(one.texts[row] for one in columns) for row in numbers],
+        right,
+    )
 
 
 def find_column(columns: Sequence[Column], name: str, option: str) -> Column:
@@ -179,7 +199,9 @@ def find_column(columns: Sequence[Column], name: str, option: str) -> Column:
     known = {column.name.casefold(): column for column in columns}
     found = known.get(name.strip().casefold())
     if found is None:
-        raise WrongUsageError(f"{option}: {unknown_name('column', name, [column.name for column in columns])}")
+        raise WrongUsageError(
+            f"{option}: {unknown_name('column', name, [column.name for column in columns])}"
+        )
     return found
 
 

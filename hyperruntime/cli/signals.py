@@ -25,7 +25,8 @@ Listener = Callable[[int], None]
 
 EXIT_BY_SIGNAL = 128
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-GRACE_S = 30.0  # from the first signal; cleaning up takes a few seconds, and schedulers often wait 30
+# from the first signal; cleaning up takes a few seconds, and schedulers often wait 30
+GRACE_S = 30.0
 _WAKE = 0  # no signal has this number
 _BURST_S = 1.0  # one cause can send several signals: a closing session sends SIGTERM and SIGHUP
 _NUDGE = signal.SIGURG  # ignored by default, and not used otherwise here
@@ -36,11 +37,12 @@ _TWICE = "a second signal came before the command ended"
 class SignalWatch:
     """Records ending signals, and ends the process if it does not end in time after one.
 
-    Python writes the number of every handled signal to the wakeup file descriptor when the signal arrives, before any
-    handler in Python runs. A thread reads it there. So the main thread may be in any state: it may wait for a lock, or
-    lose the exception that a handler raised.
+    Python writes the number of every handled signal to the wakeup file descriptor when the signal
+    arrives, before any handler in Python runs. A thread reads it there. So the main thread may be
+    in any state: it may wait for a lock, or lose the exception that a handler raised.
 
-    Source: :func:`signal.set_wakeup_fd`; the notes on handlers and exceptions in the documentation of ``signal``.
+    Source: :func:`signal.set_wakeup_fd`; the notes on handlers and exceptions in the documentation
+    of ``signal``.
     """
 
     def __init__(self, grace_s: float = GRACE_S) -> None:
@@ -72,7 +74,9 @@ class SignalWatch:
 
     @contextmanager
     def listening(self, listener: Listener) -> Iterator[None]:
-        """Call ``listener`` with the number of each ending signal, in another thread, inside the ``with`` block."""
+        """Call ``listener`` with the number of each ending signal, in another thread, inside the
+        ``with`` block.
+        """
         self._listeners.append(listener)
         try:
             yield
@@ -99,7 +103,9 @@ class SignalWatch:
         return bool(numbers)
 
     def _nudge_main(self) -> None:
-        """Wake the main thread so that it runs its handlers; another thread may have received the signal."""
+        """Wake the main thread so that it runs its handlers; another thread may have received the
+        signal.
+        """
         main = threading.main_thread().ident
         if main is not None:
             signal.pthread_kill(main, _NUDGE)
@@ -136,16 +142,22 @@ def leave(number: int, why: str) -> NoReturn:
     """
     if takes_output(2):
         with suppress(OSError):
-            os.write(2, f"hyperrun: error: interrupted; {why}; its containers are removed afterwards\n".encode())
+            os.write(
+                2,
+                f"hyperrun: error: interrupted; {why}; its containers are removed "
+                "afterwards\n".encode(),
+            )
     os._exit(EXIT_BY_SIGNAL + number)
 
 
 @contextmanager
 def interrupting(state: State) -> Iterator[None]:
-    """Make SIGTERM and SIGHUP raise KeyboardInterrupt as SIGINT does, so that the command cleans up.
+    """Make SIGTERM and SIGHUP raise KeyboardInterrupt as SIGINT does, so that the command cleans
+    up.
 
-    A second signal ends the process at once, because an exception during cleanup would leak resources. A signal within
-    one second of the first is ignored. ``state.watch`` is set. In other threads than the main one, nothing changes.
+    A second signal ends the process at once, because an exception during cleanup would leak
+    resources. A signal within one second of the first is ignored. ``state.watch`` is set. In other
+    threads than the main one, nothing changes.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -157,13 +169,19 @@ def interrupting(state: State) -> Iterator[None]:
 
     with suppress(OSError, RuntimeError):  # a command that needs threads reports it
         state.watch = SignalWatch()
-    ours = [number for number in ENDING if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)]
+    ours = [
+        number
+        for number in ENDING
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
+    ]
     with _handled([_NUDGE], lambda number, frame: None), _handled(ours, interrupt):
         yield
 
 
 def _is_first(number: int, state: State) -> bool:
-    """Store an ending signal, and return True; ignore one of the same burst; a later one ends the process."""
+    """Store an ending signal, and return True; ignore one of the same burst; a later one ends the
+    process.
+    """
     now = time.monotonic()
     if not state.ending:
         state.signal, state.ending, state.ended_at = number, True, now
@@ -175,7 +193,9 @@ def _is_first(number: int, state: State) -> bool:
 
 
 @contextmanager
-def _handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def _handled(
+    numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]
+) -> Iterator[None]:
     """Handle the signals with ``handler``; restore the earlier handlers afterwards."""
     before: dict[int, Any] = {}
     try:
@@ -190,7 +210,8 @@ def _handled(numbers: Iterable[int], handler: Callable[[int, FrameType | None], 
 
 @contextmanager
 def ended_by_interrupt(state: State) -> Iterator[None]:
-    """Take Ctrl-C as the usual end of the block: the command goes on after it, and ends with exit code 0.
+    """Take Ctrl-C as the usual end of the block: the command goes on after it, and ends with exit
+    code 0.
 
     Raises:
         KeyboardInterrupt: another ending signal came.
@@ -204,10 +225,11 @@ def ended_by_interrupt(state: State) -> Iterator[None]:
 
 @contextmanager
 def last_signal(state: State) -> Iterator[Callable[[], int]]:
-    """Yield a function that, after the block, returns the last ending signal that came during it, or 0.
+    """Yield a function that, after the block, returns the last ending signal that came during it,
+    or 0.
 
-    A signal is also stored in the state, so that an error gets its exit code. The generate loop has its own handlers;
-    this function does not change them.
+    A signal is also stored in the state, so that an error gets its exit code. The generate loop has
+    its own handlers; this function does not change them.
 
     Raises:
         KeyboardInterrupt: an ending signal came before the block.
@@ -228,10 +250,11 @@ def last_signal(state: State) -> Iterator[Callable[[], int]]:
 
 
 def run_until_signal(work: Coroutine[Any, Any, T], state: State) -> T:
-    """Run a coroutine in its own event loop; an ending signal cancels it, so that it releases its resources.
+    """Run a coroutine in its own event loop; an ending signal cancels it, so that it releases its
+    resources.
 
-    Signal handlers raise nothing meanwhile: an exception between two steps of an event loop may lose a step, and then
-    its task never ends. A second signal ends the process at once.
+    Signal handlers raise nothing meanwhile: an exception between two steps of an event loop may
+    lose a step, and then its task never ends. A second signal ends the process at once.
 
     Args:
         work: the coroutine.
@@ -284,11 +307,14 @@ class _Cancelling:
         if self._cancel is not None:
             with suppress(RuntimeError):  # the loop is closed, so the work is done
                 self._cancel()
-        threading.Thread(target=_end_streams, daemon=True).start()  # after the cancellation, so that no result counts
+        # after the cancellation, so that no result counts
+        threading.Thread(target=_end_streams, daemon=True).start()
 
 
 def _end_streams() -> None:
-    """End the streams that threads of the event loop wait for; cancelling a task does not end them."""
+    """End the streams that threads of the event loop wait for; cancelling a task does not end
+    them.
+    """
     from hyperruntime.host.process import end_streams
 
     end_streams()

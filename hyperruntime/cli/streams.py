@@ -1,4 +1,5 @@
-"""The standard streams of ``hyperrun``: a lost message ends nothing, a result that cannot be written is an error.
+"""The standard streams of ``hyperrun``: a lost message ends nothing, a result that cannot be
+written is an error.
 
 Results go to standard output, everything else to standard error. Every command loads this module.
 """
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 
 _PATIENCE_S = 1.0  # with a terminal or a pipe that nobody reads, when the process is to end
 _CLOSED = -1  # no file has this descriptor
-_MODES = {0: os.O_RDONLY, 1: os.O_RDONLY, 2: os.O_WRONLY}  # writing to a closed standard output stays an error
+# writing to a closed standard output stays an error
+_MODES = {0: os.O_RDONLY, 1: os.O_RDONLY, 2: os.O_WRONLY}
 
 
 class OutputError(Exception):
@@ -60,7 +62,8 @@ def write_whole(descriptor: int, chunk: ReadableBuffer) -> None:
 
 
 def takes_output(descriptor: int, wait_s: float = 0.0) -> bool:
-    """Return whether a descriptor takes output now or soon; not if it is a terminal or a pipe that nobody reads.
+    """Return whether a descriptor takes output now or soon; not if it is a terminal or a pipe that
+    nobody reads.
 
     Args:
         descriptor: the descriptor.
@@ -72,7 +75,9 @@ def takes_output(descriptor: int, wait_s: float = 0.0) -> bool:
 
 
 class _Output(io.RawIOBase):
-    """Writes to a descriptor. After an error it discards everything; a stream of results raises the first error."""
+    """Writes to a descriptor. After an error it discards everything; a stream of results raises the
+    first error.
+    """
 
     def __init__(self, descriptor: int, *, results: bool) -> None:
         super().__init__()
@@ -94,7 +99,9 @@ class _Output(io.RawIOBase):
     def write(self, chunk: ReadableBuffer, /) -> int:
         if self.error is None:
             try:
-                if self.patience_s is not None and not takes_output(self._descriptor, self.patience_s):
+                if self.patience_s is not None and not takes_output(
+                    self._descriptor, self.patience_s
+                ):
                     raise OutputError(OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)))
                 write_whole(self._descriptor, chunk)
             except OutputError as error:
@@ -106,10 +113,11 @@ class _Output(io.RawIOBase):
 
 @contextmanager
 def guarded_streams() -> Iterator[None]:
-    """Make errors of standard output an :class:`OutputError`, and ignore those of standard error, inside the block.
+    """Make errors of standard output an :class:`OutputError`, and ignore those of standard error,
+    inside the block.
 
-    A closed descriptor 0, 1 or 2 is opened on /dev/null, so that no file of the program gets its number. Streams that a
-    caller replaced do not change.
+    A closed descriptor 0, 1 or 2 is opened on /dev/null, so that no file of the program gets its
+    number. Streams that a caller replaced do not change.
     """
     _occupy_closed()
     before = sys.stdout, sys.stderr
@@ -124,7 +132,9 @@ def guarded_streams() -> Iterator[None]:
 
 
 def hurry() -> None:
-    """From now on drop messages that standard error does not take: they would keep the process from ending."""
+    """From now on drop messages that standard error does not take: they would keep the process from
+    ending.
+    """
     raw = getattr(getattr(sys.stderr, "buffer", None), "raw", None)
     if isinstance(raw, _Output):
         raw.patience_s = _PATIENCE_S
@@ -151,7 +161,9 @@ def without_colour() -> bool:
 
 
 def on_end_of_input(loop: AbstractEventLoop, call: Callable[[], object]) -> None:
-    """Call a function on an event loop when standard input ends, as it does when the process that holds it ends."""
+    """Call a function on an event loop when standard input ends, as it does when the process that
+    holds it ends.
+    """
 
     def read() -> None:
         with suppress(OSError):
@@ -164,10 +176,14 @@ def on_end_of_input(loop: AbstractEventLoop, call: Callable[[], object]) -> None
 
 
 def _text(stream: TextIO | None, descriptor: int) -> TextIO:
-    """Return a text stream like ``stream``, which is None if it was closed when the program started."""
+    """Return a text stream like ``stream``, which is None if it was closed when the program
+    started.
+    """
     results = descriptor == 1
     if stream is None:
-        return io.TextIOWrapper(io.BufferedWriter(_Output(_CLOSED, results=results)), "utf-8", "backslashreplace")
+        return io.TextIOWrapper(
+            io.BufferedWriter(_Output(_CLOSED, results=results)), "utf-8", "backslashreplace"
+        )
     buffer = io.BufferedWriter(_Output(descriptor, results=results))
     lines = not results or stream.isatty()
     return io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=lines)

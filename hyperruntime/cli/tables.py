@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 _MANY_ROWS = 1000  # rich takes about 1 ms per row
-_ACTS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_ACTS = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 _LARGE_JSON = 256 * 1024
 
 
@@ -33,7 +35,8 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON i
 
 
 def print_json(value: Any) -> None:  # noqa: ANN401 - JSON values, and attrs objects and paths among them
-    """Print a value as JSON on standard output; a large value in one line, which is ten times faster.
+    """Print a value as JSON on standard output; a large value in one line, which is ten times
+    faster.
 
     A number that is not finite becomes null: JSON has none.
     """
@@ -79,7 +82,9 @@ def print_list(
         print_table(columns, rows, right=right)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()) -> None:
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = ()
+) -> None:
     """Print a table on standard output.
 
     Args:
@@ -93,7 +98,9 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, right:
         click.echo("\n".join(plain_lines(columns, rows, right)))
 
 
-def plain_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> list[str]:
+def plain_lines(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
+) -> list[str]:
     """Return a table as aligned lines; no cell is truncated, so that programs can read it.
 
     Args:
@@ -101,20 +108,27 @@ def plain_lines(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Se
         rows: each has one text per column.
         right: headings of the columns to align right.
     """
-    lines = [[column.upper() for column in columns], *([cell or "-" for cell in row] for row in rows)]
+    lines = [
+        [column.upper() for column in columns],
+        *([cell or "-" for cell in row] for row in rows),
+    ]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     sides = [">" if column in right else "<" for column in columns]
     layout = "  ".join(f"{{:{side}{width}}}" for side, width in zip(sides, widths, strict=True))
     return [layout.format(*line).rstrip() for line in lines]
 
 
-def _print_rich(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+def _print_rich(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]
+) -> None:
     from rich.console import Console
 
     Console(highlight=False).print(rich_table(columns, rows, right))
 
 
-def rich_table(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()) -> Table:
+def rich_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str] = ()
+) -> Table:
     """Return a table for a terminal.
 
     Args:

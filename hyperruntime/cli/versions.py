@@ -16,22 +16,30 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 def version_facts() -> dict[str, Any]:
-    """Return the versions of this release, its interfaces, plugins, packages, Python and system, as JSON values.
+    """Return the versions of this release, its interfaces, plugins, packages, Python and system, as
+    JSON values.
 
-    It imports no plugin and starts no process. A required package that is missing has the version ""; a package of an
-    extra is in it only if it is installed.
+    It imports no plugin and starts no process. A required package that is missing has the version
+    ""; a package of an extra is in it only if it is installed.
     """
     required, optional = _requirements()
     return {
         "hyperruntime": __version__,
         "interfaces": {one.seam: one.version for one in registry.INTERFACES.values()},
         "plugins": [
-            {"group": group, "name": name, "package": plugin.source, "version": registry.package_version(plugin.source)}
+            {
+                "group": group,
+                "name": name,
+                "package": plugin.source,
+                "version": registry.package_version(plugin.source),
+            }
             for group in (*registry.INTERFACES, registry.AGENTS, registry.SERVERS)
             for name, plugin in sorted(registry.plugins(group).items())
         ],
         "packages": {name: registry.package_version(name) for name in required},
-        "optional_packages": {name: found for name in optional if (found := registry.package_version(name))},
+        "optional_packages": {
+            name: found for name in optional if (found := registry.package_version(name))
+        },
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "system": _system(),
         "kernel": f"{platform.system()} {platform.release()} {platform.machine()}",
@@ -41,7 +49,9 @@ def version_facts() -> dict[str, Any]:
 
 
 def _requirements() -> tuple[list[str], list[str]]:
-    """Return the names of the packages that this one always requires, and of those that only its extras require."""
+    """Return the names of the packages that this one always requires, and of those that only its
+    extras require.
+    """
     try:
         lines = requires(registry.OURS) or []
     except PackageNotFoundError:  # a checkout on PYTHONPATH

@@ -1,12 +1,15 @@
-"""Frames between the head and a node: each arrives in order and exactly once, even if connections break.
+"""Frames between the head and a node: each arrives in order and exactly once, even if connections
+break.
 
-Each side numbers its frames, and keeps each one until the other side has confirmed it. A new connection begins with
-the number of the last frame that each side has; the rest is sent again. Wire: one byte for the kind, eight for the
-number, eight for the number of the last frame that came from the other side, then the frame. A large frame goes in
-parts with numbers of their own, so that no message of a connection takes long to read.
+Each side numbers its frames, and keeps each one until the other side has confirmed it. A new
+connection begins with the number of the last frame that each side has; the rest is sent again.
+Wire: one byte for the kind, eight for the number, eight for the number of the last frame that came
+from the other side, then the frame. A large frame goes in parts with numbers of their own, so that
+no message of a connection takes long to read.
 
-The other side is not trusted: a number that it cannot have, or a part that is too small or one too many, ends the
-channel. A side that sends very much gets its turn, and so does everything else on the event loop.
+The other side is not trusted: a number that it cannot have, or a part that is too small or one too
+many, ends the channel. A side that sends very much gets its turn, and so does everything else on
+the event loop.
 """
 
 from __future__ import annotations
@@ -24,17 +27,20 @@ from hyperruntime.errors import ClusterError, NodeLostError
 from hyperruntime.wire.messages import PeerFaultError
 
 MOST_UNCONFIRMED_BYTES = 16 << 20
-CONFIRM_EACH, CONFIRM_BYTES, CONFIRM_S = 64, 1 << 20, 0.5  # frames, bytes or seconds until a separate confirmation
-LARGEST_FRAME_BYTES = 320 << 20  # more than the largest file or listing that a slot's methods return
-# With at most this many unconfirmed bytes, a send does not wait for the connection's buffer (asyncio's low-water marks:
-# 16 KiB, and 128 KiB with TLS).
+# frames, bytes or seconds until a separate confirmation
+CONFIRM_EACH, CONFIRM_BYTES, CONFIRM_S = 64, 1 << 20, 0.5
+# more than the largest file or listing that a slot's methods return
+LARGEST_FRAME_BYTES = 320 << 20
+# With at most this many unconfirmed bytes, a send does not wait for the connection's buffer
+# (asyncio's low-water marks: 16 KiB, and 128 KiB with TLS).
 _DIRECT_BYTES = 8 << 10
 _PREFIX = struct.Struct(">cQQ")
 _FRAME = b"f"  # a frame, or its last part
 _PART = b"p"  # a part before the last one
 _CONFIRM = b"c"
 _PART_BYTES = 4 << 20
-LARGEST_MESSAGE_BYTES = _PART_BYTES + _PREFIX.size + 1  # of a connection; aiohttp takes only shorter ones
+# of a connection; aiohttp takes only shorter ones
+LARGEST_MESSAGE_BYTES = _PART_BYTES + _PREFIX.size + 1
 _TURN_MESSAGES = 64  # read before other work has its turn
 _TURN_BYTES = 1 << 20  # read before other work has its turn
 _MOST_PINGS = 256  # of a connection in a second; they wait in memory without a limit
@@ -53,7 +59,8 @@ class Channel:
         """Start without a connection.
 
         Args:
-            on_frame: called with each frame; must not block, and may raise PeerFaultError to refuse it.
+            on_frame: called with each frame; must not block, and may raise PeerFaultError to refuse
+                it.
         """
         self.received = 0
         self.is_connected = False
@@ -79,8 +86,12 @@ class Channel:
             ClusterError: the frame is larger than ``LARGEST_FRAME_BYTES``.
             NodeLostError: the channel was closed.
         """
-        if len(frame) + _PREFIX.size > LARGEST_FRAME_BYTES:  # it would end each connection that carries it
-            most = f"at most {LARGEST_FRAME_BYTES >> 20} MiB go between head and node at once, not {len(frame)} bytes"
+        # it would end each connection that carries it
+        if len(frame) + _PREFIX.size > LARGEST_FRAME_BYTES:
+            most = (
+                f"at most {LARGEST_FRAME_BYTES >> 20} MiB go between head and node at once, not "
+                f"{len(frame)} bytes"
+            )
             raise ClusterError(f"{most}; limit the output, or copy files by get and put")
         while self.error is None and not self._room.is_set():
             await self._room.wait()
@@ -88,7 +99,8 @@ class Channel:
             raise self.error
         self._keep(frame)
         if self._bytes <= _DIRECT_BYTES:
-            await self._push()  # in this task: to wake another costs more than to send, which does not wait
+            # in this task: to wake another costs more than to send, which does not wait
+            await self._push()
         else:
             self._changed.set()
 
@@ -144,7 +156,9 @@ class Channel:
             PeerFaultError: it cannot have that many, or has confirmed more.
         """
         if not self._confirmed <= number <= self._sent:
-            raise PeerFaultError(f"it has frame {number}, but {self._confirmed} to {self._sent} are possible")
+            raise PeerFaultError(
+                f"it has frame {number}, but {self._confirmed} to {self._sent} are possible"
+            )
 
     def close(self, error: NodeLostError) -> None:
         """End the channel for good; waiting senders raise the error."""
@@ -193,7 +207,8 @@ class Channel:
             messages, size = messages + 1, size + len(message.data)
             if messages >= _TURN_MESSAGES or size >= _TURN_BYTES:
                 messages = size = 0
-                await asyncio.sleep(0)  # the socket may have thousands of messages, and does not wait for the next one
+                # the socket may have thousands of messages, and does not wait for the next one
+                await asyncio.sleep(0)
 
     def _take(self, data: bytes) -> None:
         kind, number, confirmed = _PREFIX.unpack_from(data)
@@ -204,7 +219,9 @@ class Channel:
         if kind == _CONFIRM and number == 0 and len(data) == _PREFIX.size:
             return
         if kind not in (_FRAME, _PART) or not 0 < number <= self.received + 1:
-            raise PeerFaultError(f"it sent frame {number} of kind {kind!r} after frame {self.received}")
+            raise PeerFaultError(
+                f"it sent frame {number} of kind {kind!r} after frame {self.received}"
+            )
         if number == self.received + 1:  # else it came already, over an earlier connection
             part, is_last = data[_PREFIX.size :], kind == _FRAME
             self._check_part(part, is_last=is_last)
@@ -222,7 +239,10 @@ class Channel:
             raise PeerFaultError(f"it sent a frame of more than {LARGEST_FRAME_BYTES} bytes")
 
     def _owes_much(self) -> bool:
-        return self.received - self._confirmed_to_peer >= CONFIRM_EACH or self._owed_bytes >= CONFIRM_BYTES
+        return (
+            self.received - self._confirmed_to_peer >= CONFIRM_EACH
+            or self._owed_bytes >= CONFIRM_BYTES
+        )
 
     def _confirm(self, number: int) -> None:
         self._confirmed = number
@@ -247,9 +267,11 @@ class Channel:
                     await socket.send_bytes(self._prefix(_CONFIRM, 0))
 
     async def _push(self) -> bool:
-        """Send the frames that this connection has not carried yet, unless another task is sending them.
+        """Send the frames that this connection has not carried yet, unless another task is sending
+        them.
 
-        Return False if the connection ends: its reader sees that too, and the next connection carries the frames.
+        Return False if the connection ends: its reader sees that too, and the next connection
+        carries the frames.
         """
         socket = self._socket
         if socket is None or self._pushing is socket:
@@ -257,14 +279,17 @@ class Channel:
         self._pushing = socket
         try:
             while socket is self._socket and self._unconfirmed and self._written < self._sent:
-                self._written, kind, content = self._unconfirmed[self._written + 1 - self._unconfirmed[0][0]]
+                self._written, kind, content = self._unconfirmed[
+                    self._written + 1 - self._unconfirmed[0][0]
+                ]
                 await socket.send_bytes(self._prefix(kind, self._written) + content)
         except (OSError, ConnectionError):
             return False
         finally:
             if self._pushing is socket:
                 self._pushing = None
-                if self._written < self._sent:  # this task was cancelled, maybe with frames of others to send
+                # this task was cancelled, maybe with frames of others to send
+                if self._written < self._sent:
                     self._changed.set()
         return True
 

@@ -24,7 +24,8 @@ from hyperruntime.driver import Finding
 from hyperruntime.errors import ClusterError
 from hyperruntime.host.process import wait_until
 
-SEEN_S, LATE_S = 90.0, 3.0  # NFS may show a change of a directory a minute late; more than LATE_S is reported
+# NFS may show a change of a directory a minute late; more than LATE_S is reported
+SEEN_S, LATE_S = 90.0, 3.0
 _MOST_SKEW_S = 1.0
 _ROUNDS = 5
 _MOST_CONTAINERS = 100_000
@@ -34,7 +35,9 @@ _MOST_CONTAINERS = 100_000
 class ContainerNames:
     """The answer of ``containers``: the containers of a node."""
 
-    names: tuple[str, ...] = attrs.field(validator=deep_iterable(Line(255), max_len(_MOST_CONTAINERS)))
+    names: tuple[str, ...] = attrs.field(
+        validator=deep_iterable(Line(255), max_len(_MOST_CONTAINERS))
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -77,10 +80,12 @@ async def _answer_time(_: Call) -> Answer:
 
 
 async def _answer_see(call: Call) -> Answer:
-    """Answer the head's ``see``: whether a file of a shared directory is seen in time, and the lock beside it.
+    """Answer the head's ``see``: whether a file of a shared directory is seen in time, and the lock
+    beside it.
 
-    It emits an event after it has listed the directory without the file, because a network file system may cache that
-    listing and show the file only after the cache expires. Source: nfs(5), acdirmax.
+    It emits an event after it has listed the directory without the file, because a network file
+    system may cache that listing and show the file only after the cache expires. Source: nfs(5),
+    acdirmax.
     """
     path, timeout_s = str(call.args["path"]), float(call.args["timeout_s"])
     directory, locked_file = os.path.dirname(path), f"{path}.lock"
@@ -88,7 +93,9 @@ async def _answer_see(call: Call) -> Answer:
         return Answer(attrs.asdict(_Seen(waited_s=None, locked=None)))
     await call.emit(Answer())
     waited = await asyncio.to_thread(wait_until_listed, path, call.body, timeout_s)
-    return Answer(attrs.asdict(_Seen(waited_s=waited, locked=await asyncio.to_thread(is_locked, locked_file))))
+    return Answer(
+        attrs.asdict(_Seen(waited_s=waited, locked=await asyncio.to_thread(is_locked, locked_file)))
+    )
 
 
 def _lists(directory: str, path: str) -> bool:
@@ -154,7 +161,9 @@ async def _clock(node: Node) -> Finding:
     skew = min(skews)[1]  # of the fastest call, which is the most exact
     ok = abs(skew) <= _MOST_SKEW_S or None
     step = "" if ok else f"{ADMINISTRATOR} to start a time service; times in logs of nodes differ"
-    return Finding(subject="clock", ok=ok, detail=f"{skew * 1e3:+.1f} ms from the head's", next_step=step)
+    return Finding(
+        subject="clock", ok=ok, detail=f"{skew * 1e3:+.1f} ms from the head's", next_step=step
+    )
 
 
 async def _shared(node: Node, directory: Path) -> list[Finding]:
@@ -172,23 +181,31 @@ async def _shared(node: Node, directory: Path) -> list[Finding]:
             await node.peer.call("write", {"path": f"{path}.answer"}, content)
             back = await asyncio.to_thread(wait_until_listed, f"{path}.answer", content, SEEN_S)
     except OSError as error:
-        raise ClusterError(f"{directory} cannot be written: {error.strerror or error}; name another one") from error
+        raise ClusterError(
+            f"{directory} cannot be written: {error.strerror or error}; name another one"
+        ) from error
     return [
         _seen("a file renamed by the head is seen on the node", told.waited_s),
         _seen("a file renamed by the node is seen by the head", back),
         Finding(
             subject="flock",
             ok=told.locked or None,
-            detail="is seen across nodes" if told.locked else "is not seen across nodes; runs do not rely on it",
+            detail="is seen across nodes"
+            if told.locked
+            else "is not seen across nodes; runs do not rely on it",
         ),
     ]
 
 
 async def _seen_on_node(node: Node, path: str, content: bytes) -> _Seen | None:
-    """Write a file after the node has listed its directory; return the node's answer, or None if it cannot list it."""
+    """Write a file after the node has listed its directory; return the node's answer, or None if it
+    cannot list it.
+    """
     is_listed = asyncio.Event()
     args = {"path": path, "timeout_s": SEEN_S}
-    asked = asyncio.ensure_future(node.peer.ask(_Seen, "see", args, content, on_event=lambda _: is_listed.set()))
+    asked = asyncio.ensure_future(
+        node.peer.ask(_Seen, "see", args, content, on_event=lambda _: is_listed.set())
+    )
     listed = asyncio.ensure_future(is_listed.wait())
     try:
         both: set[asyncio.Future[Any]] = {asked, listed}
@@ -207,5 +224,7 @@ def _seen(subject: str, waited_s: float | None) -> Finding:
         step = "run in a directory that all nodes share, such as one below $HOME"
         return Finding(subject=subject, ok=False, detail=f"not within {SEEN_S:g} s", next_step=step)
     ok = waited_s <= LATE_S or None
-    step = "" if ok else "`hyperrun` waits for it; a directory on another file system may be quicker"
+    step = (
+        "" if ok else "`hyperrun` waits for it; a directory on another file system may be quicker"
+    )
     return Finding(subject=subject, ok=ok, detail=f"after {waited_s * 1e3:.0f} ms", next_step=step)

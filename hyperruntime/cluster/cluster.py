@@ -31,7 +31,8 @@ _END_S = 10.0  # for a node to end its containers
 
 
 class Cluster:
-    """Nodes from a batch system; ``async with Cluster(config, directory) as cluster:`` opens and closes it.
+    """Nodes from a batch system; ``async with Cluster(config, directory) as cluster:`` opens and
+    closes it.
 
     All methods run on the event loop that opened it.
 
@@ -42,14 +43,17 @@ class Cluster:
     """
 
     def __init__(
-        self, config: ClusterConfig, directory: Path | None = None, handlers: Mapping[str, Handler] | None = None
+        self,
+        config: ClusterConfig,
+        directory: Path | None = None,
+        handlers: Mapping[str, Handler] | None = None,
     ) -> None:
         """Open nothing yet.
 
         Args:
             config: which nodes.
-            directory: for job scripts and logs; nodes must see it. None means a new one in the current directory, which
-                is removed when the cluster is closed.
+            directory: for job scripts and logs; nodes must see it. None means a new one in the
+                current directory, which is removed when the cluster is closed.
             handlers: what nodes may call.
         """
         self.config = config
@@ -78,7 +82,9 @@ class Cluster:
         with ExitStack() as undo:
             place = self._directory or undo.enter_context(job_directory(Path.cwd(), JOBS_PREFIX))
             local = self.config.provider == "local" and not self.config.parsl
-            await self.head.start(self.config.address or ("127.0.0.1" if local else own_address()), self.config.port)
+            await self.head.start(
+                self.config.address or ("127.0.0.1" if local else own_address()), self.config.port
+            )
             self._pilots, self._images = Pilots(self.config, place), ImageSource(place)
             try:
                 await asyncio.to_thread(self._pilots.start)
@@ -87,7 +93,10 @@ class Cluster:
                 raise
             self._own_directory = undo.pop_all()
         self._file = ClusterFile(self, place)
-        self._watching = (self._tasks.start(self._look()), self._tasks.start(self._file.keep_writing()))
+        self._watching = (
+            self._tasks.start(self._look()),
+            self._tasks.start(self._file.keep_writing()),
+        )
         self.want(self.config.min_nodes)
         return self
 
@@ -112,7 +121,9 @@ class Cluster:
 
     def connected(self) -> list[Node]:
         """Return the nodes that are there, also those that take no new work."""
-        return [node for node in self.head.nodes.values() if node.joined.is_set() and node.lost is None]
+        return [
+            node for node in self.head.nodes.values() if node.joined.is_set() and node.lost is None
+        ]
 
     def want(self, count: int) -> None:
         """Ask for nodes until there are ``count``, or ``max_nodes``; lost nodes are replaced.
@@ -134,7 +145,8 @@ class Cluster:
             self._on_node.remove(function)
 
     async def wait_for_node(self) -> Node:
-        """Return a node that takes new work; wait for one if there is none. Call :meth:`want` before.
+        """Return a node that takes new work; wait for one if there is none. Call :meth:`want`
+        before.
 
         Raises:
             ClusterError: several consecutive starts of nodes failed; the message says why.
@@ -150,14 +162,16 @@ class Cluster:
         """Ask for one node; wait until it has joined and has its images.
 
         Raises:
-            ClusterError: the node server ended before it joined, or the node did not get its images.
+            ClusterError: the node server ended before it joined, or the node did not get its
+                images.
         """
         assert self._pilots is not None, "the cluster is open"
         invitation = self.head.invite(next(self._names))
         node = self.head.nodes[invitation.name]
         served = self._pilots.submit(invitation)
         ended = asyncio.wrap_future(served)
-        ended.add_done_callback(lambda future: future.cancelled() or future.exception())  # it is read from `served`
+        # it is read from `served`
+        ended.add_done_callback(lambda future: future.cancelled() or future.exception())
         joined = asyncio.ensure_future(node.joined.wait())
         both: set[asyncio.Future[Any]] = {ended, joined}
         try:
@@ -230,7 +244,11 @@ class Cluster:
 
     def _ask(self) -> None:
         """Ask for the nodes that are missing."""
-        while self._pilots is not None and self.error is None and len(self.nodes()) + len(self._coming) < self._wanted:
+        while (
+            self._pilots is not None
+            and self.error is None
+            and len(self.nodes()) + len(self._coming) < self._wanted
+        ):
             self._coming.start(self._come()).add_done_callback(self._came)
 
     async def _come(self) -> None:
@@ -258,7 +276,11 @@ class Cluster:
         while True:
             await asyncio.sleep(_LOOK_S)
             now = asyncio.get_running_loop().time()
-            idle = [node for node in self.nodes() if not node.uses and now - node.idle_since >= self.config.idle_s]
+            idle = [
+                node
+                for node in self.nodes()
+                if not node.uses and now - node.idle_since >= self.config.idle_s
+            ]
             for node in idle[: max(0, len(self.nodes()) - self.config.min_nodes)]:
                 self._wanted -= 1
                 self.retire(node, "idle")
@@ -269,7 +291,8 @@ class Cluster:
         node.dismissed = True
         node.leave("the head ends it")
         with suppress(HyperRuntimeError):
-            while node.lost is None:  # again: a call that is cancelled while the node is away may never reach it
+            # again: a call that is cancelled while the node is away may never reach it
+            while node.lost is None:
                 with suppress(TimeoutError):
                     async with asyncio.timeout(_END_S):
                         await node.peer.call("end")

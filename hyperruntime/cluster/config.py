@@ -1,4 +1,6 @@
-"""The configuration of a cluster: a table of a TOML file, which may name a function that returns a Parsl config."""
+"""The configuration of a cluster: a table of a TOML file, which may name a function that returns a
+Parsl config.
+"""
 
 from __future__ import annotations
 
@@ -49,19 +51,24 @@ class ClusterConfig:
         memory_gb_per_node: memory to ask for, in GiB; None means the batch system's default.
         gpus_per_node: GPUs to ask for.
         options: lines for the head of the job script, such as ``#SBATCH --constraint=fast``.
-        setup: shell lines that run on a node before the node server, such as ``module load apptainer``.
-        withhold: variables of the head's environment that no job gets, besides the usual ones with API keys.
-        scratch: path of a local directory of each node, with variables if needed; "" means ``TMPDIR``, or ``/tmp``.
+        setup: shell lines that run on a node before the node server, such as
+            ``module load apptainer``.
+        withhold: variables of the head's environment that no job gets, besides the usual ones with
+            API keys.
+        scratch: path of a local directory of each node, with variables if needed; "" means
+            ``TMPDIR``, or ``/tmp``.
         images: recipe names or references that each node must have before it gets work.
         runtime: the engine on the nodes; ``auto`` means the first that works there.
-        address: of the head, as nodes reach it; "" means that of the interface with the default route.
+        address: of the head, as nodes reach it; "" means that of the interface with the default
+            route.
         port: of the head; 0 means any free one.
         idle_s: seconds without work after which a node above ``min_nodes`` is given back.
         heartbeat_s: seconds between two heartbeats of a node.
         patience_s: seconds that a node may be away before it is lost.
         drain_s: seconds before the end of ``walltime`` at which a node takes no new work.
-        parsl: ``module:name`` of a function without arguments that returns a ``parsl.config.Config``, used in place of
-            ``provider`` and what is asked for above; "" for none.
+        parsl: ``module:name`` of a function without arguments that returns a
+            ``parsl.config.Config``, used in place of ``provider`` and what is asked for above; ""
+            for none.
     """
 
     provider: str = attrs.field(default="local", validator=OneOf(PROVIDERS))
@@ -90,9 +97,13 @@ class ClusterConfig:
     def __attrs_post_init__(self) -> None:
         """Check the fields together."""
         if self.min_nodes > self.max_nodes:
-            raise SpecError("min_nodes", self.min_nodes, f"at most max_nodes, which is {self.max_nodes}")
+            raise SpecError(
+                "min_nodes", self.min_nodes, f"at most max_nodes, which is {self.max_nodes}"
+            )
         if not self.parsl and self.drain_s >= self.walltime_s:
-            raise SpecError("drain_s", self.drain_s, f"less than the walltime, which is {self.walltime}")
+            raise SpecError(
+                "drain_s", self.drain_s, f"less than the walltime, which is {self.walltime}"
+            )
         if self.parsl and not re.fullmatch(r"[\w.]+:\w+", self.parsl):
             raise SpecError("parsl", self.parsl, "a name such as 'mysite:make_config'")
         for name in ("partition", "account", "scratch", "runtime", "address"):
@@ -126,7 +137,8 @@ def read_config(path: Path, runtime: str | None = None) -> ClusterConfig:
         runtime: the engine on the nodes, in place of the file's; None or "" means that of the file.
 
     Raises:
-        ClusterConfigError: the file cannot be read, is not TOML, has no such table, or has an unknown key.
+        ClusterConfigError: the file cannot be read, is not TOML, has no such table, or has an
+            unknown key.
         SpecError: a value is invalid.
     """
     try:
@@ -137,7 +149,9 @@ def read_config(path: Path, runtime: str | None = None) -> ClusterConfig:
         raise ClusterConfigError(f"{path} is not valid TOML: {error}") from error
     table = tables.get(_TABLE)
     if not isinstance(table, dict):
-        raise ClusterConfigError(f"{path} has no table [{_TABLE}]; add it, docs/cluster.md says how")
+        raise ClusterConfigError(
+            f"{path} has no table [{_TABLE}]; add it, docs/cluster.md says how"
+        )
     known = [field.name for field in attrs.fields(ClusterConfig)]
     for name in table:
         if name not in known:

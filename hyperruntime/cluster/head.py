@@ -1,4 +1,6 @@
-"""The head's end of the connections: it listens, admits nodes that have a token, and notices which are lost."""
+"""The head's end of the connections: it listens, admits nodes that have a token, and notices which
+are lost.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ from aiohttp import WSMsgType, web
 
 import hyperruntime
 from hyperruntime.cluster.channel import LARGEST_MESSAGE_BYTES
-from hyperruntime.cluster.hello import Facts, Hello, HelloAnswer, Line, OtherVersionError, parse_hello
+from hyperruntime.cluster.hello import (
+    Facts,
+    Hello,
+    HelloAnswer,
+    Line,
+    OtherVersionError,
+    parse_hello,
+)
 from hyperruntime.cluster.keys import make_keys
 from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
 from hyperruntime.errors import ClusterError, NodeLostError
@@ -69,10 +78,11 @@ class Node:
         facts: what it reported about itself.
         joined: set when it has connected, or is lost; waits with :meth:`asyncio.Event.wait`.
         lost: the reason why it is gone; None while it is there, or may come back.
-        leaving: why it takes no new work: it was told to end, or its time is nearly over; "" if it does.
+        leaving: why it takes no new work: it was told to end, or its time is nearly over; "" if it
+            does.
         dismissed: whether the head told it to end.
-        job_ends: whether the batch system has told its job to end. Processes in containers may have got SIGTERM too, so
-            their results are not valid from then on.
+        job_ends: whether the batch system has told its job to end. Processes in containers may have
+            got SIGTERM too, so their results are not valid from then on.
         uses: how much work it has, see :meth:`in_use`.
         idle_since: when it last became idle, by the event loop's clock.
         ended: whether it is lost for good.
@@ -87,7 +97,12 @@ class Node:
         self.joined = asyncio.Event()
         self.lost: NodeLostError | None = None
         self.leaving, self.dismissed, self.uses, self.idle_since = "", False, 0, 0.0
-        self.ended, self.is_ready, self.job_ends, self.job_began = asyncio.Event(), False, False, 0.0
+        self.ended, self.is_ready, self.job_ends, self.job_began = (
+            asyncio.Event(),
+            False,
+            False,
+            0.0,
+        )
         self._on_leaving: list[Callable[[], None]] = []
         self._token, self._session, self._connections = token, "", 0
         self._away: asyncio.TimerHandle | None = None
@@ -99,12 +114,17 @@ class Node:
         return is_token(token, self._token)
 
     def is_known_as(self, session: str) -> bool:
-        """Return whether a session is that of the process that connected first; the first call sets it."""
+        """Return whether a session is that of the process that connected first; the first call sets
+        it.
+        """
         self._session = self._session or session
         return session == self._session
 
-    async def carry(self, connection: web.WebSocketResponse, received: int, patience_s: float) -> None:
-        """Carry messages over a connection until it ends; the node is then away, and lost after ``patience_s``.
+    async def carry(
+        self, connection: web.WebSocketResponse, received: int, patience_s: float
+    ) -> None:
+        """Carry messages over a connection until it ends; the node is then away, and lost after
+        ``patience_s``.
 
         A node that the head has told to end is lost at once.
 
@@ -172,8 +192,14 @@ class Node:
     def lose(self, why: str) -> None:
         """Mark the node as lost: its calls fail, and it may not come back."""
         if self.lost is None:
-            self.lost = NodeLostError(f"node {self.name} ({self.facts.host or 'not joined'}) is lost: {why}")
-            level = log.warning if self.joined.is_set() and not self.dismissed and why != HEAD_ENDED else log.info
+            self.lost = NodeLostError(
+                f"node {self.name} ({self.facts.host or 'not joined'}) is lost: {why}"
+            )
+            level = (
+                log.warning
+                if self.joined.is_set() and not self.dismissed and why != HEAD_ENDED
+                else log.info
+            )
             level("node lost", node=self.name, host=self.facts.host, why=why)
             if self._away is not None:
                 self._away.cancel()
@@ -192,7 +218,11 @@ class Head:
     """
 
     def __init__(
-        self, handlers: Mapping[str, Handler] | None = None, *, heartbeat_s: float = 5.0, patience_s: float = 30.0
+        self,
+        handlers: Mapping[str, Handler] | None = None,
+        *,
+        heartbeat_s: float = 5.0,
+        patience_s: float = 30.0,
     ) -> None:
         """Listen nowhere yet.
 
@@ -218,7 +248,8 @@ class Head:
         Raises:
             ClusterError: no keys can be made, or the address cannot be used.
         """
-        with tempfile.TemporaryDirectory() as place:  # 0700; the files are not needed after they were read
+        # 0700; the files are not needed after they were read
+        with tempfile.TemporaryDirectory() as place:
             keys = await asyncio.to_thread(make_keys, Path(place))
             context, self._certificate = keys.server_context(), keys.certificate.read_text()
         app = web.Application()
@@ -227,7 +258,9 @@ class Head:
             listener = await _listen(host, port)
         except OSError as error:
             step = "name another address or port"
-            raise ClusterError(f"the head cannot listen on {host}:{port}: {error.strerror or error}; {step}") from error
+            raise ClusterError(
+                f"the head cannot listen on {host}:{port}: {error.strerror or error}; {step}"
+            ) from error
         self._addresses = (f"{host}:{listener.getsockname()[1]}",)
         serving = serving_app(
             app,
@@ -262,10 +295,14 @@ class Head:
             self._handlers.pop(name, None)
 
     def invite(self, name: str) -> Invitation:
-        """Expect a node, and return its invitation, with which it may connect again and again until it is lost."""
+        """Expect a node, and return its invitation, with which it may connect again and again until
+        it is lost.
+        """
         token = new_token()
         self.nodes[name] = Node(name, token, self._handlers)
-        return Invitation(name, self._addresses, self._certificate, token, self._heartbeat_s, self._patience_s)
+        return Invitation(
+            name, self._addresses, self._certificate, token, self._heartbeat_s, self._patience_s
+        )
 
     async def _leaving(self, call: Call) -> Answer:
         node = self.nodes[call.caller]
@@ -275,7 +312,9 @@ class Head:
 
     async def _connected(self, request: web.Request) -> web.StreamResponse:
         node = self.nodes.get(request.headers.get("X-Node", ""))
-        if node is None or not node.has_token(bearer_token(request.headers.get("Authorization", ""))):
+        if node is None or not node.has_token(
+            bearer_token(request.headers.get("Authorization", ""))
+        ):
             raise web.HTTPUnauthorized
         if node.lost is not None:
             raise web.HTTPGone(text=str(node.lost))
@@ -288,7 +327,8 @@ class Head:
         )
         await connection.prepare(request)
         hello = None
-        with suppress(OSError):  # it closed the connection, or said nothing in time; a node dials again
+        # it closed the connection, or said nothing in time; a node dials again
+        with suppress(OSError):
             hello = await self._hello(node, connection)
         if hello is not None:
             node.facts = hello.facts
@@ -321,7 +361,9 @@ class Head:
 
 
 async def _listen(host: str, port: int) -> socket.socket:
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    found = await asyncio.get_running_loop().getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )
     family, _, _, _, address = found[0]
     return socket.create_server(address, family=family)
 

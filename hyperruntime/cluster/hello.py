@@ -1,4 +1,6 @@
-"""The first message of a node: its version, what it received, and facts about itself; each field is checked."""
+"""The first message of a node: its version, what it received, and facts about itself; each field is
+checked.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,9 @@ class HelloAnswer:
 
     def to_json(self) -> str:
         """Return the text of the message."""
-        return json.dumps({"refused": self.refused} if self.refused else {"received": self.received})
+        return json.dumps(
+            {"refused": self.refused} if self.refused else {"received": self.received}
+        )
 
 
 class OtherVersionError(PeerFaultError):
@@ -117,7 +121,12 @@ def parse_hello(text: object, version: str) -> Hello:
     """
     value = _object(text)
     theirs = value.get("version")
-    if isinstance(theirs, str) and theirs != version and len(theirs) <= 100 and theirs.isprintable():
+    if (
+        isinstance(theirs, str)
+        and theirs != version
+        and len(theirs) <= 100
+        and theirs.isprintable()
+    ):
         raise OtherVersionError(f"it has hyperruntime {theirs}, the head has {version}")
     return checked(Hello, value, "its hello")
 

@@ -1,4 +1,6 @@
-"""Images on nodes: made or unpacked once for the cluster, fetched once by each node, before the node gets work."""
+"""Images on nodes: made or unpacked once for the cluster, fetched once by each node, before the
+node gets work.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ from hyperruntime.cluster.head import Node
 from hyperruntime.cluster.hello import Line
 from hyperruntime.cluster.node_services import NodeContext
 from hyperruntime.cluster.peer import Answer, Call, Handler
-from hyperruntime.errors import ClusterError, EngineUnavailableError, HyperRuntimeError, UnsupportedOptionError
+from hyperruntime.errors import (
+    ClusterError,
+    EngineUnavailableError,
+    HyperRuntimeError,
+    UnsupportedOptionError,
+)
 from hyperruntime.images.pull_errors import is_local
 from hyperruntime.images.recipes import image_reference, recipe_of
 from hyperruntime.logs import get_logger
@@ -34,7 +41,8 @@ class ImageService:
     """The images of one node.
 
     Attributes:
-        handlers: ``image.identify``, ``image.ensure``, ``image.part``, ``image.save`` and ``directory``.
+        handlers: ``image.identify``, ``image.ensure``, ``image.part``, ``image.save`` and
+            ``directory``.
     """
 
     def __init__(self, context: NodeContext) -> None:
@@ -53,16 +61,20 @@ class ImageService:
         """Do nothing: what was fetched stays for other jobs."""
 
     async def _identify(self, call: Call) -> Answer:
-        """Return the node's engine, whether it converts images, and its identifier of one, "" if it has none."""
+        """Return the node's engine, whether it converts images, and its identifier of one, "" if it
+        has none.
+        """
         runtime = await self._context.runtime()
         found = await asyncio.to_thread(runtime.images.identifier, str(call.args["reference"]))
         return Answer({"engine": runtime.name, "converts": runtime.images.converts, "id": found})
 
     async def _ensure(self, call: Call) -> Answer:
-        """Return how the node has an image: ``present``, ``loaded``, ``pulled`` or ``made``; or ``missing``.
+        """Return how the node has an image: ``present``, ``loaded``, ``pulled`` or ``made``; or
+        ``missing``.
 
-        ``ids`` are the identifiers that the image may have, if any; ``archive`` is a path that this node may share with
-        the head, or ""; ``pull`` allows the registry; ``make`` is the recipe to make it from, or "".
+        ``ids`` are the identifiers that the image may have, if any; ``archive`` is a path that this
+        node may share with the head, or ""; ``pull`` allows the registry; ``make`` is the recipe to
+        make it from, or "".
         """
         reference, archive, ids = (call.args[name] for name in ("reference", "archive", "ids"))
         async with self._fetching[reference]:
@@ -84,23 +96,31 @@ class ImageService:
     async def _part(self, call: Call) -> Answer:
         """Append to an archive that the head sends; after the last part, check and load it."""
         name, offset = str(call.args["digest"]), int(call.args["offset"])
-        path = self._context.scratch() / f"image-{hashlib.sha256(name.encode()).hexdigest()[:32]}.tar"
+        path = (
+            self._context.scratch() / f"image-{hashlib.sha256(name.encode()).hexdigest()[:32]}.tar"
+        )
         await asyncio.to_thread(_write_at, path, offset, call.body)
         if call.args["last"]:
             try:
                 if await asyncio.to_thread(file_digest, path) != name:
-                    raise ClusterError(f"image archive {name[:12]} was damaged on its way to this node; try again")
+                    raise ClusterError(
+                        f"image archive {name[:12]} was damaged on its way to this node; try again"
+                    )
                 await asyncio.to_thread((await self._context.runtime()).images.load, path)
             finally:
                 path.unlink(missing_ok=True)
         return Answer()
 
     async def _save(self, call: Call) -> Answer:
-        """Write an image of this node to an archive; return the node's engine, or "" if the node does not have it."""
+        """Write an image of this node to an archive; return the node's engine, or "" if the node
+        does not have it.
+        """
         runtime, reference = await self._context.runtime(), str(call.args["reference"])
         if not await asyncio.to_thread(runtime.images.exists, reference):
             return Answer({"engine": ""})
-        await asyncio.to_thread(runtime.images.save, reference, str(call.args["archive"]), force=True)
+        await asyncio.to_thread(
+            runtime.images.save, reference, str(call.args["archive"]), force=True
+        )
         return Answer({"engine": runtime.name})
 
 
@@ -164,7 +184,9 @@ class _Known:
 
     def accepts(self, found: _Found) -> bool:
         """Return whether the image of a node is the cluster's; the first one of an engine is."""
-        return found.id != "" and (found.id in (known := self.ids.get(found.engine, set())) or not known)
+        return found.id != "" and (
+            found.id in (known := self.ids.get(found.engine, set())) or not known
+        )
 
     def add(self, node: Node, found: _Found) -> None:
         """Note that a node has the image."""
@@ -173,26 +195,31 @@ class _Known:
 
 
 class ImageSource:
-    """Gives images of the head's machine, of a node, or of a registry to nodes; each archive is made once.
+    """Gives images of the head's machine, of a node, or of a registry to nodes; each archive is
+    made once.
 
-    All nodes get the same image: the head's, or that of the first node that has it. A node whose engine has another one
-    under the same name gets the cluster's. Identifiers of different engines are not compared.
+    All nodes get the same image: the head's, or that of the first node that has it. A node whose
+    engine has another one under the same name gets the cluster's. Identifiers of different engines
+    are not compared.
     """
 
     def __init__(self, directory: Path) -> None:
         """Make nothing yet.
 
         Args:
-            directory: for archives. Nodes that see it read them there; other nodes get them over the connection.
+            directory: for archives. Nodes that see it read them there; other nodes get them over
+                the connection.
         """
         self._directory = directory
         self._known: dict[str, asyncio.Task[_Known]] = {}
         self._giving: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def give(self, node: Node, image: str, others: list[Node]) -> str:
-        """Make sure that a node has an image; return ``present``, ``loaded``, ``sent``, ``pulled`` or ``made``.
+        """Make sure that a node has an image; return ``present``, ``loaded``, ``sent``, ``pulled``
+        or ``made``.
 
-        The first node of an engine gets it alone. Then the others look again, because they may share its store.
+        The first node of an engine gets it alone. Then the others look again, because they may
+        share its store.
 
         Args:
             node: has joined.
@@ -200,7 +227,8 @@ class ImageSource:
             others: nodes that may have the image.
 
         Raises:
-            ClusterError: neither the head's machine nor a node has it, and it can be neither pulled nor made.
+            ClusterError: neither the head's machine nor a node has it, and it can be neither pulled
+                nor made.
             ImageError: it cannot be pulled, loaded or made.
             NodeLostError: the node was lost meanwhile.
         """
@@ -247,15 +275,27 @@ class ImageSource:
             how = await self._bring(node, known, list(known.nodes), found)
             found = await _identify(node, known)
         if how not in ("loaded", "sent") and not known.accepts(found):
-            log.warning("image differs", node=node.name, image=known.reference, id=found.id, how=how)
+            log.warning(
+                "image differs", node=node.name, image=known.reference, id=found.id, how=how
+            )
         known.add(node, found)
         return how
 
     async def _bring(self, node: Node, known: _Known, others: list[Node], found: _Found) -> str:
         reference, ids = known.reference, sorted(known.ids.get(found.engine, ()))
-        asked = {"reference": reference, "archive": "", "pull": False, "make": "", "seen_s": 0.0, "ids": ids}
+        asked = {
+            "reference": reference,
+            "archive": "",
+            "pull": False,
+            "make": "",
+            "seen_s": 0.0,
+            "ids": ids,
+        }
         if (archive := await self._archive(known, others, found)) is not None:
-            asked |= {"archive": str(archive), "seen_s": _SEEN_S if await self._is_shared(node, archive) else 0.0}
+            asked |= {
+                "archive": str(archive),
+                "seen_s": _SEEN_S if await self._is_shared(node, archive) else 0.0,
+            }
             how = await self._ensure(node, asked)
             if how == "missing":
                 await self._send(node, archive)
@@ -266,8 +306,13 @@ class ImageSource:
         if is_local(reference):
             recipe = recipe_of(known.image)
             if recipe is None or not recipe.needs_no_registry:
-                step = f"make it on the head or on a node: `hyperrun image build`, or `load` ({known.image})"
-                raise ClusterError(f"image {reference} is neither on the head's machine nor on a node; {step}")
+                step = (
+                    "make it on the head or on a node: `hyperrun image build`, or `load` "
+                    f"({known.image})"
+                )
+                raise ClusterError(
+                    f"image {reference} is neither on the head's machine nor on a node; {step}"
+                )
             return await self._ensure(node, {**asked, "make": known.image})
         return await self._ensure(node, {**asked, "pull": True})
 
@@ -275,28 +320,38 @@ class ImageSource:
         return (await node.peer.ask(_Given, "image.ensure", asked)).how
 
     async def _archive(self, known: _Known, others: list[Node], found: _Found) -> Path | None:
-        """Return an archive of an image for a node; None if neither the head's machine nor a node has it.
+        """Return an archive of an image for a node; None if neither the head's machine nor a node
+        has it.
 
-        The first node of an engine may get another engine's archive, and convert it. The other nodes of that engine get
-        the converted image, so that nothing is converted twice. Otherwise nodes that pull an image at the same time ask
-        its registry, not each other.
+        The first node of an engine may get another engine's archive, and convert it. The other
+        nodes of that engine get the converted image, so that nothing is converted twice. Otherwise
+        nodes that pull an image at the same time ask its registry, not each other.
         """
         engine = found.engine
         async with known.making:
             if not known.archives:
-                asks_nodes = is_local(known.reference) or (found.converts and engine in known.filled)
+                asks_nodes = is_local(known.reference) or (
+                    found.converts and engine in known.filled
+                )
                 same_first = sorted(known.nodes, key=lambda node: known.nodes[node] != engine)
                 having = dict.fromkeys([*(same_first if asks_nodes else ()), *others])
                 await self._save(known, [None, *having])
             elif engine in known.filled and engine not in known.asked | known.archives.keys():
-                known.asked.add(engine)  # once: nodes that do not share the directory cannot give one
-                await self._save(known, [node for node, its in known.nodes.items() if its == engine])
+                # once: nodes that do not share the directory cannot give one
+                known.asked.add(engine)
+                await self._save(
+                    known, [node for node, its in known.nodes.items() if its == engine]
+                )
             return known.archives.get(engine) or next(iter(known.archives.values()), None)
 
     async def _save(self, known: _Known, places: Sequence[Node | None]) -> None:
-        """Let the first place that has an image and can do so write an archive; None is the head's machine."""
+        """Let the first place that has an image and can do so write an archive; None is the head's
+        machine.
+        """
         for node in places:
-            name = hashlib.sha256(f"{known.reference} {len(known.archives)}".encode()).hexdigest()[:32]
+            name = hashlib.sha256(f"{known.reference} {len(known.archives)}".encode()).hexdigest()[
+                :32
+            ]
             path, reference = self._directory / f"{name}.tar", known.reference
             if node is None:
                 if known.here is not None and await asyncio.to_thread(_save_here, reference, path):
@@ -338,7 +393,9 @@ async def _identify(node: Node, known: _Known) -> _Found:
 
 
 def _identify_here(reference: str) -> tuple[str, str] | None:
-    """Return the engine of this machine and its identifier of an image; None if it lacks the engine or the image."""
+    """Return the engine of this machine and its identifier of an image; None if it lacks the engine
+    or the image.
+    """
     try:
         with open_runtime() as runtime:
             found = runtime.images.identifier(reference)

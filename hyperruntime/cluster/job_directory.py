@@ -1,4 +1,6 @@
-"""The directory for the files of a head's jobs, which nodes must see; those of dead heads are removed."""
+"""The directory for the files of a head's jobs, which nodes must see; those of dead heads are
+removed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ _NO_RECORD_S = 60.0  # until a directory without its owner's record counts as le
 
 @contextmanager
 def job_directory(parent: Path, prefix: str) -> Iterator[Path]:
-    """Yield a new directory and remove it afterwards; before and after, remove those of killed heads too.
+    """Yield a new directory and remove it afterwards; before and after, remove those of killed
+    heads too.
 
     Args:
         parent: made if it is missing.
@@ -40,7 +43,10 @@ def job_directory(parent: Path, prefix: str) -> Iterator[Path]:
         made = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
         job = BatchJob.current()
-        record = {"owner": attrs.asdict(OwnerIdentity.current()), "job": None if job is None else attrs.asdict(job)}
+        record = {
+            "owner": attrs.asdict(OwnerIdentity.current()),
+            "job": None if job is None else attrs.asdict(job),
+        }
         with storage_errors(made):
             (made / _OWNER).write_text(json.dumps(record))
         yield made
@@ -50,7 +56,9 @@ def job_directory(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def _remove_left(parent: Path, prefix: str) -> None:
-    """Remove the directories of dead heads; rename them first, so that jobs that still run cannot write to them."""
+    """Remove the directories of dead heads; rename them first, so that jobs that still run cannot
+    write to them.
+    """
     for left in parent.glob(f"{prefix}*"):
         with suppress(OSError, TypeError, ValueError, KeyError):
             if _is_left(left):
@@ -60,9 +68,16 @@ def _remove_left(parent: Path, prefix: str) -> None:
 
 
 def _is_left(directory: Path) -> bool:
-    """Return whether the head is dead; for another machine, whether the batch system says that its job has ended."""
+    """Return whether the head is dead; for another machine, whether the batch system says that its
+    job has ended.
+    """
     if not (directory / _OWNER).exists():
         return time.time() - directory.stat().st_mtime > _NO_RECORD_S
     record = read_run_json(directory / _OWNER, below=directory) or {}
-    state, job = OwnerIdentity.from_record(record["owner"]).state(), BatchJob.from_record(record["job"] or {})
-    return state == "dead" or (state == "elsewhere" and job is not None and (job.was_requeued() or job.is_over()))
+    state, job = (
+        OwnerIdentity.from_record(record["owner"]).state(),
+        BatchJob.from_record(record["job"] or {}),
+    )
+    return state == "dead" or (
+        state == "elsewhere" and job is not None and (job.was_requeued() or job.is_over())
+    )

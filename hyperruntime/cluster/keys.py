@@ -1,4 +1,6 @@
-"""The keys of one head: its certificate, the only one that its nodes trust, and a token for each node."""
+"""The keys of one head: its certificate, the only one that its nodes trust, and a token for each
+node.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,16 @@ from hyperruntime.errors import ClusterError
 from hyperruntime.host.process import run_process
 
 _OPENSSL = (
-    *("openssl", "req", "-x509", "-nodes", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+    *(
+        "openssl",
+        "req",
+        "-x509",
+        "-nodes",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+    ),
     *("-subj", "/CN=hyperruntime head", "-days", "400"),
 )
 _TIMEOUT_S = 30.0
@@ -66,6 +77,7 @@ def client_context(certificate: str) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.check_hostname = False  # the head has a certificate, not a name: nodes get it with their token
+    # the head has a certificate, not a name: nodes get it with their token
+    context.check_hostname = False
     context.load_verify_locations(cadata=certificate)
     return context

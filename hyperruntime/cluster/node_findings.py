@@ -74,10 +74,19 @@ def _any_engine(wanted: str, working: Sequence[str]) -> Finding:
 
 def _user_namespaces() -> Finding:
     program = find_program("unshare")
-    works = program is not None and run_process([program, "--user", "true"], timeout_s=30).exit_code == 0
-    step = f"{ADMINISTRATOR} to set sysctl user.max_user_namespaces above 0; without them no rootless engine works"
+    works = (
+        program is not None
+        and run_process([program, "--user", "true"], timeout_s=30).exit_code == 0
+    )
+    step = (
+        f"{ADMINISTRATOR} to set sysctl user.max_user_namespaces above 0; without them no "
+        "rootless engine works"
+    )
     return Finding(
-        subject="user namespaces", ok=works, detail="work" if works else "refused", next_step="" if works else step
+        subject="user namespaces",
+        ok=works,
+        detail="work" if works else "refused",
+        next_step="" if works else step,
     )
 
 
@@ -88,7 +97,10 @@ def _subordinate_ids() -> Finding:
     for name in ("/etc/subuid", "/etc/subgid"):
         lines = Path(name).read_text(errors="replace").splitlines() if os.path.exists(name) else []
         found.append(any(line.split(":")[0] in (user, with_name) for line in lines))
-    step = f"{ADMINISTRATOR} for `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {with_name}`"
+    step = (
+        f"{ADMINISTRATOR} for `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 "
+        f"{with_name}`"
+    )
     ok = all(found) or None
     detail = (
         "not needed by root"
@@ -103,7 +115,10 @@ def _subordinate_ids() -> Finding:
 def _cgroups() -> Finding:
     subject = "cgroup delegation"
     if not os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
-        step = f"{ADMINISTRATOR} for cgroup v2; until then limits.pids counts per container, and memory by the watchdog"
+        step = (
+            f"{ADMINISTRATOR} for cgroup v2; until then limits.pids counts per container, and "
+            "memory by the watchdog"
+        )
         return Finding(subject=subject, ok=None, detail="cgroup v1", next_step=step)
     own = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
     place = f"/sys/fs/cgroup{own}"
@@ -117,21 +132,40 @@ def _scratch(asked: str) -> Finding:
     place = os.path.expandvars(asked) or tempfile.gettempdir()
     if "$" in place or not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
         step = "name in `scratch` a local directory that exists in each job"
-        return Finding(subject="scratch", ok=False, detail=f"{place} is not a writable directory", next_step=step)
+        return Finding(
+            subject="scratch",
+            ok=False,
+            detail=f"{place} is not a writable directory",
+            next_step=step,
+        )
     free = shutil.disk_usage(place).free
     ok = free >= 4 * GIB or None
     step = "name another directory in `scratch`, or use fewer slots a node"
-    return Finding(subject="scratch", ok=ok, detail=f"{place}, {format_size(free)} free", next_step="" if ok else step)
+    return Finding(
+        subject="scratch",
+        ok=ok,
+        detail=f"{place}, {format_size(free)} free",
+        next_step="" if ok else step,
+    )
 
 
 def _gpus(asked: int) -> Finding:
     granted, subject = granted_gpus(), "GPUs granted"
     if granted is None:
-        step = f"{ADMINISTRATOR} for GPUs as resources of the batch system (Slurm: GresTypes=gpu)" if asked else ""
+        step = (
+            f"{ADMINISTRATOR} for GPUs as resources of the batch system (Slurm: GresTypes=gpu)"
+            if asked
+            else ""
+        )
         detail = "CUDA_VISIBLE_DEVICES is not set, so work gets all GPUs of the node"
         return Finding(subject=subject, ok=None, detail=detail, next_step=step)
     ok = len(granted) >= asked
-    step = "" if ok else f"the job asks for {asked}: compare gpus_per_node with what a node of the partition has"
+    step = (
+        ""
+        if ok
+        else f"the job asks for {asked}: compare gpus_per_node with what a node of the partition "
+        "has"
+    )
     return Finding(subject=subject, ok=ok, detail=", ".join(granted) or "none", next_step=step)
 
 
@@ -145,7 +179,10 @@ def _engine(name: str, image: str) -> Iterator[Finding]:
         return
     except HyperRuntimeError as error:
         yield Finding(
-            subject=name, ok=None, detail=str(error), next_step=f"`hyperrun doctor {name}` in a job says more"
+            subject=name,
+            ok=None,
+            detail=str(error),
+            next_step=f"`hyperrun doctor {name}` in a job says more",
         )
         return
     yield Finding(subject=name, ok=True, detail=f"{info.version}, limits: {_limits(info.limits)}")
@@ -154,33 +191,61 @@ def _engine(name: str, image: str) -> Iterator[Finding]:
             ok = bool(driver.images.exists(image))
         except HyperRuntimeError:
             ok = False
-        step = "" if ok else f"add images = [{image!r}] to [cluster]; nodes then get it from the head or its registry"
-        yield Finding(subject=f"{name}: {image}", ok=ok or None, detail="present" if ok else "missing", next_step=step)
+        step = (
+            ""
+            if ok
+            else f"add images = [{image!r}] to [cluster]; nodes then get it from the head or its "
+            "registry"
+        )
+        yield Finding(
+            subject=f"{name}: {image}",
+            ok=ok or None,
+            detail="present" if ok else "missing",
+            next_step=step,
+        )
         if ok and granted_gpus():
             yield _visible_gpus(name, image)
     driver.close()
 
 
 def _visible_gpus(engine: str, image: str) -> Finding:
-    """Return whether a container that asks for all GPUs sees those that are granted, and no others."""
+    """Return whether a container that asks for all GPUs sees those that are granted, and no
+    others.
+    """
     subject = f"{engine}: GPUs visible inside"
     reason = f"`hyperrun doctor --gpu {shlex.quote(image)}` in a job finds the reason"
     try:
         devices = load_devices()
         kinds = [name for name in devices.names() if name.partition("=")[0].endswith("/gpu")]
-        known = {node.path for device in devices.resolve(kinds) for node in device.edits.device_nodes}
+        known = {
+            node.path for device in devices.resolve(kinds) for node in device.edits.device_nodes
+        }
         granted = gpu_devices(granted_gpus() or (), devices)
         expected = {node.path for device in granted for node in device.edits.device_nodes}
-        with open_runtime(engine) as runtime, runtime.container(ContainerSpec(image=image, gpus="all")) as container:
+        with (
+            open_runtime(engine) as runtime,
+            runtime.container(ContainerSpec(image=image, gpus="all")) as container,
+        ):
             words = ["sh", "-c", _EXISTING, "sh", *sorted(known | expected)]
             seen = set(container.exec(words, timeout_s=_LOOK_S).check().stdout.decode().split())
     except UnsupportedOptionError as error:
-        return Finding(subject=subject, ok=None, detail="none", next_step=f"{error.why}, if work needs GPUs")
+        return Finding(
+            subject=subject, ok=None, detail="none", next_step=f"{error.why}, if work needs GPUs"
+        )
     except HyperRuntimeError as error:
         return Finding(subject=subject, ok=False, detail=str(error), next_step=reason)
-    detail = f"{', '.join(sorted(seen)) or 'none'}; granted: {', '.join(sorted(expected)) or 'none'}"
-    return Finding(subject=subject, ok=seen == expected, detail=detail, next_step="" if seen == expected else reason)
+    detail = (
+        f"{', '.join(sorted(seen)) or 'none'}; granted: {', '.join(sorted(expected)) or 'none'}"
+    )
+    return Finding(
+        subject=subject,
+        ok=seen == expected,
+        detail=detail,
+        next_step="" if seen == expected else reason,
+    )
 
 
 def _limits(limits: Any) -> str:  # noqa: ANN401
-    return ", ".join(f"{name} by {how}" if how != "no" else f"no {name}" for name, how in limits.items())
+    return ", ".join(
+        f"{name} by {how}" if how != "no" else f"no {name}" for name, how in limits.items()
+    )

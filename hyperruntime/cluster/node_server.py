@@ -1,4 +1,6 @@
-"""The node's end: it dials the head, serves its calls, and ends itself when the head stays away too long."""
+"""The node's end: it dials the head, serves its calls, and ends itself when the head stays away too
+long.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def node_facts() -> Facts:
 
 
 def _job_began() -> float:
-    """Return when this process's job began, in seconds since 1970; if that is unknown, when the process began."""
+    """Return when this process's job began, in seconds since 1970; if that is unknown, when the
+    process began.
+    """
     try:
         return float(os.environ[JOB_BEGAN])
     except (KeyError, ValueError):
@@ -94,7 +98,8 @@ class NodeServer:
         self._fault = fault
 
     async def serve(self) -> None:
-        """Connect, and reconnect after each loss, until the head was away for the invitation's ``patience_s``.
+        """Connect, and reconnect after each loss, until the head was away for the invitation's
+        ``patience_s``.
 
         Raises:
             ClusterError: the head refuses this node.
@@ -111,7 +116,8 @@ class NodeServer:
                             raise NodeLostError(f"the head sent an invalid message: {self._fault}")
                     if time.monotonic() - heard > patience:
                         raise NodeLostError(
-                            f"the head did not answer for {patience:g} s at {self._invitation.addresses}"
+                            f"the head did not answer for {patience:g} s at "
+                            f"{self._invitation.addresses}"
                         )
                     await asyncio.sleep(pause)
                     pause = min(2 * pause, LONGEST_PAUSE_S)
@@ -119,7 +125,8 @@ class NodeServer:
             self.peer.close(NodeLostError("the node server ended"))
 
     async def _carry(self, session: aiohttp.ClientSession, address: str, until: float) -> bool:
-        """Connect once, and carry messages until the connection breaks; return whether there was one.
+        """Connect once, and carry messages until the connection breaks; return whether there was
+        one.
 
         Args:
             session: makes the connection.
@@ -147,7 +154,9 @@ class NodeServer:
                     return True
         except aiohttp.WSServerHandshakeError as error:
             if error.status in (401, 410):
-                raise ClusterError(f"the head at {address} does not expect node {invitation.name}") from error
+                raise ClusterError(
+                    f"the head at {address} does not expect node {invitation.name}"
+                ) from error
             return False
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             log.debug("head not reached", address=address, error=str(error))
@@ -155,7 +164,12 @@ class NodeServer:
 
     async def _hello(self, connection: aiohttp.ClientWebSocketResponse) -> int:
         channel = self.peer.channel
-        hello = Hello(version=own_version(), session=self._session, received=channel.received, facts=node_facts())
+        hello = Hello(
+            version=own_version(),
+            session=self._session,
+            received=channel.received,
+            facts=node_facts(),
+        )
         await connection.send_str(hello.to_json())
         try:
             answer = parse_answer(await connection.receive_str(timeout=HELLO_S))
@@ -167,11 +181,15 @@ class NodeServer:
         return answer.received
 
 
-async def run_node(invitation: Invitation, settings: NodeSettings, make_services: MakeServices = all_services) -> None:
-    """Serve a head with all services until it is lost, or says ``end``; then end what the services started.
+async def run_node(
+    invitation: Invitation, settings: NodeSettings, make_services: MakeServices = all_services
+) -> None:
+    """Serve a head with all services until it is lost, or says ``end``; then end what the services
+    started.
 
-    After SIGTERM (a batch system's notice, such as before a preemption) the head gives this node no new work. Running
-    work goes on until the job is killed, or the head says ``end``, or the head is away.
+    After SIGTERM (a batch system's notice, such as before a preemption) the head gives this node no
+    new work. Running work goes on until the job is killed, or the head says ``end``, or the head is
+    away.
 
     Args:
         invitation: from the head.

@@ -32,7 +32,8 @@ class NodeSettings:
 
     Attributes:
         runtime: the engine; ``auto`` means the first that works on the node.
-        scratch: path of a local directory, with variables if needed; "" means ``TMPDIR``, or ``/tmp``.
+        scratch: path of a local directory, with variables if needed; "" means ``TMPDIR``, or
+            ``/tmp``.
         logs: a directory for ``NODE.log``; "" means no log.
     """
 
@@ -48,11 +49,14 @@ def scratch_directory(asked: str) -> Path:
         asked: as in :class:`NodeSettings`.
 
     Raises:
-        ClusterError: it does not exist, cannot be written, or names a variable that the job does not have.
+        ClusterError: it does not exist, cannot be written, or names a variable that the job does
+            not have.
     """
     place = os.path.expandvars(asked) or tempfile.gettempdir()
     if "$" in place or not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
-        raise ClusterError(f"scratch: {place} is not a writable directory; name one that exists in each job")
+        raise ClusterError(
+            f"scratch: {place} is not a writable directory; name one that exists in each job"
+        )
     return Path(place)
 
 
@@ -62,7 +66,8 @@ class NodeContext:
     Attributes:
         settings: from the head.
         head: calls the head; set by the node server.
-        told_to_end: set when the batch system has sent SIGTERM; it may have sent it to the processes of containers too.
+        told_to_end: set when the batch system has sent SIGTERM; it may have sent it to the
+            processes of containers too.
     """
 
     def __init__(self, settings: NodeSettings) -> None:
@@ -80,7 +85,8 @@ class NodeContext:
         """Return the node's runtime; the first call opens it.
 
         Raises:
-            EngineUnavailableError: the engine, or every engine, cannot run a container on this node.
+            EngineUnavailableError: the engine, or every engine, cannot run a container on this
+                node.
         """
         async with self._opening:
             if self._runtime is None:
@@ -92,13 +98,16 @@ class NodeContext:
     async def _prune(self, runtime: Runtime) -> None:
         """Remove what node servers that were killed have left on this node."""
         try:
-            removed = await asyncio.to_thread(runtime.prune, scratch_directory(self.settings.scratch))
+            removed = await asyncio.to_thread(
+                runtime.prune, scratch_directory(self.settings.scratch)
+            )
             log.info("node pruned", removed=len(removed))
         except HyperRuntimeError as error:
             log.warning("node not pruned", error=str(error))
 
     async def check_not_ended(self, exit_code: int | None) -> None:
-        """Raise if the batch system ends this node's job: its SIGTERM reaches the processes in containers too.
+        """Raise if the batch system ends this node's job: its SIGTERM reaches the processes in
+        containers too.
 
         SIGTERM may reach a command a moment before the node server.
 
@@ -112,7 +121,9 @@ class NodeContext:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.told_to_end.wait(), SETTLE_S)
         if self.told_to_end.is_set():
-            raise SandboxLostError("the batch system ends the job of the node, and sends SIGTERM to all its processes")
+            raise SandboxLostError(
+                "the batch system ends the job of the node, and sends SIGTERM to all its processes"
+            )
 
     async def head_call(self, method: str, args: Mapping[str, Any], body: bytes) -> Answer:
         """Call a method of the head; see :meth:`Peer.call`."""
@@ -125,7 +136,11 @@ class NodeContext:
         if runtime is None:
             return []
         found = await asyncio.to_thread(runtime.containers)
-        return sorted(owned.record.id for owned in found if owned.owner_state == "alive" and owned.owner.pid == pid)
+        return sorted(
+            owned.record.id
+            for owned in found
+            if owned.owner_state == "alive" and owned.owner.pid == pid
+        )
 
     def scratch(self) -> Path:
         """Return a directory of this node server alone, which :meth:`close` removes.
@@ -139,7 +154,9 @@ class NodeContext:
         return self._scratch
 
     async def close(self) -> None:
-        """End all containers of the node's runtime, and remove this node server's own part of the scratch directory."""
+        """End all containers of the node's runtime, and remove this node server's own part of the
+        scratch directory.
+        """
         if self._pruning is not None:
             await asyncio.wait({self._pruning})
         if self._runtime is not None:
@@ -172,7 +189,9 @@ SERVICES = (
     "hyperruntime.cluster.slots.pool_service:PoolService",
     "hyperruntime.serve.container_service:ContainerService",
 )
-"""The services of a node, by module and class; by name, because they import this module or stand in later folders."""
+"""The services of a node, by module and class; by name, because they import this module or stand in
+later folders.
+"""
 
 
 def all_services(context: NodeContext) -> Sequence[NodeService]:

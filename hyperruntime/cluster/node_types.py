@@ -9,7 +9,8 @@ from hyperruntime.host.process import find_program, run_process
 
 _SINFO_S = 30.0
 _STATES = ("idle", "mixed", "allocated")  # of nodes that can have a job; best first
-_FORMAT = "%N|%c|%m|%G|%f|%t|%P"  # name, CPUs, memory in MiB, gres, features, short state, partition
+# name, CPUs, memory in MiB, gres, features, short state, partition
+_FORMAT = "%N|%c|%m|%G|%f|%t|%P"
 _DEFAULT = "*"  # after the name of the default partition
 
 
@@ -29,11 +30,14 @@ class NodeType:
         """Return a configuration that asks for the first of these nodes."""
         if not self.names:
             return config
-        return attrs.evolve(config, options=(*config.options, f"#SBATCH --nodelist={self.names[0]}"))
+        return attrs.evolve(
+            config, options=(*config.options, f"#SBATCH --nodelist={self.names[0]}")
+        )
 
 
 def node_types(config: ClusterConfig) -> tuple[NodeType, ...]:
-    """Return the types of nodes of the partition; one without names if only the batch system can choose a node.
+    """Return the types of nodes of the partition; one without names if only the batch system can
+    choose a node.
 
     Source: sinfo(1).
     """
@@ -41,25 +45,37 @@ def node_types(config: ClusterConfig) -> tuple[NodeType, ...]:
     if config.provider != "slurm" or config.parsl or program is None:
         return (NodeType(),)
     partition = ["--partition", config.partition] if config.partition else []
-    listed = run_process([program, "--noheader", "--Node", *partition, "--format", _FORMAT], timeout_s=_SINFO_S)
+    listed = run_process(
+        [program, "--noheader", "--Node", *partition, "--format", _FORMAT], timeout_s=_SINFO_S
+    )
     return parse_sinfo(listed.stdout.decode(errors="replace")) or (NodeType(),)
 
 
 def parse_sinfo(text: str) -> tuple[NodeType, ...]:
-    """Return the types of nodes in the lines of ``sinfo``; nodes that cannot have a job are left out.
+    """Return the types of nodes in the lines of ``sinfo``; nodes that cannot have a job are left
+    out.
 
     Of several partitions, only the default one counts.
     """
     found: dict[str, list[tuple[int, str]]] = {}
-    rows = [line.strip().split("|") for line in text.splitlines() if line.count("|") == _FORMAT.count("|")]
+    rows = [
+        line.strip().split("|")
+        for line in text.splitlines()
+        if line.count("|") == _FORMAT.count("|")
+    ]
     default = [row for row in rows if row[-1].endswith(_DEFAULT)]
     for name, cpus, memory, gres, features, state, _ in default or rows:
-        ranks = [rank for rank, known in enumerate(_STATES) if known.startswith(state.rstrip("*~#!%$@^-+").lower()[:3])]
+        ranks = [
+            rank
+            for rank, known in enumerate(_STATES)
+            if known.startswith(state.rstrip("*~#!%$@^-+").lower()[:3])
+        ]
         if not ranks:
             continue
         extra = [word for word in (gres, features) if word not in ("(null)", "")]
         title = ", ".join([f"{cpus} CPUs", f"{memory} MiB", *extra])
         found.setdefault(title, []).append((ranks[0], name))
     return tuple(
-        NodeType(title, tuple(dict.fromkeys(name for _, name in sorted(nodes)))) for title, nodes in found.items()
+        NodeType(title, tuple(dict.fromkeys(name for _, name in sorted(nodes))))
+        for title, nodes in found.items()
     )

@@ -72,7 +72,8 @@ class ClusterState:
         boot: boot of that machine.
         pid: the head's process.
         start_ticks: start of that process in clock ticks since boot.
-        provider: the batch system; for a Parsl config of the user's own, the ``module:name`` of its function.
+        provider: the batch system; for a Parsl config of the user's own, the ``module:name`` of its
+            function.
         opened: seconds since 1970.
         written: seconds since 1970.
         nodes: all nodes that were asked for.
@@ -102,7 +103,9 @@ class ClusterState:
         return time.time() - self.written < _STALE_S
 
     def makes(self, run_dir: Path) -> bool:
-        """Return whether its nodes work on a run: the files of its jobs are then beside the run directory, or in it."""
+        """Return whether its nodes work on a run: the files of its jobs are then beside the run
+        directory, or in it.
+        """
         run, place = run_dir.absolute(), Path(self.directory)
         beside = place.parent == run.parent and place.name.startswith(f".{run.name}.jobs-")
         return beside or place.parent == run
@@ -117,7 +120,9 @@ class ClusterState:
 
 
 def _ignores_interrupts(pid: int) -> bool:
-    """Return whether a process ignores SIGINT, as background processes of a script do. Source: proc(5)."""
+    """Return whether a process ignores SIGINT, as background processes of a script do. Source:
+    proc(5).
+    """
     with suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
             name, _, mask = line.partition(":")
@@ -132,7 +137,9 @@ def directory_of_clusters() -> Path:
 
 
 def open_clusters() -> list[ClusterState]:
-    """Return the open clusters of this user, oldest first; files of heads that were killed are removed."""
+    """Return the open clusters of this user, oldest first; files of heads that were killed are
+    removed.
+    """
     found = []
     with suppress(FileNotFoundError):
         for path in directory_of_clusters().iterdir():
@@ -147,7 +154,10 @@ def open_clusters() -> list[ClusterState]:
 def _read(path: Path) -> ClusterState | None:
     try:
         value: Any = parse_json(path.read_bytes())
-        nodes = tuple(NodeState(**{**node, "containers": tuple(node["containers"])}) for node in value.pop("nodes"))
+        nodes = tuple(
+            NodeState(**{**node, "containers": tuple(node["containers"])})
+            for node in value.pop("nodes")
+        )
         return ClusterState(nodes=nodes, **value)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
@@ -165,7 +175,9 @@ class ClusterFile:
         self._writing, self._removed = threading.Lock(), False
 
     async def keep_writing(self) -> None:
-        """Write the file every ``WRITE_S`` seconds until cancelled; a failure is logged once and retried."""
+        """Write the file every ``WRITE_S`` seconds until cancelled; a failure is logged once and
+        retried.
+        """
         import asyncio
 
         told = False
@@ -199,7 +211,9 @@ class ClusterFile:
         async def ask(node: Node) -> None:
             with suppress(HyperRuntimeError, TimeoutError):
                 async with asyncio.timeout(_ASK_S):
-                    self._containers[node.name] = (await node.peer.ask(ContainerNames, "containers")).names
+                    self._containers[node.name] = (
+                        await node.peer.ask(ContainerNames, "containers")
+                    ).names
 
         await asyncio.gather(*(ask(node) for node in self._cluster.connected()))
 
@@ -223,7 +237,10 @@ class ClusterFile:
         elif node.leaving:
             state, why = "leaving", node.leaving
         else:
-            state, why = ("ready" if node.is_ready else "preparing" if node.joined.is_set() else "waiting"), ""
+            state, why = (
+                ("ready" if node.is_ready else "preparing" if node.joined.is_set() else "waiting"),
+                "",
+            )
         return NodeState(
             name=node.name,
             state=state,

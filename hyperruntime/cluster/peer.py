@@ -49,7 +49,8 @@ class Call:
         args: a JSON object.
         body: bytes beside it.
         emit: sends an event to the caller before the answer; waits while the channel is full.
-        read: returns the next piece of a body that comes after the call, and b"" at its end; None without such a body.
+        read: returns the next piece of a body that comes after the call, and b"" at its end; None
+            without such a body.
     """
 
     caller: str
@@ -108,13 +109,17 @@ class Peer:
     """
 
     def __init__(
-        self, name: str, handlers: Mapping[str, Handler], on_fault: Callable[[PeerFaultError], None] = lambda _: None
+        self,
+        name: str,
+        handlers: Mapping[str, Handler],
+        on_fault: Callable[[PeerFaultError], None] = lambda _: None,
     ) -> None:
         """Make a peer with a new channel.
 
         Args:
             name: the name of the other side.
-            handlers: for each method that the other side may call. A handler is cancelled if the caller's task is.
+            handlers: for each method that the other side may call. A handler is cancelled if the
+                caller's task is.
             on_fault: called if the other side sent an invalid message; the channel is closed then.
         """
         self.channel, self.name = Channel(self._on_frame), name
@@ -176,7 +181,9 @@ class Peer:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Close the channel, and raise NodeLostError, if the block raises PeerFaultError about an answer."""
+        """Close the channel, and raise NodeLostError, if the block raises PeerFaultError about an
+        answer.
+        """
         try:
             yield
         except PeerFaultError as fault:
@@ -185,7 +192,11 @@ class Peer:
             raise self.channel.error from fault
 
     async def call(
-        self, method: str, args: Mapping[str, Any] | None = None, body: bytes = b"", on_event: OnEvent | None = None
+        self,
+        method: str,
+        args: Mapping[str, Any] | None = None,
+        body: bytes = b"",
+        on_event: OnEvent | None = None,
     ) -> Answer:
         """Call a method of the other side and return its answer.
 
@@ -200,7 +211,9 @@ class Peer:
             HyperRuntimeError: the error of the handler.
         """
         number = next(self._numbers)
-        waiting = self._waiting[number] = _Waiting(asyncio.get_running_loop().create_future(), on_event)
+        waiting = self._waiting[number] = _Waiting(
+            asyncio.get_running_loop().create_future(), on_event
+        )
         try:
             await self.channel.send(
                 pack({"is": "call", "id": number, "method": method, "args": dict(args or {})}, body)
@@ -224,7 +237,12 @@ class Peer:
     def _on_frame(self, frame: bytes) -> None:
         header, body = unpack(frame)
         number, kind = header.get("id"), header.get("is")
-        if not is_integer(number) or not 0 <= number < _MOST_NUMBER or not isinstance(kind, str) or kind not in _KINDS:
+        if (
+            not is_integer(number)
+            or not 0 <= number < _MOST_NUMBER
+            or not isinstance(kind, str)
+            or kind not in _KINDS
+        ):
             raise PeerFaultError("a message has no valid number and kind")
         if kind == "call":
             self._begin(number, header, body, len(frame))
@@ -252,7 +270,9 @@ class Peer:
     def _end(self, number: int) -> None:
         self._running_bytes -= self._running.pop(number).size
 
-    def _resolve(self, waiting: _Waiting, kind: object, header: dict[str, Any], body: bytes) -> None:
+    def _resolve(
+        self, waiting: _Waiting, kind: object, header: dict[str, Any], body: bytes
+    ) -> None:
         if kind == "event":
             if waiting.on_event is not None:
                 try:
@@ -271,14 +291,18 @@ class Peer:
 
     async def _handle(self, number: int, method: str, args: dict[str, Any], body: bytes) -> None:
         async def emit(event: Answer) -> None:
-            await self.channel.send(pack({"is": "event", "id": number, "value": event.value}, event.body))
+            await self.channel.send(
+                pack({"is": "event", "id": number, "value": event.value}, event.body)
+            )
 
         try:
             handler = self._handlers.get(method)
             if handler is None:
                 raise HyperRuntimeError(f"the other side knows no method {method[:100]!r}")
             answer = await handler(Call(self.name, args, body, emit))
-            await self.channel.send(pack({"is": "answer", "id": number, "value": answer.value}, answer.body))
+            await self.channel.send(
+                pack({"is": "answer", "id": number, "value": answer.value}, answer.body)
+            )
         except NodeLostError:
             return
         except PeerFaultError as fault:
@@ -288,4 +312,6 @@ class Peer:
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise  # not by something that the handler awaits
             with suppress(NodeLostError):
-                await self.channel.send(pack({"is": "error", "id": number, "error": error_to_json(error)}))
+                await self.channel.send(
+                    pack({"is": "error", "id": number, "error": error_to_json(error)})
+                )

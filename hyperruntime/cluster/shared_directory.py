@@ -1,4 +1,6 @@
-"""Measure a shared file system: how late other machines see a change, and whether they see locks."""
+"""Measure a shared file system: how late other machines see a change, and whether they see
+locks.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ _POLL_S = 0.01
 
 
 def write_whole(path: str, content: bytes) -> None:
-    """Write a file so that others see all of it or none: write to another name, sync, then rename."""
+    """Write a file so that others see all of it or none: write to another name, sync, then
+    rename.
+    """
     temporary = f"{path}.{os.getpid()}.tmp"
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
@@ -63,7 +67,9 @@ def locked(path: str) -> Iterator[None]:
 
 
 def is_locked(path: str) -> bool:
-    """Return whether another process, perhaps of another machine, is seen to hold flock(2) on a file."""
+    """Return whether another process, perhaps of another machine, is seen to hold flock(2) on a
+    file.
+    """
     descriptor = os.open(path, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,10 +1,12 @@
-"""``python -P -m hyperruntime.cluster.with_children MODULE``: run a module; when it has ended, end all that it started.
+"""``python -P -m hyperruntime.cluster.with_children MODULE``: run a module; when it has ended, end
+all that it started.
 
-It also removes the private directories of killed processes. ``TMPDIR`` of the module is a directory of the job, because
-Parsl's ``multiprocessing`` leaves its sockets there if SIGTERM ends its process.
+It also removes the private directories of killed processes. ``TMPDIR`` of the module is a directory
+of the job, because Parsl's ``multiprocessing`` leaves its sockets there if SIGTERM ends its
+process.
 
-Processes of a job whose parent was killed belong to init and outlive the job, unless the batch system uses cgroups.
-This process adopts them instead. Source: prctl(2), PR_SET_CHILD_SUBREAPER.
+Processes of a job whose parent was killed belong to init and outlive the job, unless the batch
+system uses cgroups. This process adopts them instead. Source: prctl(2), PR_SET_CHILD_SUBREAPER.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ from hyperruntime.host.process import python_args, spawn
 from hyperruntime.host.rmtree import remove_tree
 
 SCRATCH = "HYPERRUNTIME_NODE_SCRATCH"  # the variable with the node's directory for temporary files
-JOB_BEGAN = "HYPERRUNTIME_JOB_BEGAN"  # the variable with the time at which the job began, in seconds since 1970
+# the variable with the time at which the job began, in seconds since 1970
+JOB_BEGAN = "HYPERRUNTIME_JOB_BEGAN"
 JOBS = "HYPERRUNTIME_JOBS"  # the variable with the head's directory for the files of jobs
 TMPDIR = "HYPERRUNTIME_JOB_TMPDIR"  # the variable with the TMPDIR of the job; "" if it had none
 NODE_NAME = "hyperrun-node"  # of the process of a node server, at most 15 bytes
@@ -37,7 +40,8 @@ _PAUSE_S, _LOOK_S = 0.05, 5.0
 _SEEN_S = 10.0  # until a new directory is seen here
 _GUARDS_S = 5.0  # for the guards of killed owners, which remove containers
 _ALONE_S = 20.0  # after so long without a connection, Parsl's manager gets no answer any more
-_NOTICE_S = 600.0  # for a node server to finish what it has after SIGTERM; the batch system kills it before
+# for a node server to finish what it has after SIGTERM; the batch system kills it before
+_NOTICE_S = 600.0
 
 
 def _children() -> dict[int, str]:
@@ -50,7 +54,9 @@ def _children() -> dict[int, str]:
 
 
 def _end_children(was_told: bool) -> None:
-    """Wait for the children, then kill them, and those that this process then adopts, until there are none."""
+    """Wait for the children, then kill them, and those that this process then adopts, until there
+    are none.
+    """
     begin = guarded_since = time.monotonic()
     while True:
         children, now = _children(), time.monotonic()
@@ -70,7 +76,8 @@ def _end_children(was_told: bool) -> None:
 def _end_without_head(manager: int) -> None:
     """End Parsl's manager, and so the job, if its interchange ended before the first answer.
 
-    If the head is killed while the job begins, the manager waits for that answer without a limit, and keeps the node.
+    If the head is killed while the job begins, the manager waits for that answer without a limit,
+    and keeps the node.
     """
     alone_since = time.monotonic()
     while time.monotonic() - alone_since < _ALONE_S:
@@ -85,7 +92,9 @@ def _end_without_head(manager: int) -> None:
 
 
 def _waits_alone(manager: psutil.Process) -> bool:
-    """Return whether a manager, which makes its worker before it connects, has no connection and no node server."""
+    """Return whether a manager, which makes its worker before it connects, has no connection and no
+    node server.
+    """
     children = manager.children(recursive=True)
     for child in children:
         with suppress(psutil.Error):
@@ -97,10 +106,12 @@ def _waits_alone(manager: psutil.Process) -> bool:
 
 
 def main() -> int:
-    """Run the module of the command line in a process that ends with this one; return its exit code.
+    """Run the module of the command line in a process that ends with this one; return its exit
+    code.
 
-    If the directory of jobs does not exist, nothing is run: its head was killed, and another head removed it.
-    If it is removed a moment later, Parsl's manager makes it again; it is then removed at the end.
+    If the directory of jobs does not exist, nothing is run: its head was killed, and another head
+    removed it. If it is removed a moment later, Parsl's manager makes it again; it is then removed
+    at the end.
     """
     if not (jobs := os.environ.get(JOBS)):
         return _run()
@@ -108,12 +119,13 @@ def main() -> int:
     while not os.path.isdir(jobs):
         if time.monotonic() > deadline:
             sys.stderr.write(
-                f"the directory of jobs {jobs} is not seen here: its head has ended, or nodes do not share it; put it "
-                "where all nodes see it\n"
+                f"the directory of jobs {jobs} is not seen here: its head has ended, or nodes "
+                "do not share it; put it where all nodes see it\n"
             )
             return 1
         time.sleep(_PAUSE_S)
-    opened = os.open(jobs, os.O_PATH | os.O_CLOEXEC)  # while it is open, no other directory gets its inode number
+    # while it is open, no other directory gets its inode number
+    opened = os.open(jobs, os.O_PATH | os.O_CLOEXEC)
     try:
         return _run()
     finally:
@@ -140,7 +152,11 @@ def _run() -> int:
 def _run_in(temporary: str) -> int:
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     words = python_args("-m", with_parent.__name__, *sys.argv[1:])
-    env = {**shell_environment(os.environ), TMPDIR: os.environ.get("TMPDIR", ""), "TMPDIR": temporary}
+    env = {
+        **shell_environment(os.environ),
+        TMPDIR: os.environ.get("TMPDIR", ""),
+        "TMPDIR": temporary,
+    }
     process = spawn(words, stdin=0, stdout=1, stderr=2, env=env)
     threading.Thread(target=_end_without_head, args=(process.pid,), daemon=True).start()
     noticed: list[int] = []
@@ -156,7 +172,9 @@ def _run_in(temporary: str) -> int:
         if pid == process.pid:
             process.returncode = os.waitstatus_to_exitcode(status)
             _end_children(bool(noticed))
-            for directory in stale_directories(Path(os.environ.get(SCRATCH) or tempfile.gettempdir())):
+            for directory in stale_directories(
+                Path(os.environ.get(SCRATCH) or tempfile.gettempdir())
+            ):
                 remove_owned(directory)
             return process.returncode & 0xFF
 

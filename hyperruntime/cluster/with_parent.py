@@ -1,6 +1,8 @@
-"""``python -P -m hyperruntime.cluster.with_parent MODULE``: run a module in a process that ends when its parent ends.
+"""``python -P -m hyperruntime.cluster.with_parent MODULE``: run a module in a process that ends
+when its parent ends.
 
-Parsl's interchange would outlive a head that is killed, and keep the nodes' jobs. Ctrl-C is for the head alone.
+Parsl's interchange would outlive a head that is killed, and keep the nodes' jobs. Ctrl-C is for the
+head alone.
 """
 
 from __future__ import annotations

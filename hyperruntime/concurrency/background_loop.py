@@ -22,7 +22,8 @@ class BackgroundLoop:
 
         Args:
             name: name of the thread.
-            closed_error: makes the error of work that cannot be scheduled, from the end of a sentence that says why.
+            closed_error: makes the error of work that cannot be scheduled, from the end of a
+                sentence that says why.
         """
         self._closed_error = closed_error
         self._pid = os.getpid()
@@ -39,11 +40,16 @@ class BackgroundLoop:
         """Schedule work; any thread may wait for the future or cancel it.
 
         Raises:
-            Exception: of ``closed_error``: the loop is stopped, or belongs to the parent of this process.
+            Exception: of ``closed_error``: the loop is stopped, or belongs to the parent of this
+                process.
         """
         if not self.is_here or self._loop.is_closed():
             work.close()
-            why = "was stopped" if self.is_here else "belongs to the parent of this process; open another one"
+            why = (
+                "was stopped"
+                if self.is_here
+                else "belongs to the parent of this process; open another one"
+            )
             raise self._closed_error(why)
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
@@ -78,10 +84,11 @@ class BackgroundLoop:
 
 
 async def cancel_other_tasks() -> None:
-    """Cancel all other tasks of the running event loop and wait for their ends, as ``asyncio.run`` does at its end.
+    """Cancel all other tasks of the running event loop and wait for their ends, as ``asyncio.run``
+    does at its end.
 
-    Tasks that have not begun are started first, because only their own code closes what they were given, such as a
-    connection that asyncio has just accepted.
+    Tasks that have not begun are started first, because only their own code closes what they were
+    given, such as a connection that asyncio has just accepted.
     """
     for _ in range(_MOST_TURNS):
         tasks = asyncio.all_tasks() - {asyncio.current_task()}

@@ -14,7 +14,9 @@ T = TypeVar("T")
 
 
 class BackgroundTasks:
-    """Tasks that are kept until they end; an error is logged, because perhaps nobody awaits the task."""
+    """Tasks that are kept until they end; an error is logged, because perhaps nobody awaits the
+    task.
+    """
 
     def __init__(self, owner: str) -> None:
         """Begin without tasks.
@@ -53,4 +55,8 @@ class BackgroundTasks:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("background task failed", owner=self._owner, error=str(error) or type(error).__name__)
+            log.warning(
+                "background task failed",
+                owner=self._owner,
+                error=str(error) or type(error).__name__,
+            )

@@ -1,4 +1,6 @@
-"""Blocking work that an event loop awaits: its threads, apart from asyncio's own, and its cancellation."""
+"""Blocking work that an event loop awaits: its threads, apart from asyncio's own, and its
+cancellation.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ T = TypeVar("T")
 
 EXECS, STARTS, RESETS, STREAMS = "exec", "start", "reset", "stream"
 _THREADS = {EXECS: 1024, STARTS: 16, RESETS: 32, STREAMS: 256}
-_PAUSE_S = 0.0005  # between two starts: hundreds of new threads at once keep an event loop from running for a second
+# between two starts: hundreds of new threads at once keep an event loop from running for a second
+_PAUSE_S = 0.0005
 
 
 class _Seat:
@@ -44,12 +47,13 @@ class _Seat:
 class Threads:
     """Daemon threads for one kind of work; they start as work needs them, and stay.
 
-    A job goes to the thread that was idle last. With one queue for all, each job would also wake a second thread
-    for nothing, because :class:`queue.SimpleQueue` passes its lock on.
+    A job goes to the thread that was idle last. With one queue for all, each job would also wake a
+    second thread for nothing, because :class:`queue.SimpleQueue` passes its lock on.
     """
 
     def __init__(self, name: str, most: int) -> None:
-        """Start the thread that starts the others, which takes milliseconds; :meth:`submit` must not wait for it.
+        """Start the thread that starts the others, which takes milliseconds; :meth:`submit` must
+        not wait for it.
 
         Args:
             name: name of the threads.
@@ -64,7 +68,9 @@ class Threads:
         threading.Thread(target=self._start_threads, name=f"{name}-starter", daemon=True).start()
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Run work in a thread; return its future at once. Work that has not started can be cancelled."""
+        """Run work in a thread; return its future at once. Work that has not started can be
+        cancelled.
+        """
         future: Future[T] = Future()
 
         def job() -> None:
@@ -122,44 +128,61 @@ class Threads:
         return seat.take()
 
 
-_threads: PerProcess[dict[str, Threads]] = PerProcess(dict)  # a forked child has no threads of its parent
+# a forked child has no threads of its parent
+_threads: PerProcess[dict[str, Threads]] = PerProcess(dict)
 
 
-async def blocking(kind: str, work: Callable[[], T], *, undo: Callable[[T], object] | None = None) -> T:
-    """Run blocking work in a thread; each kind of work has threads of its own, so that kinds do not delay each other.
+async def blocking(
+    kind: str, work: Callable[[], T], *, undo: Callable[[T], object] | None = None
+) -> T:
+    """Run blocking work in a thread; each kind of work has threads of its own, so that kinds do not
+    delay each other.
 
     Args:
         kind: ``EXECS``, ``STARTS``, ``RESETS`` or ``STREAMS``.
         work: called in the thread; its result is returned.
-        undo: called in the thread with the result, if the caller is cancelled while the work runs; None does nothing.
+        undo: called in the thread with the result, if the caller is cancelled while the work runs;
+            None does nothing.
 
     Raises:
-        asyncio.CancelledError: the caller was cancelled; the work does not begin, or goes on without it.
+        asyncio.CancelledError: the caller was cancelled; the work does not begin, or goes on
+            without it.
     """
     begun = threads(kind).submit(work)
     try:
         await _until_done(begun)
     except asyncio.CancelledError:
         if not begun.cancel() and undo is not None:
-            begun.add_done_callback(lambda _: begun.exception() or threads(kind).submit(lambda: undo(begun.result())))
+            begun.add_done_callback(
+                lambda _: begun.exception() or threads(kind).submit(lambda: undo(begun.result()))
+            )
         raise
     return begun.result()
 
 
 def threads(kind: str) -> Threads:
-    """Return the threads of this process for a kind of work: ``EXECS``, ``STARTS``, ``RESETS`` or ``STREAMS``."""
+    """Return the threads of this process for a kind of work: ``EXECS``, ``STARTS``, ``RESETS`` or
+    ``STREAMS``.
+    """
     ours = _threads.get()
     known = ours.get(kind)
-    return known if known is not None else ours.setdefault(kind, Threads(f"hyperruntime-{kind}", _THREADS[kind]))
+    return (
+        known
+        if known is not None
+        else ours.setdefault(kind, Threads(f"hyperruntime-{kind}", _THREADS[kind]))
+    )
 
 
 async def run_cancellable(work: Callable[[int], T]) -> T:
-    """Run ``work(cancel_fd)`` in a thread; if the caller is cancelled, signal the work and wait until it ends.
+    """Run ``work(cancel_fd)`` in a thread; if the caller is cancelled, signal the work and wait
+    until it ends.
 
-    ``cancel_fd`` becomes readable when the caller is cancelled. Work that has not started is dropped.
+    ``cancel_fd`` becomes readable when the caller is cancelled. Work that has not started is
+    dropped.
 
     Raises:
-        asyncio.CancelledError: the caller was cancelled, once or more; raised after the work has ended.
+        asyncio.CancelledError: the caller was cancelled, once or more; raised after the work has
+            ended.
         StorageError: no file descriptor is left.
     """
     signal = _CancelSignal()
@@ -181,8 +204,8 @@ async def run_cancellable(work: Callable[[int], T]) -> T:
 def check_cancelled() -> None:
     """Raise CancelledError if the running task was cancelled.
 
-    Call it before you turn an error into a value. Closing the resources of a cancelled task may fail, and that error
-    hides the cancellation.
+    Call it before you turn an error into a value. Closing the resources of a cancelled task may
+    fail, and that error hides the cancellation.
 
     Raises:
         asyncio.CancelledError: this task was cancelled.
@@ -193,14 +216,18 @@ def check_cancelled() -> None:
 
 
 async def _until_done(begun: Future[T]) -> None:
-    """Wait for work in a thread; takes one callback on the event loop, where asyncio's own way takes four."""
+    """Wait for work in a thread; takes one callback on the event loop, where asyncio's own way
+    takes four.
+    """
     waiter, wake = make_waiter()
     begun.add_done_callback(wake)
     await waiter
 
 
 class _CancelSignal:
-    """Signals to running work that its caller was cancelled; holds a descriptor only while the work runs."""
+    """Signals to running work that its caller was cancelled; holds a descriptor only while the work
+    runs.
+    """
 
     def __init__(self) -> None:
         self._descriptor, self._is_set = -1, False

@@ -20,7 +20,10 @@ class Closing(ABC):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         """Close it."""
         self.close()
@@ -31,11 +34,14 @@ class Closing(ABC):
 
 
 class AsyncClosing(Closing):
-    """A :class:`Closing` for event loops too: it closes in a thread, and does not block the loop."""
+    """A :class:`Closing` for event loops too: it closes in a thread, and does not block the
+    loop.
+    """
 
     async def aclose(self) -> None:
         """Do what ``close`` does in a thread; it goes on if the caller is cancelled."""
-        from hyperruntime.concurrency.blocking import RESETS, blocking  # loads asyncio, which most commands never use
+        # loads asyncio, which most commands never use
+        from hyperruntime.concurrency.blocking import RESETS, blocking
 
         await blocking(RESETS, self.close)
 

@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 
 def make_waiter() -> tuple[asyncio.Future[None], Callable[..., None]]:
-    """Return a future of the running event loop, and the function that sets it; any thread may call it, and again."""
+    """Return a future of the running event loop, and the function that sets it; any thread may call
+    it, and again.
+    """
     loop = asyncio.get_running_loop()
     waiter = loop.create_future()
 
@@ -26,7 +28,9 @@ def make_waiter() -> tuple[asyncio.Future[None], Callable[..., None]]:
 
 
 class EndEvent:
-    """An event that is set once; a later listener is called at once. Safe to use from many threads."""
+    """An event that is set once; a later listener is called at once. Safe to use from many
+    threads.
+    """
 
     def __init__(self) -> None:
         """Make an event that has not been set."""
@@ -47,7 +51,9 @@ class EndEvent:
             listener()
 
     def listen(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call ``listener`` once when the event is set, in the thread that sets it; return an unsubscribe function."""
+        """Call ``listener`` once when the event is set, in the thread that sets it; return an
+        unsubscribe function.
+        """
         with self._lock:
             if not self._is_set:
                 self._listeners.append(listener)

@@ -11,8 +11,9 @@ from contextlib import suppress
 async def input_lines() -> AsyncIterator[str]:
     """Yield the lines of standard input until its end; what is not UTF-8 becomes U+FFFD.
 
-    A daemon thread reads them, one ahead, so that neither a cancelled task nor the end of the process waits for input.
-    The thread has a buffer of its own: the interpreter takes the lock of ``sys.stdin`` when it ends.
+    A daemon thread reads them, one ahead, so that neither a cancelled task nor the end of the
+    process waits for input. The thread has a buffer of its own: the interpreter takes the lock of
+    ``sys.stdin`` when it ends.
     """
     loop, lines = asyncio.get_running_loop(), asyncio.Queue[str](1)
 

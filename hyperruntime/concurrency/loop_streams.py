@@ -22,13 +22,17 @@ class LoopStreams:
         self._closed = threading.Event()
 
     def close(self) -> None:
-        """Raise CancelledError in each waiting thread, such as for a client that does not read; called on the loop."""
+        """Raise CancelledError in each waiting thread, such as for a client that does not read;
+        called on the loop.
+        """
         self._closed.set()
         for future in tuple(self._waiting):
             future.cancel()
 
     def output(self, write: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-        """Return a function for a thread that calls ``write`` on the loop, and waits until it has returned."""
+        """Return a function for a thread that calls ``write`` on the loop, and waits until it has
+        returned.
+        """
 
         def from_thread(*args: P.args, **kwargs: P.kwargs) -> None:
             self._wait(lambda: write(*args, **kwargs))
@@ -36,7 +40,9 @@ class LoopStreams:
         return from_thread
 
     def input(self, read: Callable[[], Coroutine[Any, Any, bytes]]) -> BinaryIO:
-        """Return a file for a thread whose content ``read`` returns piece by piece, and b"" at the end."""
+        """Return a file for a thread whose content ``read`` returns piece by piece, and b"" at the
+        end.
+        """
         return cast(BinaryIO, _Input(lambda: self._wait(read)))
 
     def _wait(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -19,8 +19,8 @@ _FIRST_FREE = 3
 class OutputText:
     """Writes text to a descriptor, piece by piece.
 
-    A daemon thread writes, so that neither a cancelled task nor the end of the process waits for a reader that does not
-    read.
+    A daemon thread writes, so that neither a cancelled task nor the end of the process waits for a
+    reader that does not read.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -30,7 +30,9 @@ class OutputText:
             descriptor: where to write; it stays open.
         """
         self._descriptor = descriptor
-        self._waiting: queue.SimpleQueue[tuple[bytes, asyncio.Future[None]] | None] = queue.SimpleQueue()
+        self._waiting: queue.SimpleQueue[tuple[bytes, asyncio.Future[None]] | None] = (
+            queue.SimpleQueue()
+        )
         self._loop = asyncio.get_running_loop()
         threading.Thread(target=self._run, name="hyperruntime-output", daemon=True).start()
 
@@ -74,8 +76,11 @@ class OutputText:
 
 @asynccontextmanager
 async def own_standard_output() -> AsyncIterator[OutputText]:
-    """Yield standard output for this block alone; what others write to it goes to standard error meanwhile."""
-    own = fcntl.fcntl(_OUTPUT, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)  # stays open: the thread may still write
+    """Yield standard output for this block alone; what others write to it goes to standard error
+    meanwhile.
+    """
+    # stays open: the thread may still write
+    own = fcntl.fcntl(_OUTPUT, fcntl.F_DUPFD_CLOEXEC, _FIRST_FREE)
     output = OutputText(own)
     os.dup2(_ERRORS, _OUTPUT)
     try:

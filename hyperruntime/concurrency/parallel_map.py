@@ -11,10 +11,13 @@ Given = TypeVar("Given")
 Made = TypeVar("Made")
 
 
-def parallel_map(workers: int, function: Callable[[Given], Made], items: Sequence[Given]) -> tuple[Made, ...]:
+def parallel_map(
+    workers: int, function: Callable[[Given], Made], items: Sequence[Given]
+) -> tuple[Made, ...]:
     """Return the result of a function for each item, in the order of the items.
 
-    If a call raises, no further call starts, and its error is raised after the running calls have ended.
+    If a call raises, no further call starts, and its error is raised after the running calls have
+    ended.
 
     Args:
         workers: maximum number of calls at once; with 1 all calls run in this thread.
@@ -34,13 +37,20 @@ def parallel_map(workers: int, function: Callable[[Given], Made], items: Sequenc
             failing.set()  # before this thread takes the next item
             raise
 
-    with ThreadPoolExecutor(min(workers, len(items)), thread_name_prefix="hyperruntime-task") as pool:
+    with ThreadPoolExecutor(
+        min(workers, len(items)), thread_name_prefix="hyperruntime-task"
+    ) as pool:
         futures = [pool.submit(call, item) for item in items]
         try:
             wait(futures, return_when=FIRST_EXCEPTION)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-    errors = [error for future in futures if not future.cancelled() and (error := future.exception()) is not None]
+    errors = [
+        error
+        for future in futures
+        if not future.cancelled() and (error := future.exception()) is not None
+    ]
     if errors:
-        raise min(errors, key=lambda error: isinstance(error, CancelledError))  # of a call that began
+        # of a call that began
+        raise min(errors, key=lambda error: isinstance(error, CancelledError))
     return tuple(future.result() for future in futures)

@@ -1,6 +1,8 @@
-"""Values that each process makes for itself, so that a forked child does not use those of its parent.
+"""Values that each process makes for itself, so that a forked child does not use those of its
+parent.
 
-A lock that another thread of the parent held stays locked in the child, and threads of the parent do not exist there.
+A lock that another thread of the parent held stays locked in the child, and threads of the parent
+do not exist there.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ V = TypeVar("V")
 class PerProcess(Generic[T]):
     """A value of a module, one in each process; every mutable state of a module is in one.
 
-    A child keeps the value of its parent, unused, so that nothing of the parent is finalized in the child.
+    A child keeps the value of its parent, unused, so that nothing of the parent is finalized in the
+    child.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
         """Store how to make the value; nothing is made yet.
 
         Args:
-            make: called once in each process, or more often if threads begin together; then one value is used.
+            make: called once in each process, or more often if threads begin together; then one
+                value is used.
         """
         self._make = make
         self._values: dict[int, T] = {}

@@ -1,4 +1,6 @@
-"""One thread of this process that reads many descriptors, so that none needs a thread of its own."""
+"""One thread of this process that reads many descriptors, so that none needs a thread of its
+own.
+"""
 
 from __future__ import annotations
 
@@ -27,17 +29,22 @@ class Poller:
 
         Args:
             descriptor: a pipe or a socket.
-            read: must not block, also if there is nothing to read: the descriptor may be a new one with an old number.
+            read: must not block, also if there is nothing to read: the descriptor may be a new one
+                with an old number.
         """
         with self._lock:
             if not self._serves:
-                threading.Thread(target=self._serve, name="hyperruntime-poller", daemon=True).start()
+                threading.Thread(
+                    target=self._serve, name="hyperruntime-poller", daemon=True
+                ).start()
                 self._serves = True
             self._epoll.register(descriptor, select.EPOLLIN)
             self._readers[descriptor] = read
 
     def remove(self, descriptor: int) -> None:
-        """Forget a descriptor, which is still open. A closed one is not forgotten while a forked child holds a copy."""
+        """Forget a descriptor, which is still open. A closed one is not forgotten while a forked
+        child holds a copy.
+        """
         with self._lock:
             del self._readers[descriptor]
             self._epoll.unregister(descriptor)

@@ -1,4 +1,6 @@
-"""Retries of requests to model servers: one rule for what is retried, how long to wait, and when to give up."""
+"""Retries of requests to model servers: one rule for what is retried, how long to wait, and when to
+give up.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from tenacity.wait import wait_exponential
 
 RETRIED_STATUSES = frozenset({408, 409, 425, 429}) | frozenset(range(500, 600))
 SHOULD_RETRY = "x-should-retry"
-"""Header by which a server that has retried already asks its client not to; OpenAI's clients obey it.
+"""Header by which a server that has retried already asks its client not to; OpenAI's clients obey
+it.
 
 Source: openai-python, ``_base_client.py``, ``_should_retry``.
 """
@@ -40,9 +43,12 @@ async def with_retries(
         first_s: longest wait after the first attempt, in seconds.
         longest_s: longest wait after any attempt, in seconds.
         errors: exceptions after which a request is retried.
-        asked_s: returns the seconds that the server asks to wait, 0 if it asks nothing; None if the result is final.
-        gives_up: called with the number of attempts made and the time of the next one, on the monotonic clock.
-        before_wait: called before each wait with the result or exception, the attempts made, and the wait in seconds.
+        asked_s: returns the seconds that the server asks to wait, 0 if it asks nothing; None if the
+            result is final.
+        gives_up: called with the number of attempts made and the time of the next one, on the
+            monotonic clock.
+        before_wait: called before each wait with the result or exception, the attempts made, and
+            the wait in seconds.
 
     Raises:
         Exception: of ``errors``, if the last attempt raised it.
@@ -63,16 +69,21 @@ async def with_retries(
         return max(asked, exponential(state) * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
 
     retrying = AsyncRetrying(
-        retry=retry_if_exception_type(errors) | retry_if_result(lambda result: asked_s(result) is not None),
+        retry=retry_if_exception_type(errors)
+        | retry_if_result(lambda result: asked_s(result) is not None),
         wait=wait,
         stop=lambda state: gives_up(state.attempt_number, time.monotonic() + state.upcoming_sleep),
-        before_sleep=lambda state: before_wait(_outcome(state), state.attempt_number, state.upcoming_sleep),
+        before_sleep=lambda state: before_wait(
+            _outcome(state), state.attempt_number, state.upcoming_sleep
+        ),
         retry_error_callback=_result,
     )
     return cast(T, await retrying(next_attempt))
 
 
-async def _outcome_of(attempt: Callable[[], Awaitable[T]], errors: tuple[type[Exception], ...]) -> Future[T]:
+async def _outcome_of(
+    attempt: Callable[[], Awaitable[T]], errors: tuple[type[Exception], ...]
+) -> Future[T]:
     """Make an attempt; return its result, or its exception if that is one of ``errors``."""
     outcome: Future[T] = Future()
     try:

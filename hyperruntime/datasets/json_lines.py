@@ -26,12 +26,16 @@ class JsonLine(NamedTuple):
     value: dict[str, Any]
 
 
-def json_lines(path: Path, left: LeftOut, prefix: str = "", *, finite: bool = False) -> Iterator[JsonLine]:
-    """Yield the objects of a file of JSON lines; empty lines are skipped, and a byte order mark at the start of a line.
+def json_lines(
+    path: Path, left: LeftOut, prefix: str = "", *, finite: bool = False
+) -> Iterator[JsonLine]:
+    """Yield the objects of a file of JSON lines; empty lines are skipped, and a byte order mark at
+    the start of a line.
 
     Args:
         path: the file.
-        left: takes the lines that hold anything else than a JSON object in UTF-8, with the name ``line NUMBER``.
+        left: takes the lines that hold anything else than a JSON object in UTF-8, with the name
+            ``line NUMBER``.
         prefix: put before these names.
         finite: refuse numbers that are no JSON; see :func:`~.json_values.parse_json`.
 

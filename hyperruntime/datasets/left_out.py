@@ -68,14 +68,18 @@ class LeftOut:
 
 
 def shown(reasons: Mapping[str, str]) -> str:
-    """Return the number, the names and the reasons of items that were left out, as one line for people."""
+    """Return the number, the names and the reasons of items that were left out, as one line for
+    people.
+    """
     named = "; ".join(f"{name} ({reason})" for name, reason in list(reasons.items())[:_NAMED])
     more = f"; and {len(reasons) - _NAMED} more" if len(reasons) > _NAMED else ""
     return f"{len(reasons)} unsupported: {named}{more}"
 
 
 def left_out_of(source: object) -> Mapping[str, str]:
-    """Return why items of an environment or tasks of a domain were left out, by name; {} if it does not say."""
+    """Return why items of an environment or tasks of a domain were left out, by name; {} if it does
+    not say.
+    """
     left: Mapping[str, str] = getattr(source, "left_out", {})
     return left
 
@@ -89,4 +93,6 @@ def warn_left_out(left: Mapping[str, str], instead: str, **where: str) -> None:
         where: which data set, for the log.
     """
     if left:
-        log.warning("rows left out", **where, why=shown(left), instead=f"{instead} refuses such a data set")
+        log.warning(
+            "rows left out", **where, why=shown(left), instead=f"{instead} refuses such a data set"
+        )

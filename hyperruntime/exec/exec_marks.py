@@ -1,7 +1,9 @@
-"""Marks of process trees: one for each command and lane; the commands of a group share ranges of marks.
+"""Marks of process trees: one for each command and lane; the commands of a group share ranges of
+marks.
 
-A mark is a hard resource limit that Linux ignores, see :class:`MarkLimit` and docs/decisions/0002-exec.md. Marks are
-numbers that count down from that limit's own value in the container.
+A mark is a hard resource limit that Linux ignores, see :class:`MarkLimit` and
+docs/decisions/0002-exec.md. Marks are numbers that count down from that limit's own value in the
+container.
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ import threading
 
 import attrs
 
-_LANES = 2**45  # lanes have the lower numbers: a lane's mark must be above those of all its commands
+# lanes have the lower numbers: a lane's mark must be above those of all its commands
+_LANES = 2**45
 _SPACE = 2**44
 _BLOCK = 2**20  # numbers that a series reserves at a time
-_LEAST_LOCKS, _LEAST_RESIDENT_BYTES = 10**15, 10**18  # the same as in supervisor.sh: 16 and 19 digits
+# the same as in supervisor.sh: 16 and 19 digits
+_LEAST_LOCKS, _LEAST_RESIDENT_BYTES = 10**15, 10**18
 _MOST_DIGITS = 20  # digits of 2**64
 
 Span = tuple[int, int]  # first and last number
@@ -24,8 +28,8 @@ Span = tuple[int, int]  # first and last number
 class MarkLimit:
     """A resource limit that Linux ignores, so that its hard value can mark processes.
 
-    Every descendant inherits it, and only CAP_SYS_RESOURCE could raise it again. Source: getrlimit(2): RLIMIT_LOCKS has
-    had no effect since Linux 2.4.25, RLIMIT_RSS none since 2.4.30.
+    Every descendant inherits it, and only CAP_SYS_RESOURCE could raise it again. Source:
+    getrlimit(2): RLIMIT_LOCKS has had no effect since Linux 2.4.25, RLIMIT_RSS none since 2.4.30.
 
     Attributes:
         option: letter of the ``ulimit`` option that sets it in the container's ``/bin/sh``.
@@ -43,10 +47,11 @@ class MarkLimit:
 
     @classmethod
     def parse(cls, option: str, hard: str) -> MarkLimit | None:
-        """Return the limit that a supervisor reports, or None if a real supervisor would not choose it.
+        """Return the limit that a supervisor reports, or None if a real supervisor would not choose
+        it.
 
-        The supervisor runs in the container and is not trusted. The host kills by marks, so a mark must be a number
-        that no other process has: far above any limit that an administrator sets.
+        The supervisor runs in the container and is not trusted. The host kills by marks, so a mark
+        must be a number that no other process has: far above any limit that an administrator sets.
 
         Args:
             option: letter of the ``ulimit`` option in the supervisor's shell.
@@ -60,7 +65,9 @@ class MarkLimit:
             return None
         if hard == "unlimited":
             return limit
-        if not (hard.isascii() and hard.isdigit() and len(hard) <= _MOST_DIGITS and int(hard) >= least):
+        if not (
+            hard.isascii() and hard.isdigit() and len(hard) <= _MOST_DIGITS and int(hard) >= least
+        ):
             return None
         return attrs.evolve(limit, top=min(limit.top, int(hard) // limit.unit))
 
@@ -69,7 +76,9 @@ class MarkLimit:
         return Mark(self, self.top - number)
 
     def span(self, span: Span) -> Span:
-        """Return the least and the greatest limit value of a range of numbers, as ``/proc/PID/limits`` prints it."""
+        """Return the least and the greatest limit value of a range of numbers, as
+        ``/proc/PID/limits`` prints it.
+        """
         first, last = span
         return (self.top - last) * self.unit, (self.top - first) * self.unit
 
@@ -104,7 +113,9 @@ class Mark:
 
 
 class MarkNumbers:
-    """Mark numbers shared by a container's sessions; they start at random, so that no other container has the same."""
+    """Mark numbers shared by a container's sessions; they start at random, so that no other
+    container has the same.
+    """
 
     def __init__(self) -> None:
         """Start at random numbers."""
@@ -117,8 +128,9 @@ class MarkNumbers:
     def agree(self, limit: MarkLimit) -> bool:
         """Keep the limit of the first session; return whether this limit is equal to it.
 
-        The marks of all sessions count down from one value, because a group may span sessions. The first supervisor
-        reports its limit before any command runs in the container; a command may have tampered with later reports.
+        The marks of all sessions count down from one value, because a group may span sessions. The
+        first supervisor reports its limit before any command runs in the container; a command may
+        have tampered with later reports.
         """
         with self._lock:
             self._limit = self._limit or limit

@@ -1,4 +1,5 @@
-"""Run one exec in a session: the poll loop between a command's streams and its caller. See docs/decisions/0002-exec.md.
+"""Run one exec in a session: the poll loop between a command's streams and its caller. See
+docs/decisions/0002-exec.md.
 
 The calling thread does all the work, so no thread switch delays the result.
 """
@@ -66,7 +67,9 @@ class Execution:
         marks: the mark of its processes, as a range; empty before they can exist.
     """
 
-    def __init__(self, lanes: LanePool, session: Session, request: ExecRequest, options: ExecOptions) -> None:
+    def __init__(
+        self, lanes: LanePool, session: Session, request: ExecRequest, options: ExecOptions
+    ) -> None:
         """Prepare; nothing runs yet.
 
         Args:
@@ -91,7 +94,8 @@ class Execution:
 
         Raises:
             ContainerLostError: the container ended or stopped answering.
-            ExecStartError: no process could be started for it, or the container does not have its user.
+            ExecStartError: no process could be started for it, or the container does not have its
+                user.
             WorkdirNotFoundError: its working directory does not exist or cannot be entered.
             StorageError: the host has no space or no file descriptors left for the exchange files.
             CallerError: the callback or the input source failed.
@@ -105,8 +109,9 @@ class Execution:
             while (result := self._attempt()) is None:
                 if time.monotonic() + pause_s > min(patience, self._deadline or patience):
                     raise ExecStartError(
-                        "no process could be started in the container for this command (its pids limit, or its "
-                        "user's, is reached); end other processes in it, or raise Limits.pids or RunAs.pids"
+                        "no process could be started in the container for this command (its "
+                        "pids limit, or its user's, is reached); end other processes in it, or "
+                        "raise Limits.pids or RunAs.pids"
                     )
                 time.sleep(pause_s)
                 pause_s *= 1.5
@@ -158,7 +163,9 @@ class Execution:
 
     def _start(self, lane: Lane) -> None:
         self._failure = StartFailure(self._request, f"{EXCHANGE_TARGET}/{lane.name}")
-        self._output.expect("stdout" if self._request.merge_output else "stderr", self._failure.may_be)
+        self._output.expect(
+            "stdout" if self._request.merge_output else "stderr", self._failure.may_be
+        )
         lane.start(self._request, self._mark, announce=self.session.announces)
 
     def _open(self, lane: Lane) -> None:
@@ -185,7 +192,9 @@ class Execution:
         try:
             self._start(self._lane)
         except BlockingIOError as error:
-            raise ContainerLostError("a process in the container blocks the lane that starts commands") from error
+            raise ContainerLostError(
+                "a process in the container blocks the lane that starts commands"
+            ) from error
         except OSError as error:
             raise storage_error(error) from error
 
@@ -236,11 +245,17 @@ class Execution:
             self._stdin.on_event(descriptor, event)
 
     def _read_status(self) -> None:
-        """Read the lane's status lines; malformed lines come from a hostile command and are skipped."""
+        """Read the lane's status lines; malformed lines come from a hostile command and are
+        skipped.
+        """
         lines = self._lane.read_status()
         if lines is None:
-            never_up = not self._handed_over or (self._lane.user is not None and not self._lane.is_up)
-            self._end = self._end or (End.NOT_STARTED if never_up else self._unless_never_made(End.GONE))
+            never_up = not self._handed_over or (
+                self._lane.user is not None and not self._lane.is_up
+            )
+            self._end = self._end or (
+                End.NOT_STARTED if never_up else self._unless_never_made(End.GONE)
+            )
             return
         for line in lines:
             match line:
@@ -269,7 +284,8 @@ class Execution:
             if self._stdin is not None:
                 self._stdin.start()
         elif word == "dir":
-            self._no_workdir = self._made = True  # the lane is free only after the exit status, which follows
+            # the lane is free only after the exit status, which follows
+            self._no_workdir = self._made = True
         elif word == "failed":
             self._has_failed = True
         elif self._end is None and is_number(word, 3) and int(word) < 256:
@@ -305,7 +321,9 @@ class Execution:
         if self._end is not End.EXIT:
             self._exit_code = TIMEOUT_EXIT_CODE if self._end is End.TIMEOUT else KILLED_EXIT_CODE
         not_executed = self._was_not_executed()
-        self._output.settle(self._failure.sentence(self._exit_code, self._output.held) if not_executed else None)
+        self._output.settle(
+            self._failure.sentence(self._exit_code, self._output.held) if not_executed else None
+        )
         out, err = self._output.buffers.values()
         return ExecResult(
             args=tuple(map(os.fsdecode, self._request.args)),
@@ -325,7 +343,9 @@ class Execution:
         out, err = self._output.buffers.values()
         if self._has_failed or (out.total_bytes and not self._request.merge_output):
             return self._has_failed
-        return self._failure.is_told(self._output.held or (out if self._request.merge_output else err).start)
+        return self._failure.is_told(
+            self._output.held or (out if self._request.merge_output else err).start
+        )
 
     def _has_ended_tree(self) -> bool:
         """Kill the command and its lane; return whether no process is left."""
@@ -336,19 +356,23 @@ class Execution:
     def _end_tree(self) -> None:
         if not self._has_ended_tree():
             raise ContainerLostError(
-                f"processes that {os.fsdecode(self._request.args[0])!r} started could not be killed, "
-                "so the container is lost"
+                f"processes that {os.fsdecode(self._request.args[0])!r} started could not be "
+                "killed, so the container is lost"
             )
 
 
 def no_user_error(user: RunAs | None) -> ExecStartError:
     """Return the error for a user that the container does not have."""
     return ExecStartError(
-        f"no process can run as {user} in this container: the engine maps no such ids; use a uid and a gid below 65536"
+        f"no process can run as {user} in this container: the engine maps no such ids; use a "
+        "uid and a gid below 65536"
     )
 
 
 def storage_error(error: OSError) -> StorageError:
     """Return the error for a host that has no space or no file descriptors left."""
-    message = f"the exchange directory cannot be used: {error}; free space there, or set TMPDIR to another disk"
+    message = (
+        f"the exchange directory cannot be used: {error}; free space there, or set TMPDIR to "
+        "another disk"
+    )
     return too_many_files(error) or write_error(message, error)

@@ -1,8 +1,8 @@
 """Let git work in the repositories of other users that the caller put or mounted into a container.
 
-Git refuses a repository of another user unless ``safe.directory`` names it, because its settings may name programs.
-The owner of a mounted or copied file is often another user in the container. The caller has chosen the repository, so
-git may use it.
+Git refuses a repository of another user unless ``safe.directory`` names it, because its settings
+may name programs. The owner of a mounted or copied file is often another user in the container. The
+caller has chosen the repository, so git may use it.
 """
 
 from __future__ import annotations
@@ -29,22 +29,30 @@ class GitOwners:
             self.add(mount.source, mount.target)
 
     def add(self, source: str | os.PathLike[str], target: str) -> None:
-        """Note a path of the host that is now at ``target``; ignored unless it is the top of a repository."""
+        """Note a path of the host that is now at ``target``; ignored unless it is the top of a
+        repository.
+        """
         if os.path.lexists(os.path.join(source, ".git")) and len(self._paths) < _MOST:
             self._paths[posixpath.normpath(target)] = None
 
     def note(self, source: str | os.PathLike[str], target: str, options: Mapping[str, Any]) -> None:
-        """Note a copy to ``target``; one for a named user is that user's, and its path is not shown to others."""
+        """Note a copy to ``target``; one for a named user is that user's, and its path is not shown
+        to others.
+        """
         if options.get("user") is None:
             self.add(source, target)
 
     def env(self) -> Mapping[str, str]:
-        """Return the variables for every command; empty without repositories, and if the spec has such variables.
+        """Return the variables for every command; empty without repositories, and if the spec has
+        such variables.
 
         Source: git-config(1), ``GIT_CONFIG_COUNT`` and ``safe.directory``.
         """
         paths = () if self._is_given else tuple(self._paths)
         found = {_COUNT: str(len(paths))} if paths else {}
         for number, path in enumerate(paths):
-            found |= {f"GIT_CONFIG_KEY_{number}": "safe.directory", f"GIT_CONFIG_VALUE_{number}": path}
+            found |= {
+                f"GIT_CONFIG_KEY_{number}": "safe.directory",
+                f"GIT_CONFIG_VALUE_{number}": path,
+            }
         return found

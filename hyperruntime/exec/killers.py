@@ -23,7 +23,8 @@ from hyperruntime.run_as import RunAs
 
 _ANSWER_S = 0.3  # then the host kills too: the processes to kill may starve the supervisor
 _GIVE_UP_S = 10.0
-_USER_GIVE_UP_S = 30.0  # of all processes of a user: on few cores, those of a fork loop take long to die
+# of all processes of a user: on few cores, those of a fork loop take long to die
+_USER_GIVE_UP_S = 30.0
 _MAX_BATCH = 64
 _DYING_S = 0.3  # killed processes take a moment to disappear
 _MAX_WORDS = 64  # marks in one request, to limit the length of its line
@@ -35,8 +36,10 @@ class Tree:
 
     Attributes:
         group: process group of the exec's lane inside the container, or 0.
-        title: name of the limit that marks the processes, see :class:`~hyperruntime.exec.exec_marks.MarkLimit`.
-        spans: ranges (least, greatest) of that limit's hard value, as ``/proc/PID/limits`` prints it.
+        title: name of the limit that marks the processes, see
+            :class:`~hyperruntime.exec.exec_marks.MarkLimit`.
+        spans: ranges (least, greatest) of that limit's hard value, as ``/proc/PID/limits`` prints
+            it.
     """
 
     group: int
@@ -48,13 +51,18 @@ class Tree:
         return any(least <= limit <= most for limit in limits for least, most in self.spans)
 
     def words(self, *, groups: bool) -> str:
-        """Return the tree in the format of the supervisor's ``kill`` request; ``groups`` adds the process group."""
+        """Return the tree in the format of the supervisor's ``kill`` request; ``groups`` adds the
+        process group.
+        """
         marks = (f"{least}" if least == most else f"{least}-{most}" for least, most in self.spans)
         return " ".join(f"{self.group if groups else 0}:{mark}" for mark in marks)
 
 
-def find_limited(title: str, spans: Collection[Span], names: Iterable[str]) -> Iterator[tuple[str, int]]:
-    """Yield the pid and the limit of each living process of this machine with a hard limit in one of ``spans``.
+def find_limited(
+    title: str, spans: Collection[Span], names: Iterable[str]
+) -> Iterator[tuple[str, int]]:
+    """Yield the pid and the limit of each living process of this machine with a hard limit in one
+    of ``spans``.
 
     Args:
         title: name of the limit in ``/proc/PID/limits``, after ``Max``.
@@ -65,12 +73,16 @@ def find_limited(title: str, spans: Collection[Span], names: Iterable[str]) -> I
     for name in names:
         match = line.search(read_proc(name, "limits"))
         limit = int(match[1]) if match else -1
-        if any(least <= limit <= most for least, most in spans) and process_start_ticks(name) is not None:
+        if (
+            any(least <= limit <= most for least, most in spans)
+            and process_start_ticks(name) is not None
+        ):
             yield name, limit
 
 
 def kill_limited(title: str, spans: Collection[Span], *, groups: bool) -> set[int]:
-    """Kill every living process of this machine with a hard limit in one of ``spans``; return the limits found.
+    """Kill every living process of this machine with a hard limit in one of ``spans``; return the
+    limits found.
 
     All are stopped first, so that no shell among them writes that a child was killed.
 
@@ -102,18 +114,24 @@ def _signal(pid: int, number: signal.Signals, *, groups: bool) -> None:
 
 @attrs.define(eq=False)
 class _Request:
-    """The request of one waiting caller; compared by identity, because each caller gets its own result."""
+    """The request of one waiting caller; compared by identity, because each caller gets its own
+    result.
+    """
 
     tree: Tree
     ended: bool | None = None
 
 
 Ask = Callable[[str, str, float], int | None]
-"""Sends the supervisor a verb and its words with a timeout in seconds; returns the number in its answer, or None."""
+"""Sends the supervisor a verb and its words with a timeout in seconds; returns the number in its
+answer, or None.
+"""
 
 
 class TreeKiller:
-    """Kills trees for many threads: the first thread does the work for all that wait, in one sweep."""
+    """Kills trees for many threads: the first thread does the work for all that wait, in one
+    sweep.
+    """
 
     def __init__(self, ask: Ask, is_lost: Callable[[], bool]) -> None:
         """Prepare.
@@ -142,7 +160,9 @@ class TreeKiller:
             if request.ended is not None:
                 return request.ended
             self._busy = True
-            batch = [request, *(other for other in self._waiting if other is not request)][:_MAX_BATCH]
+            batch = [request, *(other for other in self._waiting if other is not request)][
+                :_MAX_BATCH
+            ]
             self._waiting = [other for other in self._waiting if other not in batch]
         try:
             ended = self._sweep([other.tree for other in batch])
@@ -153,7 +173,9 @@ class TreeKiller:
         return ended
 
     def _finish(self, batch: Sequence[_Request], ended: bool | None) -> None:
-        """Give the result of a sweep to the callers of a batch; None (interrupted) makes each start its own sweep."""
+        """Give the result of a sweep to the callers of a batch; None (interrupted) makes each start
+        its own sweep.
+        """
         with self._turn:
             self._busy = False
             for request in batch:
@@ -161,9 +183,11 @@ class TreeKiller:
             self._turn.notify_all()
 
     def _sweep(self, trees: Sequence[Tree]) -> bool:
-        """Sweep until a round finds no process and no process was created meanwhile; return whether that succeeded.
+        """Sweep until a round finds no process and no process was created meanwhile; return whether
+        that succeeded.
 
-        From the third round on, all processes in the container are stopped during the sweep, so that none can escape.
+        From the third round on, all processes in the container are stopped during the sweep, so
+        that none can escape.
         """
         words = " ".join(tree.words(groups=self.private_groups) for tree in trees)
         spans = [span for tree in trees for span in tree.spans]
@@ -191,13 +215,16 @@ class _Clearing(Lane):
     program = "clear"
 
 
-def kill_user(lanes: LanePool, ask: Ask, is_lost: Callable[[], bool], user: RunAs, *, switches: bool) -> bool:
+def kill_user(
+    lanes: LanePool, ask: Ask, is_lost: Callable[[], bool], user: RunAs, *, switches: bool
+) -> bool:
     """Kill every process of a uid and drop its lanes; return whether none is left.
 
-    A process of the user kills all processes of that user in one call. If that fails, all processes in the container
-    are stopped and searched. The search also runs if a lane was retired before it ran as the user: its processes are
-    still root's, may become the user's, and are not in the kernel's count of the user's processes. The supervisor never
-    waits for a process that the user could stop. The host waits instead, for a limited time.
+    A process of the user kills all processes of that user in one call. If that fails, all processes
+    in the container are stopped and searched. The search also runs if a lane was retired before it
+    ran as the user: its processes are still root's, may become the user's, and are not in the
+    kernel's count of the user's processes. The supervisor never waits for a process that the user
+    could stop. The host waits instead, for a limited time.
 
     Args:
         lanes: lanes of a supervisor that runs as root.
@@ -217,7 +244,9 @@ def kill_user(lanes: LanePool, ask: Ask, is_lost: Callable[[], bool], user: RunA
 
 
 def _reap(lanes: LanePool, ask: Ask, uid: int, deadline: float) -> bool:
-    """Stop all processes, and kill those that are or will become the user's; return whether none is left."""
+    """Stop all processes, and kill those that are or will become the user's; return whether none is
+    left.
+    """
     marks = lanes.unseen(uid)
     for first in range(0, max(1, len(marks)), _MAX_WORDS):
         part = marks[first : first + _MAX_WORDS]

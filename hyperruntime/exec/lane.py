@@ -1,8 +1,9 @@
-"""The exchange directory of a container, and its lanes: shells inside, each with FIFOs for one exec at a time.
+"""The exchange directory of a container, and its lanes: shells inside, each with FIFOs for one exec
+at a time.
 
-The exchange directory is mounted read-only in the container: a process there can use the FIFOs, but cannot create,
-replace or rename files. A lane's directory has a random name in a directory that only the container's main user can
-list, so the other users cannot reach each other's lanes.
+The exchange directory is mounted read-only in the container: a process there can use the FIFOs, but
+cannot create, replace or rename files. A lane's directory has a random name in a directory that
+only the container's main user can list, so the other users cannot reach each other's lanes.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ _READ_INSIDE = ("go", "i")  # FIFOs that are read in the container; the others a
 
 
 def make_exchange(private_dir: str, exports: bytes) -> str:
-    """Make the directory that is mounted into the container, with the shell programs in it; return its path.
+    """Make the directory that is mounted into the container, with the shell programs in it; return
+    its path.
 
     Only its owner can list it, so that no other user in the container finds a lane.
 
     Args:
         private_dir: directory of the owner in which it is made.
-        exports: shell code that sets the environment, put before the supervisor's program: a command line would show
-            the values to all users of the machine.
+        exports: shell code that sets the environment, put before the supervisor's program: a
+            command line would show the values to all users of the machine.
 
     Raises:
         StorageError: it cannot be made.
@@ -53,7 +55,9 @@ def make_exchange(private_dir: str, exports: bytes) -> str:
             path.write_bytes(exports + program if name == "supervisor.sh" else program)
             path.chmod(0o644)
     except OSError as error:
-        raise write_error(f"the exchange directory cannot be made: {error}; free space or set TMPDIR", error) from error
+        raise write_error(
+            f"the exchange directory cannot be made: {error}; free space or set TMPDIR", error
+        ) from error
     return exchange
 
 
@@ -62,12 +66,14 @@ class Lane:
 
     Attributes:
         program: name of the shell program that runs in it, as the supervisor's request.
-        name: name of its directory in the exchange directory; a secret between the host and its user inside.
+        name: name of its directory in the exchange directory; a secret between the host and its
+            user inside.
         user: user of its commands; None means the user of its session.
         mark: mark of its own processes, from the first one on.
         sequence: number of the current or last exec.
         group: process group (and session) of its shell inside; 0 while unknown or shared.
-        has_begun: whether it can be handed a command; before that, its start may still count as failed.
+        has_begun: whether it can be handed a command; before that, its start may still count as
+            failed.
         is_up: whether its shell has reported that it runs.
         checks: whether it must report the reason if it cannot start.
         input: descriptor that feeds the running command, or None.
@@ -76,9 +82,12 @@ class Lane:
     """
 
     program = "lane"
-    _max_rest_bytes = 65536  # of a longer, earlier script that may stay in the file: the shell returns before them
+    # of a longer, earlier script that may stay in the file: the shell returns before them
+    _max_rest_bytes = 65536
 
-    def __init__(self, exchange: str, mark: Mark, user: RunAs | None = None, *, checks: bool = False) -> None:
+    def __init__(
+        self, exchange: str, mark: Mark, user: RunAs | None = None, *, checks: bool = False
+    ) -> None:
         """Make the directory and its FIFOs; nothing runs yet.
 
         Args:
@@ -112,7 +121,9 @@ class Lane:
             raise
 
     def is_usable(self) -> bool:
-        """Return whether its shell runs or may still start, and no other process has written to ``go``."""
+        """Return whether its shell runs or may still start, and no other process has written to
+        ``go``.
+        """
         poll = select.poll()
         poll.register(self.status, 0)
         poll.register(self.go, 0)
@@ -121,7 +132,8 @@ class Lane:
     def rest(self) -> None:
         """Close every descriptor but one until :meth:`wake`, after an exec has ended.
 
-        From now on ``go`` is open for writing only, so that the end of the shell, its only reader, shows.
+        From now on ``go`` is open for writing only, so that the end of the shell, its only reader,
+        shows.
 
         Raises:
             OSError: too many open files.
@@ -139,7 +151,8 @@ class Lane:
         Raises:
             OSError: too many open files.
         """
-        # First `s`, then a look at `go`: the kernel reports the end of a writer only if it was there at this moment.
+        # First `s`, then a look at `go`: the kernel reports the end of a writer only if it was
+        # there at this moment.
         self.status = self._keep(self._open_fifo("s", os.O_RDONLY))
         return self.is_usable()
 
@@ -166,21 +179,32 @@ class Lane:
             OSError: the script could not be written (no space).
             BlockingIOError: the ``go`` FIFO is full.
         """
-        script, self._prologue = self._prologue + lane_script(request, self.sequence, mark, announce=announce), b""
+        script, self._prologue = (
+            self._prologue + lane_script(request, self.sequence, mark, announce=announce),
+            b"",
+        )
         self._write_script(script)
         with suppress(BrokenPipeError):  # the shell has just ended: its status shows it
             os.write(self.go, b"\n")
 
     def read_status(self) -> list[list[str]] | None:
-        """Return the words of each status line that has arrived; None at the end, when no process holds the FIFO."""
+        """Return the words of each status line that has arrived; None at the end, when no process
+        holds the FIFO.
+        """
         try:
             data = os.read(self.status, 4096)
-        except BlockingIOError:  # poll saw the end, but another process has opened the other end again for a moment
+        # poll saw the end, but another process has opened the other end again for a moment
+        except BlockingIOError:
             return []
-        return [line.split(" ") for line in data.decode(errors="replace").splitlines()] if data else None
+        return (
+            [line.split(" ") for line in data.decode(errors="replace").splitlines()]
+            if data
+            else None
+        )
 
     def wait_for(self, word: str, timeout_s: float) -> str | None:
-        """Return the rest of the status line that begins with ``0 WORD``; None if the lane ends or the time is up.
+        """Return the rest of the status line that begins with ``0 WORD``; None if the lane ends or
+        the time is up.
 
         Args:
             word: second word of the status line.
@@ -204,12 +228,16 @@ class Lane:
         return self._open_fifo(name, os.O_RDONLY)
 
     def open_input(self) -> None:
-        """Open a new input for reading and writing, so that it is writable before the command opens it."""
+        """Open a new input for reading and writing, so that it is writable before the command opens
+        it.
+        """
         self.renew_stream("i")
         self.input = self._open_fifo("i", os.O_RDWR)
 
     def hand_over_input(self) -> int | None:
-        """Keep and return only the write end, after the command opened the read end; None if no process reads."""
+        """Keep and return only the write end, after the command opened the read end; None if no
+        process reads.
+        """
         both = self.input
         try:
             self.input = self._open_fifo("i", os.O_WRONLY)
@@ -227,7 +255,9 @@ class Lane:
             os.close(descriptor)
 
     def renew_stream(self, name: str) -> None:
-        """Replace FIFO ``name`` by a new one for the next exec; a process may still hold the old one."""
+        """Replace FIFO ``name`` by a new one for the next exec; a process may still hold the old
+        one.
+        """
         os.unlink(self._path(name))
         self._make_fifo(name)
 
@@ -241,7 +271,8 @@ class Lane:
     def close(self) -> None:
         """Close every descriptor (an idle lane inside then ends) and remove the directory."""
         self.close_input()
-        # Remove the names before closing: a process that opens a FIFO now must find our end or no file, never wait.
+        # Remove the names before closing: a process that opens a FIFO now must find our end or no
+        # file, never wait.
         shutil.rmtree(self._dir, ignore_errors=True)
         for descriptor in self._open:
             os.close(descriptor)
@@ -253,7 +284,9 @@ class Lane:
 
     def _write_script(self, script: bytes) -> None:
         written = 0
-        file = os.open(self._path("c"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
+        file = os.open(
+            self._path("c"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644
+        )
         try:
             while written < len(script):
                 written += os.write(file, script[written:])
@@ -268,9 +301,12 @@ class Lane:
 
     def _make_fifo(self, name: str) -> None:
         os.mkfifo(self._path(name))
-        # The supervisor opens `s` for reading too, as its own user, so that the open never waits: see supervisor.sh.
+        # The supervisor opens `s` for reading too, as its own user, so that the open never waits:
+        # see supervisor.sh.
         opened_twice = name == "s" and self.user is None
-        os.chmod(self._path(name), 0o644 if name in _READ_INSIDE else 0o666 if opened_twice else 0o622)
+        os.chmod(
+            self._path(name), 0o644 if name in _READ_INSIDE else 0o666 if opened_twice else 0o622
+        )
 
     def _open_fifo(self, name: str, flags: int) -> int:
         descriptor = os.open(self._path(name), flags | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)

@@ -20,7 +20,9 @@ class LanePool:
         started: how many lanes have reported to their exec that they run.
     """
 
-    def __init__(self, exchange: str, request: Callable[[Lane], None], next_mark: Callable[[], Mark]) -> None:
+    def __init__(
+        self, exchange: str, request: Callable[[Lane], None], next_mark: Callable[[], Mark]
+    ) -> None:
         """Prepare; no lane exists yet.
 
         Args:
@@ -32,7 +34,8 @@ class LanePool:
         self._lock = threading.Lock()
         self._idle: dict[RunAs | None, list[Lane]] = {}
         self._lanes: set[Lane] = set()
-        self._unseen: set[tuple[int, Mark]] = set()  # uid and mark of each lane that may still have processes of root
+        # uid and mark of each lane that may still have processes of root
+        self._unseen: set[tuple[int, Mark]] = set()
         self.started = 0
         self._closing = False
 
@@ -83,7 +86,9 @@ class LanePool:
             raise
         return lane
 
-    def on_report(self, lane: Lane, *, has_begun: bool = False, is_up: bool = False, group: int = 0) -> None:
+    def on_report(
+        self, lane: Lane, *, has_begun: bool = False, is_up: bool = False, group: int = 0
+    ) -> None:
         """Pass a lane what it reports about itself; see :meth:`Lane.on_report`."""
         self.started += is_up and not lane.is_up
         lane.on_report(has_begun=has_begun, is_up=is_up, group=group)
@@ -125,7 +130,8 @@ class LanePool:
     def unseen(self, uid: int) -> tuple[Mark, ...]:
         """Return the marks of a uid's lanes that have not reported that they run as that user.
 
-        Processes of such a lane are still root's and may become the user's, even after the lane was retired.
+        Processes of such a lane are still root's and may become the user's, even after the lane was
+        retired.
         """
         with self._lock:
             return tuple(mark for known, mark in self._unseen if known == uid)

@@ -1,4 +1,6 @@
-"""Find a container's user by name, for engines that attach no shell as another user; pure, no I/O."""
+"""Find a container's user by name, for engines that attach no shell as another user; pure, no
+I/O.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ class NamedUser:
 
     Attributes:
         ids: its ids.
-        run_as: the user of its commands: the ids, or the name if it has further groups, which an engine looks up.
+        run_as: the user of its commands: the ids, or the name if it has further groups, which an
+            engine looks up.
         home: its home directory; ``/`` if it has no entry.
     """
 
@@ -34,7 +37,8 @@ def is_root(user: str) -> bool:
 def find_user(user: str, passwd: str, groups: str) -> RunAs:
     """Return the ids of a user: ``name`` or ``uid``, with an optional ``:group``.
 
-    A uid without a group has the group of its entry; without an entry, the group of the same number.
+    A uid without a group has the group of its entry; without an entry, the group of the same
+    number.
 
     Args:
         user: the user.
@@ -84,7 +88,9 @@ def find_named(user: str, passwd: str, groups: str) -> NamedUser:
 
 def _entry(table: str, name: str) -> list[str]:
     rows = [line.split(":") for line in table.splitlines()]
-    return next((row for row in rows if name in (row[0], *(row[2:3] if name.isdigit() else ()))), [])
+    return next(
+        (row for row in rows if name in (row[0], *(row[2:3] if name.isdigit() else ()))), []
+    )
 
 
 def _number(row: list[str], place: int) -> int | None:

@@ -34,13 +34,17 @@ class CommandKeywords(TextKeywords, total=False):
 
 
 class SlotExecKeywords(CommandKeywords, total=False):
-    """Keyword arguments of an exec in a slot, which has its own user; :meth:`Container.exec` describes them."""
+    """Keyword arguments of an exec in a slot, which has its own user; :meth:`Container.exec`
+    describes them.
+    """
 
     group: str | None
 
 
 class SlotShellKeywords(TypedDict, total=False):
-    """Keyword arguments of a shell in a slot, which has its own user; :meth:`Container.shell` describes them."""
+    """Keyword arguments of a shell in a slot, which has its own user; :meth:`Container.shell`
+    describes them.
+    """
 
     env: Mapping[str, str] | None
     workdir: str | None
@@ -48,7 +52,9 @@ class SlotShellKeywords(TypedDict, total=False):
 
 
 class SlotTerminalKeywords(SlotShellKeywords, total=False):
-    """Keyword arguments of a terminal in a slot, which has its own user; :meth:`Container.terminal` describes them."""
+    """Keyword arguments of a terminal in a slot, which has its own user; :meth:`Container.terminal`
+    describes them.
+    """
 
     timeout_s: float | None
 

@@ -23,7 +23,8 @@ _GRACE_S = 0.25  # how long children of a command may still write after its end
 
 
 class OutputBuffer:
-    """Collects chunks; past ``limit_bytes`` it keeps the first and the last half, in bounded memory.
+    """Collects chunks; past ``limit_bytes`` it keeps the first and the last half, in bounded
+    memory.
 
     Attributes:
         total_bytes: number of bytes written, kept or not.
@@ -63,19 +64,25 @@ class OutputBuffer:
         """
         if not self.truncated:
             return bytes(self._head + self._tail)
-        head, tail = whole_end(bytes(self._head)), whole_start(bytes(self._tail[-self._tail_limit :]))
+        head, tail = (
+            whole_end(bytes(self._head)),
+            whole_start(bytes(self._tail[-self._tail_limit :])),
+        )
         return head + _NOTICE % (self.total_bytes - len(head) - len(tail)) + tail
 
 
 def split_kept(value: bytes, limit_bytes: int) -> tuple[bytes, int, bytes] | None:
-    """Return the head, the number of dropped bytes, and the tail of a truncated output; None if nothing was dropped.
+    """Return the head, the number of dropped bytes, and the tail of a truncated output; None if
+    nothing was dropped.
 
     Args:
         value: as :meth:`OutputBuffer.value` returned it.
         limit_bytes: the limit of that buffer.
     """
     notice = _NOTICE_FORM.search(value, max(0, (limit_bytes + 1) // 2 - _CUT_BYTES))
-    return None if notice is None else (value[: notice.start()], int(notice[1]), value[notice.end() :])
+    return (
+        None if notice is None else (value[: notice.start()], int(notice[1]), value[notice.end() :])
+    )
 
 
 def whole_end(data: bytes) -> bytes:
@@ -108,7 +115,9 @@ class OutputStreams:
             limit_bytes: number of bytes of each stream that are kept.
             on_output: called with each chunk; None means no callback.
         """
-        self.buffers: dict[Stream, OutputBuffer] = {name: OutputBuffer(limit_bytes) for name in _NAMES}
+        self.buffers: dict[Stream, OutputBuffer] = {
+            name: OutputBuffer(limit_bytes) for name in _NAMES
+        }
         self._on_output = on_output
         self._open: dict[int, Stream] = {}
         self._wide: set[int] = set()
@@ -126,7 +135,8 @@ class OutputStreams:
         return descriptor in self._open
 
     def open(self, lane: Lane) -> None:
-        """Open the streams of a lane; they hold what a command writes, up to 64 KiB, until :meth:`attend` or the end.
+        """Open the streams of a lane; they hold what a command writes, up to 64 KiB, until
+        :meth:`attend` or the end.
 
         Raises:
             OSError: no file descriptors are left.
@@ -198,7 +208,9 @@ class OutputStreams:
                 raise CallerError(error) from error
 
     def drain(self) -> None:
-        """Read the remaining output, and for a moment the output that children of the command still write."""
+        """Read the remaining output, and for a moment the output that children of the command still
+        write.
+        """
         end = time.monotonic() + _GRACE_S
         while self._open:
             moved = [self.read(descriptor) for descriptor in tuple(self._open)]
@@ -213,7 +225,8 @@ class OutputStreams:
             poll.poll(int(remaining * 1000) + 1)
 
     def renew(self, lane: Lane, discard: Callable[[int], None]) -> None:
-        """Make the lane ready for the next exec, even if a background process holds the streams of this one.
+        """Make the lane ready for the next exec, even if a background process holds the streams of
+        this one.
 
         Args:
             lane: the lane of the streams.

@@ -1,10 +1,12 @@
-"""The long-lived shell in a container through which execs run: it starts lanes and kills process trees.
+"""The long-lived shell in a container through which execs run: it starts lanes and kills process
+trees.
 
-A session owns one attached shell (the supervisor, ``sh/supervisor.sh``). The supervisor starts lanes and kills process
-trees; the lanes run the execs, and an exec in an idle lane uses only the FIFOs of that lane. One thread for all the
-sessions of this process (:mod:`hyperruntime.concurrency.poller`) reads the supervisors' answers, keeps the last lines
-of the engine's messages, and drains streams that background processes still hold. Designs: docs/decisions/0002-exec.md,
-docs/decisions/0044-descriptors.md.
+A session owns one attached shell (the supervisor, ``sh/supervisor.sh``). The supervisor starts
+lanes and kills process trees; the lanes run the execs, and an exec in an idle lane uses only the
+FIFOs of that lane. One thread for all the sessions of this process
+(:mod:`hyperruntime.concurrency.poller`) reads the supervisors' answers, keeps the last lines of the
+engine's messages, and drains streams that background processes still hold. Designs:
+docs/decisions/0002-exec.md, docs/decisions/0044-descriptors.md.
 """
 
 from __future__ import annotations
@@ -33,19 +35,22 @@ log = get_logger(__name__)
 _LINE_LIMIT = 4096
 _TAIL_LINES = 20
 _MAX_DRAINS = 256
-# No call of an engine: how late a living shell answers depends on the CPU time that it gets, so these grow only with
-# the overload of the machine. A slow engine must not delay the discovery that a container has ended.
+# No call of an engine: how late a living shell answers depends on the CPU time that it gets, so
+# these grow only with the overload of the machine. A slow engine must not delay the discovery that
+# a container has ended.
 _PONG_TIMEOUT_S = 10.0
 _BASH_PONG_TIMEOUT_S = 30.0  # bash retries a failed fork for up to 15 s
 _CHANGED_SHELL = (
-    "the container's shell reports impossible limits, so no command is run in it; /bin/sh was replaced in the "
-    "container: start another container"
+    "the container's shell reports impossible limits, so no command is run in it; /bin/sh was "
+    "replaced in the container: start another container"
 )
 _LOW_LIMITS = (
-    "the container's hard limits of file locks ({locks}) and of resident memory ({resident} bytes) are both too low to "
-    "mark the processes of its commands; raise one before you start hyperrun: prlimit --pid $$ --locks=unlimited"
+    "the container's hard limits of file locks ({locks}) and of resident memory ({resident} "
+    "bytes) are both too low to mark the processes of its commands; raise one before you start "
+    "hyperrun: prlimit --pid $$ --locks=unlimited"
 )
-_FIRST_SWITCH = 2  # the least answer of a supervisor that can switch users; see _hr_find_switch in supervisor.sh
+# the least answer of a supervisor that can switch users; see _hr_find_switch in supervisor.sh
+_FIRST_SWITCH = 2
 
 
 class Session:
@@ -54,7 +59,8 @@ class Session:
     Attributes:
         lost: set once the attached shell is gone.
         on_death: called when a lane is seen to be dead.
-        announces: whether each command must report that its process was started, because the container's shell is bash.
+        announces: whether each command must report that its process was started, because the
+            container's shell is bash.
         lanes: the lanes of its execs.
         refusal: the reason why the container cannot run commands although its shell works, or "".
     """
@@ -74,17 +80,20 @@ class Session:
             exchange: the exchange directory on the host.
             numbers: the container's mark numbers.
             on_death: called by the thread that finds a lane dead.
-            on_lost: called once when the shell has ended, for any reason; must not block, because the thread that calls
-                it serves all sessions.
+            on_lost: called once when the shell has ended, for any reason; must not block, because
+                the thread that calls it serves all sessions.
         """
         self.lost = threading.Event()
         self.on_death, self._on_lost = on_death, on_lost
         self.announces = False
         self._shell, self._numbers = shell, numbers
-        self.lanes = LanePool(exchange, self._request_lane, lambda: self._mark_limit.mark(numbers.next_lane()))
+        self.lanes = LanePool(
+            exchange, self._request_lane, lambda: self._mark_limit.mark(numbers.next_lane())
+        )
         self._switch: int | None = None
         self._lock = threading.Lock()
-        self._answers: dict[str, int | None] = {}  # only requests that a caller waits for: the container is not trusted
+        # only requests that a caller waits for: the container is not trusted
+        self._answers: dict[str, int | None] = {}
         self._answered = threading.Condition()
         self._error_tail: deque[str] = deque(maxlen=_TAIL_LINES)
         self._drains: set[int] = set()
@@ -95,12 +104,14 @@ class Session:
         self._closing = False
         self._partial = b""
         self._poller = poller()
-        self._over: threading.Event | None = None  # set when the output has ended and is closed; None before the start
+        # set when the output has ended and is closed; None before the start
+        self._over: threading.Event | None = None
 
     def start(self, timeout_s: float) -> bool:
         """Start the supervisor; return whether it answered within ``timeout_s``.
 
-        If it did not answer because its process ended, :meth:`error_text` returns the last lines of that process.
+        If it did not answer because its process ended, :meth:`error_text` returns the last lines of
+        that process.
         """
         self._over = threading.Event()
         self._poller.add(self._shell.output, self._read)
@@ -115,7 +126,8 @@ class Session:
         return True
 
     def switches_users(self) -> bool | None:
-        """Return whether its lanes can run as other users; None if this session's own user is not root.
+        """Return whether its lanes can run as other users; None if this session's own user is not
+        root.
 
         Raises:
             ContainerLostError: the supervisor did not answer.
@@ -160,10 +172,14 @@ class Session:
             group: process group of this exec alone, or 0.
             marks: marks of the exec and of the other processes to kill with it.
         """
-        return self._ender.end(Tree(group, self._mark_limit.title, tuple(mark.span for mark in marks)))
+        return self._ender.end(
+            Tree(group, self._mark_limit.title, tuple(mark.span for mark in marks))
+        )
 
     def end_series(self, series: Iterable[MarkSeries]) -> bool:
-        """Kill every process that the execs of these series started; return whether none is left."""
+        """Kill every process that the execs of these series started; return whether none is
+        left.
+        """
         return self.end_spans(self.series_spans(series))
 
     def end_spans(self, spans: Iterable[Span]) -> bool:
@@ -187,7 +203,8 @@ class Session:
         return self._ender.private_groups
 
     def send_signal(self, number: int, spans: Iterable[Span]) -> int:
-        """Send a signal to every process whose mark is in one of ``spans``; return how many there were.
+        """Send a signal to every process whose mark is in one of ``spans``; return how many there
+        were.
 
         Args:
             number: number of the signal.
@@ -210,17 +227,23 @@ class Session:
 
     def end_user(self, user: RunAs) -> bool:
         """Kill every process of a uid and drop its lanes; return whether none is left."""
-        return kill_user(self.lanes, self._ask, self.lost.is_set, user, switches=bool(self.switches_users()))
+        return kill_user(
+            self.lanes, self._ask, self.lost.is_set, user, switches=bool(self.switches_users())
+        )
 
     @property
     def patience_s(self) -> float:
-        """Seconds without an answer after which the supervisor counts as gone; more on a busy machine."""
+        """Seconds without an answer after which the supervisor counts as gone; more on a busy
+        machine.
+        """
         return (_BASH_PONG_TIMEOUT_S if self.announces else _PONG_TIMEOUT_S) * overload()
 
     def responds(self, timeout_s: float | None = None) -> bool:
-        """Return whether the supervisor still works, after at most ``timeout_s`` (None is :attr:`patience_s`).
+        """Return whether the supervisor still works, after at most ``timeout_s`` (None is
+        :attr:`patience_s`).
 
-        Its answer may wait behind many requested lanes, so a lane that starts meanwhile also counts.
+        Its answer may wait behind many requested lanes, so a lane that starts meanwhile also
+        counts.
         """
         timeout_s, before = self.patience_s if timeout_s is None else timeout_s, self.lanes.started
         if self.lost.is_set():
@@ -237,10 +260,11 @@ class Session:
         return self._shell.wait(timeout_s)
 
     def close(self, timeout_s: float) -> bool:
-        """End the session; return whether the attached process ended by itself within ``timeout_s``.
+        """End the session; return whether the attached process ended by itself within
+        ``timeout_s``.
 
-        A process that a signal killed does not count, because it may have removed nothing: a batch system that ends a
-        job sends SIGTERM to all its processes.
+        A process that a signal killed does not count, because it may have removed nothing: a batch
+        system that ends a job sends SIGTERM to all its processes.
         """
         with self._lock:
             self._closing = True
@@ -253,7 +277,9 @@ class Session:
         return ended
 
     def abandon(self) -> None:
-        """End the attached process, after the engine removed the container, and wait until its output is closed."""
+        """End the attached process, after the engine removed the container, and wait until its
+        output is closed.
+        """
         self._shell.close()
         if self._over is not None:
             self._over.wait(2)
@@ -288,7 +314,9 @@ class Session:
     def _send(self, line: str) -> None:
         with self._lock:
             if self._closing:
-                raise ContainerLostError("the container was closed while a command was starting in it")
+                raise ContainerLostError(
+                    "the container was closed while a command was starting in it"
+                )
             try:
                 if not _is_writable(self._shell.input):
                     raise ContainerLostError("the container's shell no longer reads requests")
@@ -298,7 +326,9 @@ class Session:
                 raise ContainerLostError("the container is gone") from None
 
     def _read(self) -> None:
-        """Read what the shell and its engine have written; in the poller's thread, as everything below."""
+        """Read what the shell and its engine have written; in the poller's thread, as everything
+        below.
+        """
         try:
             chunk = self._shell.read()
         except BlockingIOError:

@@ -1,7 +1,8 @@
-"""The standard input of a command: read from bytes, a file, a pipe or any object with ``read``, written to its lane.
+"""The standard input of a command: read from bytes, a file, a pipe or any object with ``read``,
+written to its lane.
 
-The thread that runs the exec reads the source, and only when the read cannot block, so that deadlines hold. Sources
-that cannot be polled are read in a thread of their own.
+The thread that runs the exec reads the source, and only when the read cannot block, so that
+deadlines hold. Sources that cannot be polled are read in a thread of their own.
 """
 
 from __future__ import annotations
@@ -168,7 +169,9 @@ class Stdin:
 
 
 class _Pump:
-    """Reads a source in a thread and passes the data through a socket, which a forked child cannot keep open."""
+    """Reads a source in a thread and passes the data through a socket, which a forked child cannot
+    keep open.
+    """
 
     def __init__(self, source: BinaryIO) -> None:
         self.error: Exception | None = None
@@ -216,21 +219,30 @@ def checked(chunk: object) -> bytes:
     if chunk is None:
         return b""
     if not isinstance(chunk, (bytes, bytearray, memoryview)):
-        raise TypeError(f"input must be bytes or a file in binary mode; its read() returned {type(chunk).__name__}")
+        raise TypeError(
+            "input must be bytes or a file in binary mode; its read() returned "
+            f"{type(chunk).__name__}"
+        )
     return bytes(chunk)
 
 
 def _is_regular(source: object) -> bool:
-    return isinstance(source, (io.FileIO, io.BufferedReader, io.BufferedRandom)) and stat.S_ISREG(_mode(source))
+    return isinstance(source, (io.FileIO, io.BufferedReader, io.BufferedRandom)) and stat.S_ISREG(
+        _mode(source)
+    )
 
 
 def _own_descriptor(source: object) -> int | None:
-    """Return the descriptor of a pipe, socket or terminal; None if the source does not read it unchanged."""
+    """Return the descriptor of a pipe, socket or terminal; None if the source does not read it
+    unchanged.
+    """
     raw = source.raw if isinstance(source, io.BufferedReader) else source
     if not isinstance(raw, (io.FileIO, socket.SocketIO)):
         return None
     mode = _mode(raw)
-    return raw.fileno() if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode) else None
+    return (
+        raw.fileno() if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode) else None
+    )
 
 
 def _mode(source: io.IOBase) -> int:

@@ -1,4 +1,6 @@
-"""The sessions of one container, one per user that needs its own, and the handling of lost sessions."""
+"""The sessions of one container, one per user that needs its own, and the handling of lost
+sessions.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,9 @@ from hyperruntime.spec import ExecResult, check_user
 log = get_logger(__name__)
 
 _NO_OTHER_USER = (
-    "no command can become another user here: this machine gives you no subordinate ids (see `hyperrun doctor`), or the"
-    " image has neither util-linux's setpriv nor coreutils' chroot; leave user at None, or set a pool's"
-    " slots_per_container to 1"
+    "no command can become another user here: this machine gives you no subordinate ids (see "
+    "`hyperrun doctor`), or the image has neither util-linux's setpriv nor coreutils' chroot; "
+    "leave user at None, or set a pool's slots_per_container to 1"
 )
 
 
@@ -160,7 +162,8 @@ class UserSessions:
     def resolve(self, user: str | RunAs | None) -> str | RunAs | None:
         """Return the ids of a user if the engine attaches no shells; else the user as it is.
 
-        Raises the errors of :meth:`find`, and UserNotFoundError for a user that the container does not have.
+        Raises the errors of :meth:`find`, and UserNotFoundError for a user that the container does
+        not have.
         """
         if not isinstance(user, str) or user == self._user or isinstance(self.live, OpensShells):
             return user
@@ -176,7 +179,9 @@ class UserSessions:
     def _read(self, main: Session, path: str) -> str:
         options = ExecOptions(timeout_s=limit_s(self.engine, "call"))
         request = make_request(["cat", path])
-        return self.run(Execution(main.lanes, main, request, options)).stdout.decode(errors="replace")
+        return self.run(Execution(main.lanes, main, request, options)).stdout.decode(
+            errors="replace"
+        )
 
     def run(self, execution: Execution) -> ExecResult:
         """Run a command; raises the errors of :meth:`Container.exec`."""
@@ -218,12 +223,15 @@ class UserSessions:
         return ended
 
     def signal_group(self, group: str, number: int) -> bool:
-        """Send a signal to all processes that the commands of a group started; return whether there were any."""
+        """Send a signal to all processes that the commands of a group started; return whether there
+        were any.
+        """
         main = self._find(None)
         return self.signal(main, number, main.series_spans(self.numbers.group_series(group)))
 
     def signal(self, session: Session, number: int, spans: Iterable[Span]) -> bool:
-        """Send a signal to all processes with a mark in one of ``spans``; return whether there were any.
+        """Send a signal to all processes with a mark in one of ``spans``; return whether there were
+        any.
 
         Args:
             session: the session of the processes.
@@ -244,7 +252,9 @@ class UserSessions:
             raise self.lose(error, session) from None
 
     def end_marked(self, session: Session, spans: Iterable[Span]) -> bool:
-        """Kill all processes of a session with a mark in one of ``spans``; return whether none is left."""
+        """Kill all processes of a session with a mark in one of ``spans``; return whether none is
+        left.
+        """
         self.check_open()
         return session.end_spans(spans)
 
@@ -259,7 +269,8 @@ class UserSessions:
             return before
 
     def end(self, timeout_s: float) -> None:
-        """End the container, if there is one, and its sessions: through its main shell, else through the engine.
+        """End the container, if there is one, and its sessions: through its main shell, else
+        through the engine.
 
         Args:
             timeout_s: seconds that the main shell has to end.
@@ -282,8 +293,8 @@ class UserSessions:
     def remove_now(self, live: LiveContainer) -> None:
         """Kill and remove the container through its engine; never raises.
 
-        If the engine is late, the host kills the processes, and the removal goes on in the background. If the host does
-        not see them, this waits longer for the engine.
+        If the engine is late, the host kills the processes, and the removal goes on in the
+        background. If the host does not see them, this waits longer for the engine.
         """
         if self._removals.remove(self.engine, self._name, live.remove):
             return
@@ -294,56 +305,77 @@ class UserSessions:
             self._removals.remove(self.engine, self._name, live.remove, to_the_end=True)
 
     def lose(self, error: ContainerLostError, session: Session) -> HyperRuntimeError:
-        """Return the error for a lost session, with a post-mortem, and start removing the container.
+        """Return the error for a lost session, with a post-mortem, and start removing the
+        container.
 
-        Every later caller gets the same error. The shell of another user may end alone, because that user may kill it;
-        then only that session is dropped.
+        Every later caller gets the same error. The shell of another user may end alone, because
+        that user may kill it; then only that session is dropped.
 
         Args:
             error: how the caller lost the session.
             session: the session that it used.
         """
         with self._lock:
-            users = [user for user, known in self._sessions.items() if known is session and user is not None]
+            users = [
+                user
+                for user, known in self._sessions.items()
+                if known is session and user is not None
+            ]
             main = self._sessions.get(None)
         if users and main is not None and main.responds():
             self._drop(users[0], session)
             return ExecLostError(
-                f"the shell of user {users[0]!r} in {self._name} ended while a command ran in it, so the "
-                "result is unknown; the next command starts a new shell"
+                f"the shell of user {users[0]!r} in {self._name} ended while a command ran in "
+                "it, so the result is unknown; the next command starts a new shell"
             )
         has_ended = main is not None and main.lost.is_set()
         if has_ended and main is not None and self._lost is None:
-            main.wait_end(limit_s(self.engine, "end"))  # a busy engine reports the exit code long after the streams end
+            # a busy engine reports the exit code long after the streams end
+            main.wait_end(limit_s(self.engine, "end"))
         with self._lock:
             if self._closed and self._lost is None:
-                return ContainerLostError(f"container {self._name} was closed while a command ran in it")
+                return ContainerLostError(
+                    f"container {self._name} was closed while a command ran in it"
+                )
             if self._lost is None:
                 self._lost = self._explain(error, has_ended=has_ended)
-                # On an overloaded machine the removal takes seconds, and the caller must not wait for it.
+                # On an overloaded machine the removal takes seconds, and the caller must not wait
+                # for it.
                 self._remove()
             lost = self._lost
         return ContainerLostError(str(lost), lost.post_mortem)
 
     def _explain(self, error: ContainerLostError, *, has_ended: bool) -> ContainerLostError:
         assert self.live is not None
-        verdict, limit = (self.watch.verdict, self.watch.limit) if self.watch is not None else ("", "")
-        post_mortem: PostMortem = attrs.evolve(self.live.post_mortem(), ended_by=verdict, limit=limit)
+        verdict, limit = (
+            (self.watch.verdict, self.watch.limit) if self.watch is not None else ("", "")
+        )
+        post_mortem: PostMortem = attrs.evolve(
+            self.live.post_mortem(), ended_by=verdict, limit=limit
+        )
         if has_ended and post_mortem.exit_code is None:  # the engine may still report it as running
             post_mortem = attrs.evolve(post_mortem, state="exited")
-        log.warning("container lost", name=self._name, state=post_mortem.state, oom=post_mortem.oom_killed)
-        return ContainerLostError(f"{error} ({self._name}: {post_mortem}); start another container", post_mortem)
+        log.warning(
+            "container lost", name=self._name, state=post_mortem.state, oom=post_mortem.oom_killed
+        )
+        return ContainerLostError(
+            f"{error} ({self._name}: {post_mortem}); start another container", post_mortem
+        )
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
             raise ContainerStateError(
-                f"container {self._name} belongs to process {self._pid}; a forked child must start its own"
+                f"container {self._name} belongs to process {self._pid}; a forked child must "
+                "start its own"
             )
 
     def _switches(self, main: Session) -> bool:
         switches = main.switches_users()
         if switches is None:
-            why = "only root can switch users, and the container's user is not root; leave ContainerSpec.user at None"
+            why = (
+                "only root can switch users, and the container's user is not root; leave "
+                "ContainerSpec.user at None"
+            )
             raise UnsupportedOptionError(self.engine, "user", why)
         return switches
 

@@ -1,8 +1,9 @@
 """The LLM gateway: gives models to containers that have no network and hold no keys.
 
-The host runs a server on a Unix socket in the container's exchange directory. A forwarder in the container offers it
-as ``http://127.0.0.1:PORT``. Importing this package loads none of its modules: its names are imported on first use, and
-a gateway loads the HTTP library when it starts. Design: docs/decisions/0015-gateway.md.
+The host runs a server on a Unix socket in the container's exchange directory. A forwarder in the
+container offers it as ``http://127.0.0.1:PORT``. Importing this package loads none of its modules:
+its names are imported on first use, and a gateway loads the HTTP library when it starts. Design:
+docs/decisions/0015-gateway.md.
 
 May import ``gateway.answer`` and what stands before it in ``tests/unit/test_folders.py``.
 """

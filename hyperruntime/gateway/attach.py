@@ -1,4 +1,5 @@
-"""Give a container access to the gateway: a socket in its exchange directory, the forwarder, environment variables.
+"""Give a container access to the gateway: a socket in its exchange directory, the forwarder,
+environment variables.
 
 The image needs only Python 3.
 """
@@ -12,7 +13,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from hyperruntime.concurrency.closing import Closing
-from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecLostError, GatewayError, HyperRuntimeError
+from hyperruntime.errors import (
+    ContainerLostError,
+    ContainerStateError,
+    ExecLostError,
+    GatewayError,
+    HyperRuntimeError,
+)
 from hyperruntime.gateway.config.values import Budget
 from hyperruntime.gateway.gateway import SOCKET_NAME, Seat, Seats
 from hyperruntime.gateway.log.budget import Meter
@@ -38,17 +45,21 @@ class Access(Closing):
         port: the forwarder's port on 127.0.0.1 in the container.
     """
 
-    def __init__(self, gateway: Seats, container: Container, name: str, budget: Budget | Meter | None = None) -> None:
+    def __init__(
+        self, gateway: Seats, container: Container, name: str, budget: Budget | Meter | None = None
+    ) -> None:
         """Open a seat for the container, and start the forwarder in it.
 
         Args:
             gateway: the gateway that serves the container, or a proxy for one on another machine.
             container: a running container; it needs no network.
             name: the name of the seat in the log.
-            budget: the budget of this container, in addition to the run's; or a meter that several containers share.
+            budget: the budget of this container, in addition to the run's; or a meter that several
+                containers share.
 
         Raises:
-            GatewayError: the image has no Python 3, the forwarder does not start, or the seat cannot be opened.
+            GatewayError: the image has no Python 3, the forwarder does not start, or the seat
+                cannot be opened.
             SpecError: the name is malformed.
         """
         self._container = container
@@ -59,12 +70,16 @@ class Access(Closing):
         exchange = container.exchange
         self.seat: Seat = gateway.seat(name, exchange.source, budget)
         self._socket = posixpath.join(exchange.target, SOCKET_NAME)
-        self._thread = threading.Thread(target=self._run, name="hyperruntime-forwarder", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name="hyperruntime-forwarder", daemon=True
+        )
         self._thread.start()
         start_s = _START_S * overload()
         self._started.wait(start_s)
         if not _PORT.fullmatch(self._output):
-            why = self._ended or ("its python3 is another program" if self._started.is_set() else "")
+            why = self._ended or (
+                "its python3 is another program" if self._started.is_set() else ""
+            )
             why = why or f"it did not start within {start_s:g} s"
             self.close()
             raise GatewayError(f"the forwarder does not run in {container.spec.image!r}: {why}")
@@ -72,7 +87,9 @@ class Access(Closing):
 
     @property
     def env(self) -> Mapping[str, str]:
-        """The environment variables for OpenAI and Anthropic clients; they hold the seat's token and no API key."""
+        """The environment variables for OpenAI and Anthropic clients; they hold the seat's token
+        and no API key.
+        """
         base = f"http://127.0.0.1:{self.port}"
         token = self.seat.token
         return {
@@ -89,12 +106,14 @@ class Access(Closing):
 
         Raises:
             BudgetExceededError: a request was refused because a budget is used up.
-            GatewayError: the upstream failed the last request; or the forwarder ended, for any reason, before
-                ``close``.
+            GatewayError: the upstream failed the last request; or the forwarder ended, for any
+                reason, before ``close``.
         """
         self.seat.check()
         if self._ended and not self._closing:
-            raise GatewayError(f"the forwarder in {self._container.name} ended: {self._ended}; open a new access")
+            raise GatewayError(
+                f"the forwarder in {self._container.name} ended: {self._ended}; open a new access"
+            )
 
     def close(self) -> None:
         """Close the seat; the forwarder runs until the container ends. Idempotent."""
@@ -104,7 +123,9 @@ class Access(Closing):
     def _run(self) -> None:
         try:
             program = forwarder_program()
-            result = self._container.exec([*PYTHON_ARGS, self._socket], input=program, on_output=self._heard)
+            result = self._container.exec(
+                [*PYTHON_ARGS, self._socket], input=program, on_output=self._heard
+            )
         except (ContainerLostError, ContainerStateError, ExecLostError) as error:
             self._ended = str(error)
         except HyperRuntimeError as error:
@@ -113,7 +134,9 @@ class Access(Closing):
             tail = result.stderr.decode(errors="replace").strip()[-300:]
             self._ended = f"it ended with exit code {result.exit_code}: {tail}"
             if result.not_executed:
-                self._ended = "there is no python3 in the image; use one that has it, such as the base image"
+                self._ended = (
+                    "there is no python3 in the image; use one that has it, such as the base image"
+                )
         self._started.set()
         if not self._closing:
             log.debug("forwarder ended", container=self._container.name, why=self._ended)

@@ -28,7 +28,9 @@ class Seats(Protocol):
     """Gives seats to containers: a gateway, or a proxy for a gateway on another machine."""
 
     def seat(self, name: str, directory: str, budget: Budget | Meter | None = None) -> Seat:
-        """Return a new seat, and listen on its socket in ``directory``; see :meth:`Gateway.seat`."""
+        """Return a new seat, and listen on its socket in ``directory``; see
+        :meth:`Gateway.seat`.
+        """
         ...
 
     def drop(self, seat: Seat) -> None:
@@ -65,7 +67,8 @@ class Seat(Closing):
         """Raise if a budget is used up or the upstream does not answer.
 
         Raises:
-            BudgetExceededError: a request of this seat was refused because its own or the run's budget is used up.
+            BudgetExceededError: a request of this seat was refused because its own or the run's
+                budget is used up.
             GatewayError: the upstream failed the last request of this seat, after all retries.
         """
         if self._refused:
@@ -74,19 +77,24 @@ class Seat(Closing):
             raise GatewayError(f"{self._outage}; fix the server, then resume")
 
     def when_refused(self, act: Callable[[], None]) -> None:
-        """Call `act` once when a budget refuses a request of this seat; at once if a request was refused before.
+        """Call `act` once when a budget refuses a request of this seat; at once if a request was
+        refused before.
 
         The gateway's thread calls it, so it must be quick.
         """
         self._refusal.listen(act)
 
     def refuse(self, why: str) -> None:
-        """Record why a request was refused, and call the listeners; for the gateway's thread only."""
+        """Record why a request was refused, and call the listeners; for the gateway's thread
+        only.
+        """
         self._refused = self._refused or why
         self._refusal.set()
 
     def sent(self, outage: str) -> None:
-        """Record the outage of the last request, "" if there was none; for the gateway's thread only."""
+        """Record the outage of the last request, "" if there was none; for the gateway's thread
+        only.
+        """
         self._outage = outage
 
     def close(self) -> None:
@@ -102,7 +110,8 @@ class Gateway(Closing):
 
         Args:
             config: the gateway's configuration.
-            spent: earlier usage that counts against the run's budget, for example of a resumed run; None means zero.
+            spent: earlier usage that counts against the run's budget, for example of a resumed run;
+                None means zero.
 
         Raises:
             GatewayError: a key or a file of recorded exchanges is missing.
@@ -111,12 +120,15 @@ class Gateway(Closing):
         from hyperruntime.gateway.service import Shared
 
         self._meter = Meter("the run", config.budget, spent)
-        self._seats: dict[Seat, Callable[[], Coroutine[Any, Any, None]]] = {}  # with what stops each
+        # with what stops each
+        self._seats: dict[Seat, Callable[[], Coroutine[Any, Any, None]]] = {}
         self._closed = False
         self._users = 0  # threads that open or close a seat
         self._idle = threading.Condition()
         self._shared = Shared(config, self._meter)
-        self._loop = BackgroundLoop("hyperruntime-gateway", lambda why: GatewayError(f"the gateway {why}"))
+        self._loop = BackgroundLoop(
+            "hyperruntime-gateway", lambda why: GatewayError(f"the gateway {why}")
+        )
 
     @property
     def spent(self) -> Spent:
@@ -125,7 +137,9 @@ class Gateway(Closing):
 
     @property
     def used_up(self) -> str:
-        """The limit of the run's budget that is reached, as a sentence; "" while there is budget."""
+        """The limit of the run's budget that is reached, as a sentence; "" while there is
+        budget.
+        """
         return self._meter.used_up
 
     def seat(self, name: str, directory: str, budget: Budget | Meter | None = None) -> Seat:
@@ -134,7 +148,8 @@ class Gateway(Closing):
         Args:
             name: the name of the seat in the log: 1 to 200 letters, digits and ``._:/-``.
             directory: directory of the host in which the socket is created.
-            budget: the budget of this seat, in addition to the run's; or a meter that several seats share.
+            budget: the budget of this seat, in addition to the run's; or a meter that several seats
+                share.
 
         Raises:
             GatewayError: the socket cannot be created, or the gateway is closed.
@@ -151,7 +166,9 @@ class Gateway(Closing):
             seat = Seat(self, name, meter, directory)
             listener = listen_in(directory)
             try:
-                self._seats[seat] = self._loop.run(serve_seat(seat, self._shared, listener), _CALL_S)
+                self._seats[seat] = self._loop.run(
+                    serve_seat(seat, self._shared, listener), _CALL_S
+                )
             except BaseException:
                 listener.close()
                 raise
@@ -189,7 +206,8 @@ class Gateway(Closing):
 
     @contextmanager
     def _use(self) -> Iterator[bool]:
-        """Keep the gateway open during a block: a seat is closed either there or by the gateway's end.
+        """Keep the gateway open during a block: a seat is closed either there or by the gateway's
+        end.
 
         Yields:
             Whether it is open.
@@ -214,4 +232,6 @@ def listen_in(directory: str) -> socket.socket:
     try:
         return unix_socket.listen_in(directory, SOCKET_NAME)
     except OSError as error:
-        raise GatewayError(f"cannot create a socket in {directory}: {error}; use a local directory") from error
+        raise GatewayError(
+            f"cannot create a socket in {directory}: {error}; use a local directory"
+        ) from error

@@ -18,7 +18,12 @@ from hyperruntime.gateway.answer.usage import GeneratedTokens, StreamUsage, esti
 from hyperruntime.gateway.log.budget import Tokens
 from hyperruntime.gateway.log.exchange import BROKEN, Exchange
 from hyperruntime.gateway.replay import Recorded, exchange_line
-from hyperruntime.gateway.request.parse import COUNT_PATH, ModelRequest, RequestRefusedError, error_event
+from hyperruntime.gateway.request.parse import (
+    COUNT_PATH,
+    ModelRequest,
+    RequestRefusedError,
+    error_event,
+)
 from hyperruntime.gateway.request.parse_pool import PoolShare
 from hyperruntime.gateway.upstream import Answer, describe, payload
 
@@ -34,7 +39,9 @@ _GRACE_S = 2.0  # for the client to read the error event after the deadline
 class Relay:
     """Relays the answer to one request."""
 
-    def __init__(self, call: ModelRequest, exchange: Exchange, shared: Shared, share: PoolShare) -> None:
+    def __init__(
+        self, call: ModelRequest, exchange: Exchange, shared: Shared, share: PoolShare
+    ) -> None:
         """Create a relay.
 
         Args:
@@ -50,7 +57,9 @@ class Relay:
         self._came_bytes = 0  # of a stream; the guard may still hold some of them
         self._usage = StreamUsage()
         self._guard = StreamGuard(shared.redactor)
-        self._generated = GeneratedTokens() if shared.config.tokens and call.wire == "openai" else None
+        self._generated = (
+            GeneratedTokens() if shared.config.tokens and call.wire == "openai" else None
+        )
         self._dropped = Tokens()  # what earlier attempts report: the upstream bills them too
         self._tokens: Tokens | None = None  # of the last attempt, if it is not a stream
         self._streaming = self._complete = self._ended = False
@@ -59,8 +68,8 @@ class Relay:
     def used(self) -> Tokens:
         """Return the usage of the exchange so far; zero if the upstream refused the request.
 
-        An attempt that was repeated counts as it reports. If the client left before the answer came, the request counts
-        by its size, so that leaving early is not free.
+        An attempt that was repeated counts as it reports. If the client left before the answer
+        came, the request counts by its size, so that leaving early is not free.
         """
         if self._generated is not None and self._exchange.generated is None:
             self._exchange.generated = self._generated.to_json()
@@ -71,14 +80,18 @@ class Relay:
         exchange = self._exchange
         if self._streaming:
             return self._usage.total(
-                complete=self._complete, request_bytes=exchange.request_bytes, answer_bytes=self._came_bytes
+                complete=self._complete,
+                request_bytes=exchange.request_bytes,
+                answer_bytes=self._came_bytes,
             )
         if self._tokens is not None:
             return self._tokens
         return estimate(exchange.request_bytes, 0) if exchange.pending else Tokens()
 
     def drop(self, answer: Answer | None) -> None:
-        """Count an attempt that is repeated by what its answer reports; None if there was no answer."""
+        """Count an attempt that is repeated by what its answer reports; None if there was no
+        answer.
+        """
         if answer is not None and answer.reported is not None and self._call.path != COUNT_PATH:
             self._dropped += answer.reported
         self._tokens = None
@@ -91,8 +104,8 @@ class Relay:
             data: its whole body.
 
         Raises:
-            RequestRefusedError: the answer holds a key that cannot be cut out, is not UTF-8 or is nested too deeply;
-                or a parse worker was lost.
+            RequestRefusedError: the answer holds a key that cannot be cut out, is not UTF-8 or is
+                nested too deeply; or a parse worker was lost.
         """
         is_charged = answer.status == _OK and self._call.path != COUNT_PATH
         self._tokens = estimate(self._exchange.request_bytes, len(data)) if is_charged else Tokens()
@@ -131,20 +144,25 @@ class Relay:
             word = BROKEN if judgement.kind is Kind.BROKEN else "upstream_error"
             self._exchange.error = f"{word}: {self._redactor.clean_text(judgement.why)}"
 
-    async def stream(self, request: web.BaseRequest, answer: Answer, deadline: asyncio.Timeout) -> web.StreamResponse:
+    async def stream(
+        self, request: web.BaseRequest, answer: Answer, deadline: asyncio.Timeout
+    ) -> web.StreamResponse:
         """Relay a stream, event by event; a failure or the deadline ends it with an error event.
 
         Args:
             request: the client's request.
             answer: the upstream's answer.
-            deadline: deadline of the request; moved by a grace period, in which the client can read the error event.
+            deadline: deadline of the request; moved by a grace period, in which the client can read
+                the error event.
 
         Raises:
             ClientConnectionResetError: the client closed its connection.
         """
         end = deadline.when() or 0.0
         deadline.reschedule(end + _GRACE_S)
-        response = web.StreamResponse(status=answer.status, headers={**answer.headers, "Cache-Control": "no-cache"})
+        response = web.StreamResponse(
+            status=answer.status, headers={**answer.headers, "Cache-Control": "no-cache"}
+        )
         self._exchange.status = answer.status
         self._streaming = True
         await response.prepare(request)
@@ -175,12 +193,15 @@ class Relay:
         await self._write(response, self._guard.rest())
 
     async def _send(self, response: web.StreamResponse, events: list[bytes]) -> None:
-        """Screen events and send those that are safe; yield to other seats every few milliseconds."""
+        """Screen events and send those that are safe; yield to other seats every few
+        milliseconds.
+        """
         ready: list[bytes] = []
         turn_ends = time.monotonic() + _TURN_S
         for event in events:
             seen = await self._seen(event)
-            if not (seen.usage_alone and self._call.adds_usage):  # the client did not ask for the usage event
+            # the client did not ask for the usage event
+            if not (seen.usage_alone and self._call.adds_usage):
                 ready += self._guard.feed(seen)
             if time.monotonic() > turn_ends:
                 await self._write(response, ready)
@@ -218,6 +239,10 @@ class Relay:
 
     async def _keep(self, answer: Answer, data: bytes) -> None:
         if self._record is not None:
-            kept = Recorded(status=answer.status, content_type=answer.headers["Content-Type"], body=data)
+            kept = Recorded(
+                status=answer.status, content_type=answer.headers["Content-Type"], body=data
+            )
             cost = (len(data) + self._exchange.request_bytes) // _BYTES_PER_VALUE
-            self._record.add(await self._share.run(cost, exchange_line, self._call, kept, self._redactor))
+            self._record.add(
+                await self._share.run(cost, exchange_line, self._call, kept, self._redactor)
+            )

@@ -1,8 +1,9 @@
 """Record exchanges, and play them back without a model.
 
-A file of recorded exchanges has one JSON object in each line: ``{"key", "path", "request", "status", "type", "body"}``.
-The key is a digest of the endpoint and of the client's request, so the file does not depend on the upstream that it was
-recorded from. The same request again gets the next recorded answer.
+A file of recorded exchanges has one JSON object in each line:
+``{"key", "path", "request", "status", "type", "body"}``. The key is a digest of the endpoint and of
+the client's request, so the file does not depend on the upstream that it was recorded from. The
+same request again gets the next recorded answer.
 """
 
 from __future__ import annotations
@@ -44,9 +45,19 @@ def exchange_line(call: ModelRequest, answer: Recorded, redactor: Redactor) -> b
         redactor: removes keys from the line.
     """
     asked = json.dumps({"key": call.key, "path": call.path})
-    answered = {"status": answer.status, "type": answer.content_type, "body": answer.body.decode(errors="replace")}
+    answered = {
+        "status": answer.status,
+        "type": answer.content_type,
+        "body": answer.body.decode(errors="replace"),
+    }
     said = json.dumps(answered, ensure_ascii=False)
-    line = asked[:-1].encode() + b', "request": ' + call.as_asked() + b", " + said[1:].encode(errors="replace")
+    line = (
+        asked[:-1].encode()
+        + b', "request": '
+        + call.as_asked()
+        + b", "
+        + said[1:].encode(errors="replace")
+    )
     return clean_line(line, redactor)
 
 
@@ -63,7 +74,9 @@ class Replay:
         try:
             lines = Path(path).read_bytes().splitlines()
         except OSError as error:
-            raise GatewayError(f"recorded exchanges cannot be read: {error}; record some first") from error
+            raise GatewayError(
+                f"recorded exchanges cannot be read: {error}; record some first"
+            ) from error
         for number, line in enumerate(lines, start=1):
             try:
                 entry = parse_json(line, finite=True)
@@ -85,5 +98,11 @@ class Replay:
         answers = self._answers.get(call.key)
         if answers:
             return answers.popleft()
-        why = "no such request was recorded" if answers is None else "it was recorded fewer times than requested"
-        raise RequestRefusedError(404, "not_recorded", f"{why}: {call.path} for model {call.model!r}; record it again")
+        why = (
+            "no such request was recorded"
+            if answers is None
+            else "it was recorded fewer times than requested"
+        )
+        raise RequestRefusedError(
+            404, "not_recorded", f"{why}: {call.path} for model {call.model!r}; record it again"
+        )

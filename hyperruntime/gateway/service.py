@@ -86,7 +86,8 @@ class Service:
         """Create the service of a seat.
 
         Args:
-            seat: the seat; it hears of refusals by a budget, and of the outage of each request that was sent on.
+            seat: the seat; it hears of refusals by a budget, and of the outage of each request that
+                was sent on.
             shared: the objects that all seats share.
         """
         self._seat, self._shared = seat, shared
@@ -139,8 +140,11 @@ class Service:
                 cast(BoundedConnection, request.protocol).drop()
                 raise ConnectionResetError from None
             why = "the request was not answered within its deadline"
-            failed_before = exchange.attempts > 1  # else the answer may be as long as the client asked for
-            refusal = RequestRefusedError(504, "upstream_timeout" if failed_before else "deadline_exceeded", why)
+            # else the answer may be as long as the client asked for
+            failed_before = exchange.attempts > 1
+            refusal = RequestRefusedError(
+                504, "upstream_timeout" if failed_before else "deadline_exceeded", why
+            )
         said = self._shared.redactor.clean_text(refusal.message)
         exchange.status, exchange.error = refusal.status, f"{refusal.kind}: {said}"
         if refusal.status < _SERVER_FAULT:
@@ -160,7 +164,9 @@ class Service:
         self, request: web.BaseRequest, exchange: Exchange, deadline: asyncio.Timeout
     ) -> web.StreamResponse:
         if not is_token(client_token(request.headers), self._seat.token):
-            raise RequestRefusedError(401, "wrong_token", "the token does not belong to this container")
+            raise RequestRefusedError(
+                401, "wrong_token", "the token does not belong to this container"
+            )
         self._check_endpoint(request)
         if request.path == MODELS_PATH:
             exchange.status = 200
@@ -168,7 +174,12 @@ class Service:
         async with self._slots, self._bodies.read(request) as body:
             exchange.request_bytes = len(body.data)
             call = await self._share.run(
-                body.cost, parse_call, request.path, body.data, forwarded_headers(request), keyed=self._keyed
+                body.cost,
+                parse_call,
+                request.path,
+                body.data,
+                forwarded_headers(request),
+                keyed=self._keyed,
             )
             exchange.model, exchange.stream = call.model, call.stream
             rule, upstream = self._rule(call)
@@ -188,11 +199,15 @@ class Service:
         expected = "GET" if request.path == MODELS_PATH else "POST"
         if request.path != MODELS_PATH and request.path not in PATHS:
             known = ", ".join((MODELS_PATH, *PATHS))
-            raise RequestRefusedError(404, "unknown_endpoint", f"unknown endpoint; the gateway has {known}")
+            raise RequestRefusedError(
+                404, "unknown_endpoint", f"unknown endpoint; the gateway has {known}"
+            )
         if request.method != expected:
             raise RequestRefusedError(405, "wrong_method", f"use {expected} for {request.path}")
         if request.headers.get("Content-Encoding", "identity") != "identity":
-            raise RequestRefusedError(415, "compressed_body", "send the body without Content-Encoding")
+            raise RequestRefusedError(
+                415, "compressed_body", "send the body without Content-Encoding"
+            )
 
     def _rule(self, call: ModelRequest) -> tuple[ModelRule, Upstream]:
         found = self._shared.config.rule_for(call.model, call.wire)
@@ -205,7 +220,9 @@ class Service:
         return found
 
     def _admit(self) -> None:
-        """Count the request for both the run and the seat; if a budget refuses it, count it for neither."""
+        """Count the request for both the run and the seat; if a budget refuses it, count it for
+        neither.
+        """
         why = self._shared.meter.admit()
         if not why and (why := self._seat.meter.admit()):
             self._shared.meter.give_back()
@@ -222,12 +239,18 @@ class Service:
     def _models(self) -> dict[str, object]:
         """Return the models of the rules, without rules that are patterns."""
         names = [rule.name for rule in self._shared.config.models if not rule.is_pattern]
-        models = [{"id": name, "object": "model", "created": 0, "owned_by": "gateway"} for name in dict.fromkeys(names)]
+        models = [
+            {"id": name, "object": "model", "created": 0, "owned_by": "gateway"}
+            for name in dict.fromkeys(names)
+        ]
         return {"object": "list", "data": models}
 
 
-async def serve_seat(seat: Seat, shared: Shared, listener: socket.socket) -> Callable[[], Coroutine[Any, Any, None]]:
-    """Serve the connections of a seat; return the function that stops listening and closes all of them.
+async def serve_seat(
+    seat: Seat, shared: Shared, listener: socket.socket
+) -> Callable[[], Coroutine[Any, Any, None]]:
+    """Serve the connections of a seat; return the function that stops listening and closes all of
+    them.
 
     Args:
         seat: the seat.
@@ -237,7 +260,11 @@ async def serve_seat(seat: Seat, shared: Shared, listener: socket.socket) -> Cal
     limits = shared.config.limits
     server = web.Server(Service(seat, shared), handler_cancellation=True)
     connections = Connections(limits.connections, limits.client_s)
-    options: dict[str, Any] = {"access_log": None, "keepalive_timeout": _IDLE_S, "lingering_time": 0.0}
+    options: dict[str, Any] = {
+        "access_log": None,
+        "keepalive_timeout": _IDLE_S,
+        "lingering_time": 0.0,
+    }
     options |= {"auto_decompress": False, "tcp_keepalive": False}
     accepting = asyncio.create_task(
         accept_connections(
@@ -252,7 +279,11 @@ async def serve_seat(seat: Seat, shared: Shared, listener: socket.socket) -> Cal
         accepting.cancel()
         await asyncio.wait([accepting])
         listener.close()
-        left = [connection for connection in server.connections if isinstance(connection, BoundedConnection)]
+        left = [
+            connection
+            for connection in server.connections
+            if isinstance(connection, BoundedConnection)
+        ]
         await server.shutdown(_PATIENCE_S)
         for connection in left:
             connection.drop()

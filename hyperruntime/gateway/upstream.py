@@ -31,7 +31,8 @@ _OK = 200
 _CONNECT_S = 15.0
 _LARGE_BYTES = 256 * KIB
 _TRANSPORT = (aiohttp.ClientError, TimeoutError, OSError)
-_DECODED = ("", "identity", "gzip", "deflate")  # Content-Encodings that aiohttp decodes on every platform
+# Content-Encodings that aiohttp decodes on every platform
+_DECODED = ("", "identity", "gzip", "deflate")
 _ANTHROPIC_VERSION = "2023-06-01"
 
 
@@ -41,14 +42,16 @@ class Answer:
 
     Attributes:
         status: the HTTP status.
-        headers: the headers for the client, see :func:`~hyperruntime.gateway.answer.headers.answer_headers`.
+        headers: the headers for the client, see
+            :func:`~hyperruntime.gateway.answer.headers.answer_headers`.
         body: the pieces of the body as they arrive.
         retry_s: seconds that the upstream asks to wait before the next attempt.
         response: the response to close; None if there is no open connection.
         data: the whole body; empty for a stream.
         screened: the screened body; None for a stream.
         judgement: whether the answer is usable; for a stream, whether its first event is.
-        reported: the usage that it reports; for a stream, that its first event reports; None if it reports none.
+        reported: the usage that it reports; for a stream, that its first event reports; None if it
+            reports none.
     """
 
     status: int
@@ -67,7 +70,9 @@ class Answer:
         return self.status == _OK and self.headers["Content-Type"] == STREAM_TYPE
 
     def close(self) -> None:
-        """Return the connection to its pool if the answer was read to its end; otherwise close it."""
+        """Return the connection to its pool if the answer was read to its end; otherwise close
+        it.
+        """
         if self.response is not None:
             self.response.release() if self.response.content.at_eof() else self.response.close()
 
@@ -96,7 +101,11 @@ class Sender:
         self._config = config
         self._redactor = redactor
         self._keys = {upstream.name: upstream.load_key() for upstream in config.upstreams}
-        self._replays = {upstream.name: Replay(upstream.replay) for upstream in config.upstreams if upstream.replay}
+        self._replays = {
+            upstream.name: Replay(upstream.replay)
+            for upstream in config.upstreams
+            if upstream.replay
+        }
         for key in self._keys.values():
             redactor.add(key)
         for upstream in config.upstreams:
@@ -105,7 +114,9 @@ class Sender:
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
         """The connection pool; made in the event loop, on first use."""
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=self._config.stall_s)
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=_CONNECT_S, sock_read=self._config.stall_s
+        )
         connector = aiohttp.TCPConnector(limit=self._config.concurrency)
         return aiohttp.ClientSession(
             connector=connector,
@@ -119,7 +130,12 @@ class Sender:
         await self._session.close()
 
     async def send(
-        self, call: ModelRequest, rule: ModelRule, upstream: Upstream, exchange: Exchange, reader: Reader
+        self,
+        call: ModelRequest,
+        rule: ModelRule,
+        upstream: Upstream,
+        exchange: Exchange,
+        reader: Reader,
     ) -> Answer:
         """Return the first answer that is not worth a retry, or the last answer.
 
@@ -128,11 +144,12 @@ class Sender:
             rule: the model rule that matches the request.
             upstream: the upstream of the rule.
             exchange: log entry of the request; its attempts and identifiers are filled in.
-            reader: screens the body of an answer that is not a stream, and hears of each attempt that is repeated.
+            reader: screens the body of an answer that is not a stream, and hears of each attempt
+                that is repeated.
 
         Raises:
-            RequestRefusedError: no attempt got an answer; the answer is malformed, too large or a redirect; no
-                answer to the request was recorded; or the reader raises it.
+            RequestRefusedError: no attempt got an answer; the answer is malformed, too large or a
+                redirect; no answer to the request was recorded; or the reader raises it.
         """
         if upstream.replay:
             return await self._played(call, upstream, exchange, reader)
@@ -156,7 +173,9 @@ class Sender:
             answer.headers[SHOULD_RETRY] = "false"
         return answer
 
-    async def _played(self, call: ModelRequest, upstream: Upstream, exchange: Exchange, reader: Reader) -> Answer:
+    async def _played(
+        self, call: ModelRequest, upstream: Upstream, exchange: Exchange, reader: Reader
+    ) -> Answer:
         """Return the next recorded answer.
 
         Raises:
@@ -165,10 +184,19 @@ class Sender:
         recorded = self._replays[upstream.name].play(call)
         headers = answer_headers({"Content-Type": recorded.content_type}, self._redactor)
         answer = Answer(status=recorded.status, headers=headers, body=_once(recorded.body))
-        return answer if call.stream and answer.has_events else await self._read(answer, exchange, reader)
+        return (
+            answer
+            if call.stream and answer.has_events
+            else await self._read(answer, exchange, reader)
+        )
 
     async def _attempt(
-        self, call: ModelRequest, upstream: Upstream, body: bytes, exchange: Exchange, reader: Reader
+        self,
+        call: ModelRequest,
+        upstream: Upstream,
+        body: bytes,
+        exchange: Exchange,
+        reader: Reader,
     ) -> Answer:
         """Send the request once; return the judged answer.
 
@@ -192,7 +220,9 @@ class Sender:
         exchange.pending = False
         return answer
 
-    async def _ask(self, call: ModelRequest, upstream: Upstream, body: bytes, exchange: Exchange) -> Answer:
+    async def _ask(
+        self, call: ModelRequest, upstream: Upstream, body: bytes, exchange: Exchange
+    ) -> Answer:
         headers = {**call.headers, "Content-Type": "application/json", **self._auth(upstream)}
         response = await self._session.post(
             endpoint(upstream, call.path),
@@ -209,8 +239,13 @@ class Sender:
         encodings = ",".join(response.headers.getall("Content-Encoding", [])).strip().lower()
         if encodings not in _DECODED or not 200 <= response.status < 600:
             response.close()
-            fault = f"an invalid status or an unknown Content-Encoding (status {response.status}); check its URL"
-            raise RequestRefusedError(502, "upstream_malformed", f"upstream {upstream.name!r} sent {fault}")
+            fault = (
+                f"an invalid status or an unknown Content-Encoding (status {response.status}); "
+                "check its URL"
+            )
+            raise RequestRefusedError(
+                502, "upstream_malformed", f"upstream {upstream.name!r} sent {fault}"
+            )
         exchange.upstream_id = request_id(response.headers)
         return Answer(
             status=response.status,
@@ -239,10 +274,13 @@ class Sender:
         judgement = judge_event(path, message).fault or USABLE
         if not held.strip():
             judgement = broken("the stream has no events")
-        return attrs.evolve(answer, body=_after(held, answer.body), judgement=judgement, reported=usage_of(message))
+        return attrs.evolve(
+            answer, body=_after(held, answer.body), judgement=judgement, reported=usage_of(message)
+        )
 
     async def _read(self, answer: Answer, exchange: Exchange, reader: Reader) -> Answer:
-        """Return the answer with its whole body, screened, so that a broken connection can be retried.
+        """Return the answer with its whole body, screened, so that a broken connection can be
+        retried.
 
         Raises:
             RequestRefusedError: the answer is too large, or the reader raises it.
@@ -257,7 +295,9 @@ class Sender:
                 pieces.append(piece)
                 size += len(piece)
                 if size > limit:
-                    raise RequestRefusedError(502, "answer_too_large", f"the answer is longer than {limit} bytes")
+                    raise RequestRefusedError(
+                        502, "answer_too_large", f"the answer is longer than {limit} bytes"
+                    )
         finally:
             answer.close()
         exchange.pending = False
@@ -276,11 +316,16 @@ class Sender:
         key = self._keys[upstream.name]
         if not key:
             return {}
-        return {"x-api-key": key} if upstream.wire == "anthropic" else {"Authorization": f"Bearer {key}"}
+        return (
+            {"x-api-key": key}
+            if upstream.wire == "anthropic"
+            else {"Authorization": f"Bearer {key}"}
+        )
 
 
 def endpoint(upstream: Upstream, path: str) -> str:
-    """Return the URL of an endpoint; an OpenAI base URL includes ``/v1``, an Anthropic one may omit it.
+    """Return the URL of an endpoint; an OpenAI base URL includes ``/v1``, an Anthropic one may omit
+    it.
 
     Args:
         upstream: the server.
@@ -311,9 +356,13 @@ def _drop(outcome: Answer | Exception, reader: Reader) -> None:
 
 def _unreachable(upstream: Upstream, error: Exception) -> RequestRefusedError:
     if isinstance(error, TimeoutError):
-        return RequestRefusedError(504, "upstream_timeout", f"upstream {upstream.name!r} sent nothing in time")
+        return RequestRefusedError(
+            504, "upstream_timeout", f"upstream {upstream.name!r} sent nothing in time"
+        )
     return RequestRefusedError(
-        502, "upstream_unreachable", f"upstream {upstream.name!r} cannot be reached: {describe(error)}"
+        502,
+        "upstream_unreachable",
+        f"upstream {upstream.name!r} cannot be reached: {describe(error)}",
     )
 
 

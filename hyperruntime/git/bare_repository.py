@@ -22,7 +22,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 class BareRepository:
-    """A bare repository that the run owns; each call keeps its temporary files in a directory that it removes.
+    """A bare repository that the run owns; each call keeps its temporary files in a directory that
+    it removes.
 
     Attributes:
         path: absolute path of the repository.
@@ -59,7 +60,8 @@ class BareRepository:
         env: Mapping[str, str] | None = None,
         input: bytes | None = None,  # noqa: A002 - the process seam's own word
     ) -> ProcessResult:
-        """Run git on this repository and return its result, even if it failed; the parameters are those of :meth:`git`.
+        """Run git on this repository and return its result, even if it failed; the parameters are
+        those of :meth:`git`.
 
         Raises:
             GitTimeoutError: it ran past its deadline.
@@ -95,7 +97,9 @@ class BareRepository:
             write_text(self.path, "shallow", root + "\n")
 
     def _check(self) -> None:
-        """Refuse a repository that another program changed; the first call of this value also looks for links."""
+        """Refuse a repository that another program changed; the first call of this value also looks
+        for links.
+        """
         refuse_foreign_files(self.path)
         self._refuse_links()
 
@@ -104,7 +108,8 @@ class BareRepository:
             self._has_no_links = refuse_links(self.path)
 
     def recover(self) -> None:
-        """Remove the leftovers of killed processes: temporary files, half-written objects, reference locks.
+        """Remove the leftovers of killed processes: temporary files, half-written objects,
+        reference locks.
 
         Only the owner of the run may call this, and only before it starts work.
 
@@ -151,7 +156,8 @@ class BareRepository:
 
     @contextmanager
     def index(self, commit: str | None = None) -> Iterator[dict[str, str]]:
-        """Yield the environment of a temporary index with the files of a commit; the index is empty for None.
+        """Yield the environment of a temporary index with the files of a commit; the index is empty
+        for None.
 
         Raises:
             RepositoryError: git failed, or the repository was changed by another program.
@@ -203,9 +209,15 @@ class BareRepository:
     def blob_sizes(self, blobs: Sequence[bytes]) -> list[int]:
         """Return the sizes of blobs in bytes, in the same order."""
         args = ("cat-file", "--batch-check=%(objectsize)")
-        return [int(size) for size in self.git(*args, input=b"\n".join(blobs) + b"\n").split()] if blobs else []
+        return (
+            [int(size) for size in self.git(*args, input=b"\n".join(blobs) + b"\n").split()]
+            if blobs
+            else []
+        )
 
-    def commit(self, parent: str | None, changes: Sequence[Change], reference: str, message: str) -> str:
+    def commit(
+        self, parent: str | None, changes: Sequence[Change], reference: str, message: str
+    ) -> str:
         """Commit changes, point a reference at the commit, and return its name.
 
         Args:
@@ -218,7 +230,9 @@ class BareRepository:
             RepositoryError: git failed.
         """
         stream = commit_stream(parent, changes, reference, message)
-        output = self.git("fast-import", "--quiet", "--done", "--force", "--date-format=raw", input=stream)
+        output = self.git(
+            "fast-import", "--quiet", "--done", "--force", "--date-format=raw", input=stream
+        )
         return output.decode().strip()
 
 
@@ -235,7 +249,9 @@ def checked(commit: str) -> str:
 
 def object_format(commit: str | None) -> str:
     """Return the ``git init`` option for a repository that can hold ``commit``; None is SHA-1."""
-    return "--object-format=" + ("sha256" if commit is not None and len(checked(commit)) == 64 else "sha1")
+    return "--object-format=" + (
+        "sha256" if commit is not None and len(checked(commit)) == 64 else "sha1"
+    )
 
 
 def _quoted(path: str) -> str:

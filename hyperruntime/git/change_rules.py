@@ -51,10 +51,11 @@ class ChangeRules:
     """Rules for the changes of a patch.
 
     Attributes:
-        protected: paths that no change may touch, with everything below them. ``**/NAME`` protects every path with a
-            component of this name; ``NAME`` may hold ``*`` and ``?``.
+        protected: paths that no change may touch, with everything below them. ``**/NAME`` protects
+            every path with a component of this name; ``NAME`` may hold ``*`` and ``?``.
         max_file_bytes: a new or changed file that is larger is left out.
-        max_change_bytes: if the new and changed files are larger in all, the whole change is refused.
+        max_change_bytes: if the new and changed files are larger in all, the whole change is
+            refused.
     """
 
     protected: Sequence[str] = ()
@@ -71,7 +72,9 @@ class ChangeRules:
         for name in self.protected:
             prefix = name.encode("utf-8", "surrogateescape").strip(b"/")
             pattern = prefix.removeprefix(b"**/")
-            named = pattern != prefix and any(fnmatchcase(part, pattern) for part in path.split(b"/"))
+            named = pattern != prefix and any(
+                fnmatchcase(part, pattern) for part in path.split(b"/")
+            )
             if named or path == prefix or path.startswith(prefix + b"/"):
                 return f"{name} is protected"
         return "bytecode" if is_bytecode(path) else ""
@@ -79,7 +82,9 @@ class ChangeRules:
     def size_problem(self, size: int) -> str:
         """Return why a file of ``size`` bytes is left out; empty if it is not."""
         over = size > self.max_file_bytes
-        return f"its {size} bytes are more than {self.max_file_bytes} (max_file_bytes)" if over else ""
+        return (
+            f"its {size} bytes are more than {self.max_file_bytes} (max_file_bytes)" if over else ""
+        )
 
     def check_total(self, sizes: Mapping[bytes, int]) -> None:
         """Check the size of a whole change.
@@ -95,8 +100,8 @@ class ChangeRules:
         largest = sorted(sizes, key=lambda path: (-sizes[path], path))[:_NAMED]
         named = ", ".join(f"{os.fsdecode(path)!r} ({sizes[path]} bytes)" for path in largest)
         raise PatchError(
-            f"the new and changed files have {total} bytes in all, more than {self.max_change_bytes}"
-            f" (max_change_bytes); the largest are {named}"
+            f"the new and changed files have {total} bytes in all, more than "
+            f"{self.max_change_bytes} (max_change_bytes); the largest are {named}"
         )
 
 
@@ -106,7 +111,8 @@ def is_bytecode(path: bytes) -> bool:
 
 
 def escape_problem(path: bytes) -> str:
-    """Return why a path is not allowed in a repository; empty if it is. At least as strict as git's own check.
+    """Return why a path is not allowed in a repository; empty if it is. At least as strict as git's
+    own check.
 
     Source: git's ``verify_path`` with ``core.protectNTFS``.
     """
@@ -139,8 +145,8 @@ def link_problem(path: bytes, target: bytes) -> str:
 def effective_changes(changes: Iterable[Change], dropped: dict[bytes, str]) -> list[Change]:
     """Return the changes that are possible while every dropped path stays unchanged.
 
-    A path that stays unchanged needs the directories above it: a new file cannot replace one of them. If it is a
-    file, no new directory can replace it.
+    A path that stays unchanged needs the directories above it: a new file cannot replace one of
+    them. If it is a file, no new directory can replace it.
 
     Args:
         changes: the wanted changes.
@@ -153,7 +159,8 @@ def effective_changes(changes: Iterable[Change], dropped: dict[bytes, str]) -> l
         blocked = [
             change
             for change in left
-            if (change.mode != GONE and change.path in above) or not stays.isdisjoint(ancestors(change.path))
+            if (change.mode != GONE and change.path in above)
+            or not stays.isdisjoint(ancestors(change.path))
         ]
         if not blocked:
             return sorted(left, key=lambda change: (change.mode != GONE, change.path))

@@ -1,10 +1,10 @@
 """Run git isolated from its environment; no other module of the host runs it.
 
-Git reads no configuration of the user or the machine and runs no hook, filter, pager or helper of a repository. It
-connects to no other repository, except for a fetch that the caller means. It has a deadline and limits of its memory
-and output, because a repository of a few kilobytes can hold billions of files. It ends with this process. Identity and
-dates are fixed, so that the same content always gives the same commit.
-Design: docs/decisions/0006-workspaces-and-patches.md.
+Git reads no configuration of the user or the machine and runs no hook, filter, pager or helper of a
+repository. It connects to no other repository, except for a fetch that the caller means. It has a
+deadline and limits of its memory and output, because a repository of a few kilobytes can hold
+billions of files. It ends with this process. Identity and dates are fixed, so that the same content
+always gives the same commit. Design: docs/decisions/0006-workspaces-and-patches.md.
 """
 
 from __future__ import annotations
@@ -21,10 +21,14 @@ from hyperruntime.host.process import OutputLimitError, ProcessLimits, ProcessRe
 from hyperruntime.units import GIB
 
 TIMEOUT_VARIABLE = "HYPERRUNTIME_GIT_TIMEOUT_S"
-"""Environment variable of the user: the seconds that one git command may take on an idle machine."""
+"""Environment variable of the user: the seconds that one git command may take on an idle
+machine.
+"""
 DEFAULT_TIMEOUT_S = 600.0
 NO_CONNECTIONS = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1"}
-"""Variables with which git fetches nothing, not even an object that a partial clone lacks. Source: git(1)."""
+"""Variables with which git fetches nothing, not even an object that a partial clone lacks. Source:
+git(1).
+"""
 
 _NAME, _EMAIL, _DATE = "hyperruntime", "hyperruntime@localhost", "946684800 +0000"
 _CONFIG = (
@@ -64,7 +68,8 @@ _WITH_VALUE = ("-C", "-c", "--git-dir")
 
 
 def git_environment(config: Sequence[tuple[str, str]] = ()) -> dict[str, str]:
-    """Return the complete environment of a git process; ``config`` overrides the repository's configuration.
+    """Return the complete environment of a git process; ``config`` overrides the repository's
+    configuration.
 
     Source: git(1), "Environment Variables"; git-config(1), ``GIT_CONFIG_COUNT``.
     """
@@ -82,7 +87,8 @@ class GitTimeoutError(RepositoryError, TimeoutError):
 
 
 def git_timeout_s() -> float:
-    """Return the seconds that a git command may take now: more on a machine that has too much to do.
+    """Return the seconds that a git command may take now: more on a machine that has too much to
+    do.
 
     Raises:
         SpecError: the variable ``HYPERRUNTIME_GIT_TIMEOUT_S`` is not a positive number.
@@ -116,7 +122,11 @@ def try_git(
         GitTimeoutError: it took longer.
         RepositoryError: git is not installed, or it wrote too much.
     """
-    limit_s, more = (git_timeout_s(), f"; {TIMEOUT_VARIABLE} sets more") if timeout_s is None else (timeout_s, "")
+    limit_s, more = (
+        (git_timeout_s(), f"; {TIMEOUT_VARIABLE} sets more")
+        if timeout_s is None
+        else (timeout_s, "")
+    )
     try:
         return run_kept(
             ["git", *args],
@@ -131,7 +141,9 @@ def try_git(
         why = f"git {_verb(args)} wrote more than {_MOST_OUTPUT_BYTES} bytes and was ended"
         raise RepositoryError(f"{why}; the repository holds too much") from None
     except TimeoutError:
-        raise GitTimeoutError(f"git {_verb(args)} did not end within {limit_s:.0f} s and was ended{more}") from None
+        raise GitTimeoutError(
+            f"git {_verb(args)} did not end within {limit_s:.0f} s and was ended{more}"
+        ) from None
 
 
 @cache
@@ -182,8 +194,11 @@ def _verb(args: Sequence[str]) -> str:
     return words[0] if words else ""
 
 
-def commit_stream(parent: str | None, changes: Sequence[Change], reference: str, message: str) -> bytes:
-    """Return the input of ``git fast-import`` that makes a commit, points a reference at it and prints its name.
+def commit_stream(
+    parent: str | None, changes: Sequence[Change], reference: str, message: str
+) -> bytes:
+    """Return the input of ``git fast-import`` that makes a commit, points a reference at it and
+    prints its name.
 
     Args:
         parent: commit that the changes apply to; None for an empty tree.
@@ -208,5 +223,8 @@ def commit_stream(parent: str | None, changes: Sequence[Change], reference: str,
 
 
 def _quote(path: bytes) -> bytes:
-    plain = (bytes([byte]) if 32 < byte < 127 and byte not in b'"\\' else b"\\%03o" % byte for byte in path)
+    plain = (
+        bytes([byte]) if 32 < byte < 127 and byte not in b'"\\' else b"\\%03o" % byte
+        for byte in path
+    )
     return b'"' + b"".join(plain) + b'"'

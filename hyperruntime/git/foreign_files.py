@@ -1,6 +1,8 @@
-"""Refuse a bare repository that holds more than this library writes: somebody else may have made it.
+"""Refuse a bare repository that holds more than this library writes: somebody else may have made
+it.
 
-A run directory can come from anybody, and the configuration of a repository can name programs that git runs.
+A run directory can come from anybody, and the configuration of a repository can name programs that
+git runs.
 """
 
 from __future__ import annotations
@@ -56,16 +58,18 @@ def refuse_foreign_files(repository: str) -> None:
 
 
 def refuse_links(repository: str) -> bool:
-    """Check that a bare repository holds directories and regular files only; return whether it exists.
+    """Check that a bare repository holds directories and regular files only; return whether it
+    exists.
 
-    Git writes through a link to where it leads, and waits for a named pipe. This reads each directory once. What other
-    processes remove meanwhile is left out.
+    Git writes through a link to where it leads, and waits for a named pipe. This reads each
+    directory once. What other processes remove meanwhile is left out.
 
     Args:
         repository: its path.
 
     Raises:
-        RepositoryError: it holds a link, a named pipe, a socket or a device, or a directory cannot be read.
+        RepositoryError: it holds a link, a named pipe, a socket or a device, or a directory cannot
+            be read.
     """
     if os.path.islink(repository):
         raise _foreign(repository, "it is not a directory")
@@ -78,7 +82,9 @@ def refuse_links(repository: str) -> bool:
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
                     elif not entry.is_file(follow_symlinks=False):
-                        raise _foreign(repository, f"its {_below(repository, entry.path)} is {_kind(entry)}")
+                        raise _foreign(
+                            repository, f"its {_below(repository, entry.path)} is {_kind(entry)}"
+                        )
         except FileNotFoundError:
             if directory == repository:
                 return False
@@ -99,7 +105,9 @@ def _kind(entry: os.DirEntry[str]) -> str:
 def _read(repository: str, name: str) -> str:
     """Return the text of a small regular file; "" if it does not exist."""
     try:
-        descriptor = os.open(os.path.join(repository, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(
+            os.path.join(repository, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        )
     except FileNotFoundError:
         return ""
     except OSError as error:
@@ -115,6 +123,6 @@ def _read(repository: str, name: str) -> str:
 
 def _foreign(repository: str, what: str) -> RepositoryError:
     return RepositoryError(
-        f"{repository!r} was changed by another program: {what}; do not use a run from somebody you do not trust, "
-        "or restore the file as `git init --bare` writes it"
+        f"{repository!r} was changed by another program: {what}; do not use a run from somebody "
+        "you do not trust, or restore the file as `git init --bare` writes it"
     )

@@ -1,8 +1,9 @@
 """Decide which paths the ``.gitignore`` files of a state ignore, in bounded time.
 
-An agent writes these files, and git's own matcher needs exponential time for some patterns. Here a pattern is a set of
-positions that is moved over the path byte by byte, so its time grows with the length of the path only.
-Source: gitignore(5); git's ``dir.c`` and ``wildmatch.c``, whose results a test compares with these.
+An agent writes these files, and git's own matcher needs exponential time for some patterns. Here a
+pattern is a set of positions that is moved over the path byte by byte, so its time grows with the
+length of the path only. Source: gitignore(5); git's ``dir.c`` and ``wildmatch.c``, whose results a
+test compares with these.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from hyperruntime.errors import PatchError
 
 MAX_STEPS = 300_000_000
 MAX_BYTES = 256 * 1024
-"""The most bytes of all ``.gitignore`` files of a state: a parsed rule can take a thousand times as much memory."""
+"""The most bytes of all ``.gitignore`` files of a state: a parsed rule can take a thousand times as
+much memory.
+"""
 _MAX_PATTERN_BYTES = 4096
 _SPECIAL = re.compile(rb"[*?\[\\]")
 _NAMED = re.compile(rb"\[:([^]]*):\]")
@@ -26,14 +29,17 @@ _BYTE_CLASSES = {
     b"space": rb"[ \t\n\v\f\r]", b"upper": rb"[A-Z]", b"xdigit": rb"[0-9A-Fa-f]",
 }  # fmt: skip
 _NAMED_BYTES = {
-    name: frozenset(n for n in range(256) if re.fullmatch(one, bytes([n]))) for name, one in _BYTE_CLASSES.items()
+    name: frozenset(n for n in range(256) if re.fullmatch(one, bytes([n])))
+    for name, one in _BYTE_CLASSES.items()
 }
 
 
 class Glob:
-    """A pattern with wildcards, as a non-deterministic automaton whose states are the bits of a number.
+    """A pattern with wildcards, as a non-deterministic automaton whose states are the bits of a
+    number.
 
-    State *n* means that the first *n* tokens matched. A token is a set of bytes, or a star, which stays in its state.
+    State *n* means that the first *n* tokens matched. A token is a set of bytes, or a star, which
+    stays in its state.
 
     Attributes:
         cost: steps of a comparison with one byte.
@@ -47,7 +53,8 @@ class Glob:
         """
         self._next = [0] * 256  # by byte: the states that this byte ends
         self._stay = [0] * 256  # by byte: the stars that match it
-        self._empty: list[tuple[int, int]] = []  # a state, and the distance to one that is reached without a byte
+        # a state, and the distance to one that is reached without a byte
+        self._empty: list[tuple[int, int]] = []
         self._tokens = 0
         self._parse(pattern)
         self._start = self._close(1)
@@ -97,7 +104,8 @@ class Glob:
         end = stars.end()
         whole = len(stars[0]) > 1 and pattern[at - 1 : at] in (b"", b"/")
         whole = whole and (end == len(pattern) or pattern.startswith((b"/", b"\\/"), end))
-        if whole and pattern.startswith(b"/", end):  # "**/" matches no directory, too: a state that skips it
+        # "**/" matches no directory, too: a state that skips it
+        if whole and pattern.startswith(b"/", end):
             self._empty += [(1 << self._tokens, 3), (1 << self._tokens, 1)]
             self._tokens += 1
         for byte in range(256) if whole else _ANY_BUT_SLASH:
@@ -108,7 +116,9 @@ class Glob:
 
 
 def _parse_class(pattern: bytes, at: int) -> tuple[frozenset[int], int]:
-    """Return the bytes of a ``[...]`` that begins at ``at``, and the place after it; an invalid one has no bytes."""
+    """Return the bytes of a ``[...]`` that begins at ``at``, and the place after it; an invalid one
+    has no bytes.
+    """
     invalid = frozenset[int](), len(pattern)
     at += 1
     negated = pattern[at : at + 1] in (b"!", b"^")
@@ -163,9 +173,14 @@ class _Rule:
         special = _SPECIAL.search(line)
         literal = len(line) if special is None else special.start()
         if self._by_name and special is not None:
-            literal = 0  # git compares a name with the whole pattern, and the rest of a path with the rest of it
+            # git compares a name with the whole pattern, and the rest of a path with the rest of it
+            literal = 0
         self._literal, rest = line[:literal], line[literal:]
-        self._suffix = rest[1:] if self._by_name and rest[:1] == b"*" and not _SPECIAL.search(rest, 1) else None
+        self._suffix = (
+            rest[1:]
+            if self._by_name and rest[:1] == b"*" and not _SPECIAL.search(rest, 1)
+            else None
+        )
         self._glob = Glob(rest) if rest and self._suffix is None else None
         self.cost = 1 if self._glob is None else self._glob.cost
 
@@ -212,7 +227,9 @@ def check_size(sizes: Iterable[int]) -> None:
         PatchError: they are too large in all.
     """
     if (total := sum(sizes)) > MAX_BYTES:
-        raise PatchError(f"the .gitignore files of the parent have {total} bytes in all, more than {MAX_BYTES}")
+        raise PatchError(
+            f"the .gitignore files of the parent have {total} bytes in all, more than {MAX_BYTES}"
+        )
 
 
 class IgnoreRules:
@@ -259,7 +276,10 @@ class IgnoreRules:
             for rule in self._rules.get(base, ()):
                 self._left -= rule.cost * len(rest)
                 if self._left < 0:
-                    raise PatchError("the .gitignore files of the parent have too many rules for so many new files")
+                    raise PatchError(
+                        "the .gitignore files of the parent have too many rules for so many new "
+                        "files"
+                    )
                 if rule.matches(rest, name, is_directory=is_directory):
                     return not rule.negated
             if not base:

@@ -1,8 +1,9 @@
 """Split a diff into one part per file, and leave out parts that are not allowed.
 
-Only names and sizes are parsed here; ``git apply`` validates the rest. The store checks the result of every diff again,
-so a diff that this parser and git read differently gains nothing.
-Source: git-diff(1), "Generating patch text with -p"; diffutils manual, "Detailed Description of Unified Format".
+Only names and sizes are parsed here; ``git apply`` validates the rest. The store checks the result
+of every diff again, so a diff that this parser and git read differently gains nothing.
+Source: git-diff(1), "Generating patch text with -p"; diffutils manual, "Detailed Description of
+Unified Format".
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ _MOVE = re.compile(rb"(?:rename|copy) (?:from|to|old|new) (.+)")
 _BINARY = re.compile(rb"(literal|delta) (\d+)")
 _QUOTED = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|.)", re.DOTALL)
-_ESCAPES = {b"a": b"\a", b"b": b"\b", b"t": b"\t", b"n": b"\n", b"v": b"\v", b"f": b"\f", b"r": b"\r"}
+_ESCAPES = {
+    b"a": b"\a",
+    b"b": b"\b",
+    b"t": b"\t",
+    b"n": b"\n",
+    b"v": b"\v",
+    b"f": b"\f",
+    b"r": b"\r",
+}
 _NOTHING = b"/dev/null"
 _SIGNS = (b" ", b"-", b"+", b"\\", b"\n")
 _EXTENDED = (
@@ -67,25 +76,30 @@ def parse_patch(patch: bytes) -> tuple[FilePatch, ...]:
 
 
 def filter_patch(patch: bytes, rules: ChangeRules) -> tuple[bytes, Notes]:
-    """Return a diff without the parts that the rules forbid, and ``(path, reason)`` of each such part.
+    """Return a diff without the parts that the rules forbid, and ``(path, reason)`` of each such
+    part.
 
     Args:
         patch: the diff.
         rules: rules for its changes.
 
     Raises:
-        PatchError: as for :func:`parse_patch`, a name is not allowed in a repository, or the binary files are too
-            large.
+        PatchError: as for :func:`parse_patch`, a name is not allowed in a repository, or the binary
+            files are too large.
     """
     parts = parse_patch(patch)
     refused = [(name, escape_problem(name)) for part in parts for name in part.names]
     if bad := tuple(dict.fromkeys((os.fsdecode(name), why) for name, why in refused if why)):
-        raise PatchError(f"the diff tries to leave the repository: {bad[0][0]!r} is {bad[0][1]}", bad)
+        raise PatchError(
+            f"the diff tries to leave the repository: {bad[0][0]!r} is {bad[0][1]}", bad
+        )
     if sum(part.size for part in parts) > MAX_RESULT_BYTES:
         raise PatchError(f"the files of the diff have more than {MAX_RESULT_BYTES} bytes in all")
     kept, dropped = [], []
     for part in parts:
-        reasons = [(name, rules.problem(name) or rules.size_problem(part.size)) for name in part.names]
+        reasons = [
+            (name, rules.problem(name) or rules.size_problem(part.size)) for name in part.names
+        ]
         reason = next(((os.fsdecode(name), why) for name, why in reasons if why), None)
         if reason is None:
             kept.append(part.text)
@@ -152,7 +166,9 @@ class _Parser:
                 self._at += 1
 
     def _skip_binary(self) -> int:
-        """Skip both directions of a binary part; return the size of the file that the first one makes."""
+        """Skip both directions of a binary part; return the size of the file that the first one
+        makes.
+        """
         sizes = []
         self._at += 1
         while binary := _BINARY.match(self._line()):
@@ -165,7 +181,9 @@ class _Parser:
 
 
 def _header_names(rest: bytes) -> list[bytes]:
-    """Return the names of a ``diff --git`` line; none if the line is ambiguous (names not quoted and not the same)."""
+    """Return the names of a ``diff --git`` line; none if the line is ambiguous (names not quoted
+    and not the same).
+    """
     if b'"' in rest:
         quoted = [unquote(match[0]) for match in _QUOTED.finditer(rest)]
         plain = _QUOTED.sub(b"", rest).strip()
@@ -184,17 +202,25 @@ def _file_name(rest: bytes) -> bytes:
 
 
 def _without_first(name: bytes) -> bytes:
-    """Return a name as ``-p1`` reads it; an absolute name stays absolute, so that it is refused later."""
+    """Return a name as ``-p1`` reads it; an absolute name stays absolute, so that it is refused
+    later.
+    """
     return name.partition(b"/")[2] if b"/" in name[1:] and not name.startswith(b"/") else name
 
 
 def unquote(name: bytes) -> bytes:
-    """Return a name without its quotes and escapes, if it has any. Source: git-config(1), ``core.quotePath``."""
+    """Return a name without its quotes and escapes, if it has any. Source: git-config(1),
+    ``core.quotePath``.
+    """
     quoted = _QUOTED.match(name)
     if quoted is None:
         return name
     return _ESCAPE.sub(
-        lambda match: bytes([int(match[1], 8) & 255]) if match[1].isdigit() else _ESCAPES.get(match[1], match[1]),
+        lambda match: (
+            bytes([int(match[1], 8) & 255])
+            if match[1].isdigit()
+            else _ESCAPES.get(match[1], match[1])
+        ),
         quoted[1],
     )
 

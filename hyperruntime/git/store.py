@@ -1,7 +1,7 @@
 """Keep the states of an agent repository as commits of one bare repository.
 
-A state is a commit, so a state after a thousand patches costs no more to check out than one after a single patch.
-Files that a container wrote are read on the host; their ``.git`` is not trusted.
+A state is a commit, so a state after a thousand patches costs no more to check out than one after a
+single patch. Files that a container wrote are read on the host; their ``.git`` is not trusted.
 Design: docs/decisions/0006-workspaces-and-patches.md.
 """
 
@@ -70,13 +70,16 @@ class Snapshot:
 class RepositoryStore(BareRepository):
     """The bare repository with the states of one run; safe for use from many threads and processes.
 
-    :meth:`add_repository` or :meth:`from_directory` creates it; an existing one can be used at once.
+    :meth:`add_repository` or :meth:`from_directory` creates it; an existing one can be used at
+    once.
     """
 
     def add_repository(self, source: _Path) -> str:
-        """Copy the HEAD commit of a git repository, without its history and its ``.env``; return the stored commit.
+        """Copy the HEAD commit of a git repository, without its history and its ``.env``; return
+        the stored commit.
 
-        In ``source``, git only inspects the state and runs no program; the objects are then read from outside.
+        In ``source``, git only inspects the state and runs no program; the objects are then read
+        from outside.
 
         Raises:
             RepositoryError: as for :func:`inspect_repository`, or an object is missing.
@@ -93,10 +96,12 @@ class RepositoryStore(BareRepository):
         return kept
 
     def from_directory(self, directory: _Path) -> str:
-        """Commit the files of a plain directory, without its ``.env``; the same files give the same commit.
+        """Commit the files of a plain directory, without its ``.env``; the same files give the same
+        commit.
 
         Raises:
-            RepositoryError: it is not a directory, cannot be read, or holds an entry that a repository cannot hold.
+            RepositoryError: it is not a directory, cannot be read, or holds an entry that a
+                repository cannot hold.
             PatchError: it is too large.
         """
         self.make(None)
@@ -105,25 +110,38 @@ class RepositoryStore(BareRepository):
         for path, reason in dropped.items():
             if os.fsdecode(path) == ENV_FILE:
                 continue
-            raise RepositoryError(f"{os.fspath(directory)!r} cannot be a repository: {path!r} is {reason}")
+            raise RepositoryError(
+                f"{os.fspath(directory)!r} cannot be a repository: {path!r} is {reason}"
+            )
         return self.commit(None, changes, _ROOT_REF, "agent repository")
 
     def checkout(self, commit: str, target: _Path) -> None:
         """Clone a state to ``target``, as the working copy of a container.
 
-        The clone holds only this commit, under the same name, on branch ``main``. It shares no file with the store
-        and contains no path of the host.
+        The clone holds only this commit, under the same name, on branch ``main``. It shares no file
+        with the store and contains no path of the host.
 
         Args:
             commit: full name of the commit.
             target: a directory that is missing or empty.
 
         Raises:
-            RepositoryError: the commit does not exist, or ``target`` is not empty or cannot be written.
+            RepositoryError: the commit does not exist, or ``target`` is not empty or cannot be
+                written.
         """
         where = _empty_directory(target)
         inner = os.path.join(where, ".git")
-        git(["init", "-q", "--template=", f"--initial-branch={BRANCH}", object_format(commit), "--", where])
+        git(
+            [
+                "init",
+                "-q",
+                "--template=",
+                f"--initial-branch={BRANCH}",
+                object_format(commit),
+                "--",
+                where,
+            ]
+        )
         os.mkdir(os.path.join(inner, "info"))
         write_text(inner, "shallow", commit + "\n")
         write_text(inner, "info/attributes", RAW_ATTRIBUTES)
@@ -142,9 +160,10 @@ class RepositoryStore(BareRepository):
     ) -> Snapshot:
         """Store the state of a directory that a container wrote; nothing in it is trusted or run.
 
-        Left out are paths that the parent's ``.gitignore`` files ignore, bytecode, protected paths, files over
-        ``rules.max_file_bytes``, links that lead out, special files and unreadable files. These paths stay as in the
-        parent. All are reported except ignored files and bytecode.
+        Left out are paths that the parent's ``.gitignore`` files ignore, bytecode, protected paths,
+        files over ``rules.max_file_bytes``, links that lead out, special files and unreadable
+        files. These paths stay as in the parent. All are reported except ignored files and
+        bytecode.
 
         Args:
             parent: commit of the parent.
@@ -171,20 +190,20 @@ class RepositoryStore(BareRepository):
     ) -> Snapshot:
         """Apply a diff (git or plain unified) to the parent and store the result.
 
-        Parts that touch protected paths or bytecode, files over ``rules.max_file_bytes``, links that lead out and
-        submodules are left out and reported.
+        Parts that touch protected paths or bytecode, files over ``rules.max_file_bytes``, links
+        that lead out and submodules are left out and reported.
 
         Args:
             parent: commit of the parent.
             patch: the diff.
             generation: name of the new state.
             rules: rules for the changes.
-            fuzz: if the diff does not apply, retry with one matching context line before and after each change
-                instead of all.
+            fuzz: if the diff does not apply, retry with one matching context line before and after
+                each change instead of all.
 
         Raises:
-            PatchError: the diff does not apply, its changes are too large, or it tries to leave the repository
-                (``refused`` says how).
+            PatchError: the diff does not apply, its changes are too large, or it tries to leave the
+                repository (``refused`` says how).
             RepositoryError: the parent does not exist, or git failed.
             SpecError: ``generation`` is not a valid name.
         """
@@ -241,7 +260,8 @@ class RepositoryStore(BareRepository):
             target: a directory that is missing or empty.
 
         Raises:
-            RepositoryError: the commit does not exist, or ``target`` is not empty or cannot be written.
+            RepositoryError: the commit does not exist, or ``target`` is not empty or cannot be
+                written.
         """
         where = _empty_directory(target)
         with self.index() as env:
@@ -254,7 +274,9 @@ class RepositoryStore(BareRepository):
             with WorkTree(directory) as tree:
                 return compare(tree, entries, rules, lambda paths: self.ignored(entries, paths))
         except OSError as error:
-            raise RepositoryError(f"cannot read {os.fspath(directory)!r}: {error.strerror}") from error
+            raise RepositoryError(
+                f"cannot read {os.fspath(directory)!r}: {error.strerror}"
+            ) from error
 
     def _apply(self, patch: bytes, env: Mapping[str, str], *, fuzz: bool = False) -> None:
         if not patch.strip():
@@ -267,14 +289,26 @@ class RepositoryStore(BareRepository):
             return
         lines = result.stderr.decode(errors="replace").splitlines() or ["git apply failed"]
         reason = lines[0].removeprefix("error: ").removeprefix("fatal: ")
-        escapes = [line for line in lines if "beyond a symbolic link" in line or "invalid path" in line]
-        refused = tuple((line.partition("'")[2].rpartition("'")[0], "it leads out") for line in escapes)
+        escapes = [
+            line for line in lines if "beyond a symbolic link" in line or "invalid path" in line
+        ]
+        refused = tuple(
+            (line.partition("'")[2].rpartition("'")[0], "it leads out") for line in escapes
+        )
         raise PatchError(f"the diff does not apply: {reason}", refused)
 
     def _result(
-        self, parent: str, patch: bytes, rules: ChangeRules, dropped: dict[bytes, str], *, fuzz: bool
+        self,
+        parent: str,
+        patch: bytes,
+        rules: ChangeRules,
+        dropped: dict[bytes, str],
+        *,
+        fuzz: bool,
     ) -> list[Change]:
-        """Return the changes that git makes for a diff; add the ones to leave out to ``dropped``."""
+        """Return the changes that git makes for a diff; add the ones to leave out to
+        ``dropped``.
+        """
         with self.index(parent) as env:
             self._apply(patch, env, fuzz=fuzz)
             args = ("diff-index", "--cached", "--raw", "-z", "--no-abbrev", "--no-renames", parent)
@@ -284,7 +318,10 @@ class RepositoryStore(BareRepository):
             old_mode, mode, _, blob, _ = facts[1:].split()
             if problem := escape_problem(path):
                 name = os.fsdecode(path)
-                raise PatchError(f"the diff tries to leave the repository: {name!r} is {problem}", ((name, problem),))
+                raise PatchError(
+                    f"the diff tries to leave the repository: {name!r} is {problem}",
+                    ((name, problem),),
+                )
             submodule = "a submodule cannot be changed" if SUBMODULE in (old_mode, mode) else ""
             if problem := rules.problem(path) or submodule:
                 dropped[path] = problem
@@ -293,7 +330,9 @@ class RepositoryStore(BareRepository):
         self._drop_by_content(new, rules, dropped)
         return changes
 
-    def _drop_by_content(self, new: Sequence[Change], rules: ChangeRules, dropped: dict[bytes, str]) -> None:
+    def _drop_by_content(
+        self, new: Sequence[Change], rules: ChangeRules, dropped: dict[bytes, str]
+    ) -> None:
         sizes: dict[bytes, int] = {}
         for change, size in zip(new, self.blob_sizes([change.blob for change in new]), strict=True):
             if problem := rules.size_problem(size):
@@ -302,11 +341,15 @@ class RepositoryStore(BareRepository):
                 sizes[change.path] = size
         rules.check_total(sizes)
         links = [change for change in new if change.mode == LINK and change.path not in dropped]
-        for change, target in zip(links, self.read_blobs([change.blob for change in links]), strict=True):
+        for change, target in zip(
+            links, self.read_blobs([change.blob for change in links]), strict=True
+        ):
             if problem := link_problem(change.path, target):
                 dropped[change.path] = problem
 
-    def _keep(self, parent: str, changes: Sequence[Change], notes: Notes, generation: str | int) -> Snapshot:
+    def _keep(
+        self, parent: str, changes: Sequence[Change], notes: Notes, generation: str | int
+    ) -> Snapshot:
         reference = _reference(generation)
         if not changes:
             self.git("update-ref", reference, checked(parent))

@@ -1,7 +1,7 @@
 """Check the user's agent repository, and remove the files with secrets from its commit.
 
-The file ``.env`` at the top of an agent repository configures the gateway of a run. It stays in that repository: no
-commit of the store, no container and no diff contains it.
+The file ``.env`` at the top of an agent repository configures the gateway of a run. It stays in
+that repository: no commit of the store, no container and no diff contains it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ _LISTED = 5
 
 
 def inspect_repository(path: str | os.PathLike[str]) -> str:
-    """Return the HEAD commit of an agent repository without uncommitted changes; ``.env`` is ignored.
+    """Return the HEAD commit of an agent repository without uncommitted changes; ``.env`` is
+    ignored.
 
     Raises:
-        RepositoryError: it is not the top of a git repository, is bare or a partial clone, has no commit, or has
-            uncommitted changes.
+        RepositoryError: it is not the top of a git repository, is bare or a partial clone, has no
+            commit, or has uncommitted changes.
     """
     where = os.path.realpath(path)
     if not os.path.isdir(where):
@@ -32,18 +33,22 @@ def inspect_repository(path: str | os.PathLike[str]) -> str:
         raise RepositoryError(f"agent repository {where!r} is bare; give a clone with a work tree")
     if top.exit_code != 0 or root.removesuffix("\n") != where:
         raise RepositoryError(
-            f"{where!r} is not the top of a git repository; run git init, git add --all and git commit there"
+            f"{where!r} is not the top of a git repository; run git init, git add --all and git "
+            "commit there"
         )
     _refuse_partial(where)
     head = try_git(["-C", where, "rev-parse", "--verify", "--quiet", "HEAD^{commit}"])
     if head.exit_code != 0:
-        raise RepositoryError(f"agent repository {where!r} has no commit; run git add --all and git commit")
+        raise RepositoryError(
+            f"agent repository {where!r} has no commit; run git add --all and git commit"
+        )
     _refuse_dirty(where)
     return head.stdout.decode().strip()
 
 
 def without_secrets(commit: str, objects: str, scratch: str) -> tuple[str, str]:
-    """Return a commit without ``.env``, and its object directory; both are unchanged if there is no ``.env``.
+    """Return a commit without ``.env``, and its object directory; both are unchanged if there is no
+    ``.env``.
 
     Args:
         commit: full name of a commit in the user's repository.
@@ -59,8 +64,14 @@ def without_secrets(commit: str, objects: str, scratch: str) -> tuple[str, str]:
     own = os.path.join(repository, "objects")
     os.makedirs(os.path.join(own, "info"), exist_ok=True)
     write_text(own, "info/alternates", objects + "\n")
-    env = {"GIT_DIR": repository, "GIT_INDEX_FILE": os.path.join(scratch, "index"), "GIT_WORK_TREE": scratch}
-    if not git(["ls-tree", "--full-tree", "-z", "--name-only", checked(commit), "--", ENV_FILE], env=env):
+    env = {
+        "GIT_DIR": repository,
+        "GIT_INDEX_FILE": os.path.join(scratch, "index"),
+        "GIT_WORK_TREE": scratch,
+    }
+    if not git(
+        ["ls-tree", "--full-tree", "-z", "--name-only", checked(commit), "--", ENV_FILE], env=env
+    ):
         return commit, objects
     git(["read-tree", commit], env=env)
     git(["update-index", "--force-remove", "--", ENV_FILE], env=env)
@@ -80,7 +91,9 @@ def _refuse_dirty(where: str) -> None:
     names = [os.fsdecode(line[3:]) for line in status.stdout.split(b"\0") if line]
     changed = [name for name in names if name != ENV_FILE]  # never copied
     if changed:
-        shown = ", ".join(map(repr, changed[:_LISTED])) + (", ..." if len(changed) > _LISTED else "")
+        shown = ", ".join(map(repr, changed[:_LISTED])) + (
+            ", ..." if len(changed) > _LISTED else ""
+        )
         raise RepositoryError(
             f"agent repository {where!r} has uncommitted changes ({len(changed)}: {shown}); "
             "commit or stash them, or add them to .gitignore"
@@ -88,12 +101,16 @@ def _refuse_dirty(where: str) -> None:
 
 
 def _refuse_partial(where: str) -> None:
-    """Refuse a partial clone: git fetches its missing objects with programs that its configuration names."""
-    names = _configured(where, r"^(extensions\.partialclone|remote\..*\.(promisor|partialclonefilter))$")
+    """Refuse a partial clone: git fetches its missing objects with programs that its configuration
+    names.
+    """
+    names = _configured(
+        where, r"^(extensions\.partialclone|remote\..*\.(promisor|partialclonefilter))$"
+    )
     if names:
         raise RepositoryError(
-            f"agent repository {where!r} is a partial clone ({names[0]} is set), so objects may be missing; clone it "
-            "again without --filter"
+            f"agent repository {where!r} is a partial clone ({names[0]} is set), so objects may "
+            "be missing; clone it again without --filter"
         )
 
 

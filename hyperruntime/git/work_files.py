@@ -1,7 +1,7 @@
 """Write the files of a commit to a directory, without the attributes that they give each other.
 
-An agent writes the ``.gitattributes`` files, and git needs exponential time for some of their patterns. So git writes
-all other files, without seeing these; then they are written here.
+An agent writes the ``.gitattributes`` files, and git needs exponential time for some of their
+patterns. So git writes all other files, without seeing these; then they are written here.
 """
 
 from __future__ import annotations
@@ -63,9 +63,12 @@ def write_files(commit: str, where: str, env: Mapping[str, str]) -> None:
             for file, data in zip(files, split_batch(output, len(files)), strict=True):
                 _write(where, file, data)
         except OSError as error:
-            raise RepositoryError(f"cannot write the .gitattributes files to {where!r}: {error.strerror}") from error
+            raise RepositoryError(
+                f"cannot write the .gitattributes files to {where!r}: {error.strerror}"
+            ) from error
         lines = b"".join(file.line + b"\0" for file in files)
-        # Git would compare new files with the index, and use the attributes for it; so it must not find the files.
+        # Git would compare new files with the index, and use the attributes for it; so it must not
+        # find the files.
         elsewhere = env["GIT_DIR"]
         blind = {**env, "GIT_WORK_TREE": elsewhere}
         git(["-C", elsewhere, "update-index", "-z", "--index-info"], env=blind, input=lines)
@@ -88,7 +91,10 @@ def split_batch(output: bytes, count: int) -> list[bytes]:
 
 
 def _attribute_files(there: Sequence[str], env: Mapping[str, str]) -> list[_File]:
-    listing = git([*there, "ls-files", "--stage", "-z", "--", _PATHSPEC], env={**env, "GIT_LITERAL_PATHSPECS": "0"})
+    listing = git(
+        [*there, "ls-files", "--stage", "-z", "--", _PATHSPEC],
+        env={**env, "GIT_LITERAL_PATHSPECS": "0"},
+    )
     files = []
     for line in listing.split(b"\0")[:-1]:
         facts, _, path = line.partition(b"\t")

@@ -1,7 +1,8 @@
 """Compare a directory that a container wrote with a commit; nothing in the directory is trusted.
 
-The directory's own ``.git`` is ignored. Every path is opened component by component, without following links,
-because the container may still write: a path component that becomes a link is an error.
+The directory's own ``.git`` is ignored. Every path is opened component by component, without
+following links, because the container may still write: a path component that becomes a link is an
+error.
 """
 
 from __future__ import annotations
@@ -96,14 +97,16 @@ class WorkTree(Closing):
         os.close(self._root)
 
     def read(self, path: bytes, limit: int) -> bytes:
-        """Return the first ``limit`` + 1 bytes of a file, so that the caller can see that it is larger.
+        """Return the first ``limit`` + 1 bytes of a file, so that the caller can see that it is
+        larger.
 
         Args:
             path: relative to the directory.
             limit: in bytes.
 
         Raises:
-            OSError: the file does not exist, cannot be read, is not a regular file, or its path contains a link.
+            OSError: the file does not exist, cannot be read, is not a regular file, or its path
+                contains a link.
         """
         with os.fdopen(open_below(self._root, path.split(b"/")), "rb", buffering=0) as file:
             pieces = []
@@ -119,7 +122,10 @@ class WorkTree(Closing):
             if path == b".git" or is_bytecode(path):
                 continue
             if len(self.found) + len(self.problems) >= MAX_ENTRIES:
-                raise PatchError(f"the agent's directory holds more than {MAX_ENTRIES} files; keep data outside of it")
+                raise PatchError(
+                    f"the agent's directory holds more than {MAX_ENTRIES} files; keep data "
+                    "outside of it"
+                )
             try:
                 self._look(directory, name, path, depth)
             except FileNotFoundError:
@@ -130,7 +136,9 @@ class WorkTree(Closing):
     def _look(self, directory: int, name: bytes, path: bytes, depth: int) -> None:
         info = os.stat(name, dir_fd=directory, follow_symlinks=False)
         kind = stat.S_IFMT(info.st_mode)
-        if problem := escape_problem(path) or (kind in SPECIAL and f"{SPECIAL[kind]} cannot be stored"):
+        if problem := escape_problem(path) or (
+            kind in SPECIAL and f"{SPECIAL[kind]} cannot be stored"
+        ):
             self.problems[path] = problem
         elif kind == stat.S_IFLNK:
             link = os.readlink(name, dir_fd=directory)
@@ -153,7 +161,8 @@ def compare(
     rules: ChangeRules,
     ignored: Callable[[Sequence[bytes]], set[bytes]],
 ) -> tuple[list[Change], dict[bytes, str]]:
-    """Return the changes from a commit to a directory, and path to reason for the paths that stay unchanged.
+    """Return the changes from a commit to a directory, and path to reason for the paths that stay
+    unchanged.
 
     Args:
         tree: the directory.
@@ -198,7 +207,9 @@ class _Comparison:
         self.dropped[path] = reason
 
     def add(self, path: bytes, found: Found | None) -> None:
-        """Record the change of a path, if it changed; ``found`` is None if the directory does not have it."""
+        """Record the change of a path, if it changed; ``found`` is None if the directory does not
+        have it.
+        """
         entry = self._entries.get(path)
         if entry is not None and entry.mode == SUBMODULE:
             return self.drop(path, "a submodule cannot be changed")
@@ -207,12 +218,19 @@ class _Comparison:
             return self.drop(path, problem) if problem else self.changes.append(Change(path, GONE))
         if self._differs(path, found) and (problem := self._problem(path, found)):
             return self.drop(path, problem)
-        limit = self._rules.max_file_bytes  # a file that grows meanwhile is refused as too large, not truncated
+        # a file that grows meanwhile is refused as too large, not truncated
+        limit = self._rules.max_file_bytes
         try:
-            data = found.link if found.mode == LINK else self._tree.read(path, max(found.size, limit))
+            data = (
+                found.link if found.mode == LINK else self._tree.read(path, max(found.size, limit))
+            )
         except OSError as error:
             return self.drop(path, f"it cannot be read: {error.strerror}")
-        if entry is not None and entry.mode == found.mode and blob_name(data, len(entry.blob)) == entry.blob:
+        if (
+            entry is not None
+            and entry.mode == found.mode
+            and blob_name(data, len(entry.blob)) == entry.blob
+        ):
             return None
         return self._add_content(path, Found(found.mode, len(data), found.link), data)
 

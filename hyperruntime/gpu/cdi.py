@@ -1,7 +1,7 @@
 """Parse a CDI spec file into devices and their container edits.
 
-The Container Device Interface (CDI) describes devices in JSON or YAML files. An engine with CDI support applies them
-itself; for other engines, the driver applies the :class:`Edits`.
+The Container Device Interface (CDI) describes devices in JSON or YAML files. An engine with CDI
+support applies them itself; for other engines, the driver applies the :class:`Edits`.
 Source: SPEC.md of cncf-tags/container-device-interface, versions 0.3.0 to 1.0.0.
 """
 
@@ -21,7 +21,14 @@ from hyperruntime.spec import DEVICE_KIND, DEVICE_NAME, Mount
 VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0")
 _MAX_FILE_BYTES = 16 * 1024**2
 _NODE_TYPES = ("", "b", "c", "u", "p")
-_HOOK_NAMES = ("prestart", "createRuntime", "createContainer", "startContainer", "poststart", "poststop")
+_HOOK_NAMES = (
+    "prestart",
+    "createRuntime",
+    "createContainer",
+    "startContainer",
+    "poststart",
+    "poststop",
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -60,7 +67,8 @@ class Edits:
         env: environment variables of every process in the container.
         device_nodes: device files.
         mounts: mounts of host files, such as the libraries of the device's driver.
-        hooks: programs for an OCI runtime; a driver without one must report the hooks that it skips.
+        hooks: programs for an OCI runtime; a driver without one must report the hooks that it
+            skips.
         groups: additional group ids of the container's processes.
     """
 
@@ -71,10 +79,14 @@ class Edits:
     groups: tuple[int, ...] = ()
 
     def __add__(self, other: Edits) -> Edits:
-        """Return the merged edits without duplicates; ``other`` wins for a variable or a path in both."""
+        """Return the merged edits without duplicates; ``other`` wins for a variable or a path in
+        both.
+        """
         return Edits(
             env={**self.env, **other.env},
-            device_nodes=tuple({node.path: node for node in (*self.device_nodes, *other.device_nodes)}.values()),
+            device_nodes=tuple(
+                {node.path: node for node in (*self.device_nodes, *other.device_nodes)}.values()
+            ),
             mounts=tuple({mount.target: mount for mount in (*self.mounts, *other.mounts)}.values()),
             hooks=tuple(dict.fromkeys((*self.hooks, *other.hooks))),
             groups=tuple(dict.fromkeys((*self.groups, *other.groups))),
@@ -106,7 +118,8 @@ def read_spec(path: Path) -> tuple[Device, ...]:
 
     Raises:
         OSError: the file cannot be read.
-        ValueError: it is not a valid CDI spec; the message continues a sentence that starts with the file's name.
+        ValueError: it is not a valid CDI spec; the message continues a sentence that starts with
+            the file's name.
     """
     try:
         return tuple(_parse_spec(_parse(path), path))
@@ -140,7 +153,8 @@ def _parse_yaml(data: bytes) -> object:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         return yaml.load(data, Loader=loader)  # noqa: S506 - a safe loader, in C if available
-    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:  # PyYAML raises all of these
+    # PyYAML raises all of these
+    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"is not YAML: {error}") from None
 
 
@@ -148,7 +162,9 @@ def _parse_spec(value: object, path: Path) -> Iterator[Device]:
     spec = _mapping(value, "the file")
     version, kind = spec.get("cdiVersion"), spec.get("kind")
     if version not in VERSIONS:
-        raise ValueError(f"has cdiVersion {version!r}; supported versions are {VERSIONS[0]} to {VERSIONS[-1]}")
+        raise ValueError(
+            f"has cdiVersion {version!r}; supported versions are {VERSIONS[0]} to {VERSIONS[-1]}"
+        )
     if not isinstance(kind, str) or not DEVICE_KIND.fullmatch(kind):
         raise ValueError(f"has kind {kind!r}, which is not vendor/class")
     common = _parse_edits(spec.get("containerEdits"))
@@ -161,11 +177,15 @@ def _parse_spec(value: object, path: Path) -> Iterator[Device]:
         short = device.get("name")
         name = f"{kind}={short}"
         if not isinstance(short, str) or not DEVICE_NAME.fullmatch(name):
-            raise ValueError(f"has a device named {short!r}; a name may contain letters, digits and _-.:")
+            raise ValueError(
+                f"has a device named {short!r}; a name may contain letters, digits and _-.:"
+            )
         if name in names:
             raise ValueError(f"describes {name} twice")
         names.add(name)
-        yield Device(name=name, edits=common + _parse_edits(device.get("containerEdits")), file=path)
+        yield Device(
+            name=name, edits=common + _parse_edits(device.get("containerEdits")), file=path
+        )
 
 
 def _parse_edits(value: object) -> Edits:
@@ -174,10 +194,14 @@ def _parse_edits(value: object) -> Edits:
     edits = _mapping(value, "containerEdits")
     return Edits(
         env=dict(_parse_variable(item) for item in _list(edits.get("env"), "env")),
-        device_nodes=tuple(_parse_node(item) for item in _list(edits.get("deviceNodes"), "deviceNodes")),
+        device_nodes=tuple(
+            _parse_node(item) for item in _list(edits.get("deviceNodes"), "deviceNodes")
+        ),
         mounts=tuple(_parse_mount(item) for item in _list(edits.get("mounts"), "mounts")),
         hooks=tuple(_parse_hook(item) for item in _list(edits.get("hooks"), "hooks")),
-        groups=tuple(_parse_group(item) for item in _list(edits.get("additionalGids"), "additionalGids")),
+        groups=tuple(
+            _parse_group(item) for item in _list(edits.get("additionalGids"), "additionalGids")
+        ),
     )
 
 
@@ -195,9 +219,13 @@ def _parse_node(value: object) -> DeviceNode:
     if not isinstance(permissions, str) or not set(permissions) <= set("rwm"):
         raise ValueError(f"has device permissions {permissions!r}; only r, w and m are allowed")
     if node.get("type", "") not in _NODE_TYPES:
-        raise ValueError(f"has a device of type {node['type']!r}, which is not one of b, c, u and p")
+        raise ValueError(
+            f"has a device of type {node['type']!r}, which is not one of b, c, u and p"
+        )
     host = node.get("hostPath")
-    return DeviceNode(path=path, host_path=_path(host, "hostPath") if host else path, permissions=permissions)
+    return DeviceNode(
+        path=path, host_path=_path(host, "hostPath") if host else path, permissions=permissions
+    )
 
 
 def _parse_mount(value: object) -> Mount:
@@ -214,7 +242,9 @@ def _parse_hook(value: object) -> Hook:
     name = hook.get("hookName")
     if name not in _HOOK_NAMES:
         raise ValueError(f"has a hook named {name!r}, which is not one of {', '.join(_HOOK_NAMES)}")
-    return Hook(path=_path(hook.get("path"), "hooks.path"), args=_texts(hook.get("args"), "hooks.args"))
+    return Hook(
+        path=_path(hook.get("path"), "hooks.path"), args=_texts(hook.get("args"), "hooks.args")
+    )
 
 
 def _parse_group(value: object) -> int:

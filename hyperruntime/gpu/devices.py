@@ -1,7 +1,7 @@
 """Load the devices of this machine's CDI specs.
 
-An invalid file is a finding, never an error. As in the engines, ``/etc/cdi`` is for specs of an administrator and
-``/var/run/cdi`` for generated specs.
+An invalid file is a finding, never an error. As in the engines, ``/etc/cdi`` is for specs of an
+administrator and ``/var/run/cdi`` for generated specs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class DeviceRegistry:
         """Return the devices with these names, without duplicates.
 
         Raises:
-            DeviceNotFoundError: a name is unknown; the message suggests names or how to generate a spec.
+            DeviceNotFoundError: a name is unknown; the message suggests names or how to generate a
+                spec.
         """
         wanted = tuple(dict.fromkeys(names))
         for name in wanted:
@@ -61,7 +62,10 @@ class DeviceRegistry:
         kind = name.partition("=")[0]
         known = self.names(kind) or self.names()
         stale = f"; if they are out of date, {GENERATE}" if kind.startswith("nvidia.com/") else ""
-        return f"the CDI specs in {places} do not describe it, {name_hint(name, known)}{stale}{troubles}"
+        return (
+            f"the CDI specs in {places} do not describe it, "
+            f"{name_hint(name, known)}{stale}{troubles}"
+        )
 
 
 def merge_edits(devices: Iterable[Device]) -> Edits:
@@ -70,7 +74,9 @@ def merge_edits(devices: Iterable[Device]) -> Edits:
 
 
 def spec_directories() -> tuple[Path, ...]:
-    """Return the directories of CDI specs: those of ``HYPERRUNTIME_CDI_DIRS`` (a list as in PATH), or the defaults."""
+    """Return the directories of CDI specs: those of ``HYPERRUNTIME_CDI_DIRS`` (a list as in PATH),
+    or the defaults.
+    """
     named = [part for part in os.environ.get(ENVIRONMENT_VARIABLE, "").split(os.pathsep) if part]
     return tuple(Path(part) for part in named or DEFAULT_DIRECTORIES)
 
@@ -82,7 +88,9 @@ def load_devices(directories: Sequence[str | os.PathLike[str]] | None = None) ->
         directories: directories to read; a later one replaces devices of an earlier one. None for
             :func:`spec_directories`.
     """
-    places = spec_directories() if directories is None else tuple(Path(place) for place in directories)
+    places = (
+        spec_directories() if directories is None else tuple(Path(place) for place in directories)
+    )
     devices: dict[str, Device] = {}
     findings: list[Finding] = []
     for place in places:
@@ -117,6 +125,8 @@ def _spec_files(directory: Path, findings: list[Finding]) -> Iterator[Path]:
     except FileNotFoundError:
         return
     except OSError as error:
-        findings.append(_broken(directory, f"cannot be read: {error.strerror}", "make it a readable directory"))
+        findings.append(
+            _broken(directory, f"cannot be read: {error.strerror}", "make it a readable directory")
+        )
         return
     yield from (directory / name for name in names if name.endswith(_SUFFIXES))

@@ -1,8 +1,8 @@
 """Select the GPUs of a container, by name or by least use, and check that the container has them.
 
-``auto:N`` is replaced by names here; a driver receives only ``all`` or names. A GPU selected by ``auto`` is locked
-until the container closes. The lock is a kernel lock, so it ends with the process that holds it.
-Design: docs/decisions/0013-gpus.md.
+``auto:N`` is replaced by names here; a driver receives only ``all`` or names. A GPU selected by
+``auto`` is locked until the container closes. The lock is a kernel lock, so it ends with the
+process that holds it. Design: docs/decisions/0013-gpus.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from hyperruntime.errors import DeviceBusyError, DeviceNotFoundError, DeviceNotVisibleError, StorageError
+from hyperruntime.errors import (
+    DeviceBusyError,
+    DeviceNotFoundError,
+    DeviceNotVisibleError,
+    StorageError,
+)
 from hyperruntime.gpu.cdi import Device
 from hyperruntime.gpu.devices import DeviceRegistry, load_devices, merge_edits
 from hyperruntime.gpu.nvidia import Gpu, list_gpus, only_allowed
@@ -24,7 +29,8 @@ from hyperruntime.spec import ExecResult
 log = get_logger(__name__)
 
 NVIDIA_KIND = "nvidia.com/gpu"
-# All runs of a user on a machine share it, so it cannot depend on TMPDIR: a job scheduler may set TMPDIR per job.
+# All runs of a user on a machine share it, so it cannot depend on TMPDIR: a job scheduler may set
+# TMPDIR per job.
 LOCK_ROOT = Path("/tmp")  # noqa: S108 - the directory in it is private, and its owner is checked
 _AUTO = "auto:"
 _MISSING = 'for path; do [ -e "$path" ] || printf "%s\\n" "$path"; done'
@@ -64,7 +70,8 @@ class GpuGrant:
         self.gpus = gpus
 
     def take(self) -> str | tuple[str, ...] | None:
-        """Replace ``auto:N`` by the indices of N locked GPUs, ``all`` by the granted ones; return the driver's GPUs.
+        """Replace ``auto:N`` by the indices of N locked GPUs, ``all`` by the granted ones; return
+        the driver's GPUs.
 
         Raises:
             DeviceNotFoundError: the batch system granted no GPU, or not these.
@@ -94,8 +101,8 @@ class GpuGrant:
         result = run(args, timeout_s=limit_s("", "start"), workdir="/").check()
         if missing := tuple(result.stdout.decode(errors="replace").splitlines()):
             raise DeviceNotVisibleError(
-                f"gpus={self.gpus!r} was requested, but {', '.join(missing)} is missing in the container; "
-                "run `hyperrun doctor --gpu IMAGE` to find the reason",
+                f"gpus={self.gpus!r} was requested, but {', '.join(missing)} is missing in the "
+                "container; run `hyperrun doctor --gpu IMAGE` to find the reason",
                 missing,
             )
 
@@ -112,36 +119,46 @@ class GpuGrant:
     def _lock(self, count: int) -> tuple[str, ...]:
         gpus = only_allowed(list_gpus())
         if len(gpus) < count:
-            raise DeviceBusyError(f"gpus='auto:{count}' needs {count} GPUs, but only {len(gpus)} are visible here")
+            raise DeviceBusyError(
+                f"gpus='auto:{count}' needs {count} GPUs, but only {len(gpus)} are visible here"
+            )
         directory = lock_directory()
         taken: list[Gpu] = []
         for gpu in sorted(gpus, key=lambda gpu: gpu.load):
-            if len(taken) < count and (lock := _try_lock(directory / f"{gpu.uuid}.lock")) is not None:
+            if (
+                len(taken) < count
+                and (lock := _try_lock(directory / f"{gpu.uuid}.lock")) is not None
+            ):
                 self._locks.append(lock)
                 taken.append(gpu)
         if len(taken) < count:
             self.release()
             raise DeviceBusyError(
-                f"gpus='auto:{count}' needs {count} free GPUs, but of {len(gpus)} GPUs other containers of this user "
-                f"hold {len(gpus) - len(taken)}; wait until one closes, start fewer at once, or name GPUs by index"
+                f"gpus='auto:{count}' needs {count} free GPUs, but of {len(gpus)} GPUs other "
+                f"containers of this user hold {len(gpus) - len(taken)}; wait until one closes, "
+                "start fewer at once, or name GPUs by index"
             )
         log.info("gpus taken", gpus=[gpu.index for gpu in taken])
         return tuple(gpu.index for gpu in sorted(taken, key=lambda gpu: int(gpu.index)))
 
 
 def granted_gpus(env: Mapping[str, str] | None = None) -> tuple[str, ...] | None:
-    """Return the indices or uuids in ``CUDA_VISIBLE_DEVICES``, which a batch system sets; None if it is not set.
+    """Return the indices or uuids in ``CUDA_VISIBLE_DEVICES``, which a batch system sets; None if
+    it is not set.
 
     Args:
         env: environment to read; None for that of this process.
 
-    Source: CUDA C++ Programming Guide, "CUDA Environment Variables"; Slurm sets ``NoDevFiles`` for no GPU.
+    Source: CUDA C++ Programming Guide, "CUDA Environment Variables"; Slurm sets ``NoDevFiles`` for
+    no GPU.
     """
     text = (os.environ if env is None else env).get("CUDA_VISIBLE_DEVICES")
     if text is None:
         return None
     names = [part.strip() for part in text.split(",")]
-    return tuple(name for name in names if name and name != "NoDevFiles" and not name.startswith("-"))
+    return tuple(
+        name for name in names if name and name != "NoDevFiles" and not name.startswith("-")
+    )
 
 
 def _within(gpus: str | tuple[str, ...], granted: tuple[str, ...]) -> tuple[str, ...]:
@@ -154,18 +171,30 @@ def _within(gpus: str | tuple[str, ...], granted: tuple[str, ...]) -> tuple[str,
     own = tuple(_known_name(name, registry) for name in granted)
     if gpus == "all":
         if not own:
-            raise DeviceNotFoundError("all", "CUDA_VISIBLE_DEVICES grants none; ask the batch system for GPUs")
+            raise DeviceNotFoundError(
+                "all", "CUDA_VISIBLE_DEVICES grants none; ask the batch system for GPUs"
+            )
         return own
     asked = (gpus,) if isinstance(gpus, str) else gpus
-    nodes = {node.path for device in gpu_devices(own, registry) for node in device.edits.device_nodes} if own else set()
+    nodes = (
+        {node.path for device in gpu_devices(own, registry) for node in device.edits.device_nodes}
+        if own
+        else set()
+    )
     for name in asked:
         short = name.rpartition("=")[2]
         is_gpu = "=" not in name or name.partition("=")[0].endswith("/gpu")
         if is_gpu and short not in (*granted, *own):
-            needed = {node.path for device in gpu_devices(name, registry) for node in device.edits.device_nodes}
+            needed = {
+                node.path
+                for device in gpu_devices(name, registry)
+                for node in device.edits.device_nodes
+            }
             if not needed <= nodes:
                 theirs = ", ".join(granted) or "none"
-                raise DeviceNotFoundError(name, f"CUDA_VISIBLE_DEVICES grants only {theirs}; ask for more GPUs")
+                raise DeviceNotFoundError(
+                    name, f"CUDA_VISIBLE_DEVICES grants only {theirs}; ask for more GPUs"
+                )
     return asked
 
 
@@ -191,7 +220,9 @@ def lock_directory() -> Path:
             f"GPU locks cannot be kept in {str(path)!r}: {error}; make it a directory that you own"
         ) from error
     if path.is_symlink() or status.st_uid != os.getuid():
-        raise StorageError(f"{str(path)!r} (for GPU locks) belongs to another user; ask the owner to remove it")
+        raise StorageError(
+            f"{str(path)!r} (for GPU locks) belongs to another user; ask the owner to remove it"
+        )
     return path
 
 
@@ -200,7 +231,9 @@ def _try_lock(path: Path) -> int | None:
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
-        raise StorageError(f"the GPU lock {str(path)!r} cannot be opened: {error}; remove it") from error
+        raise StorageError(
+            f"the GPU lock {str(path)!r} cannot be opened: {error}; remove it"
+        ) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -210,7 +243,9 @@ def _try_lock(path: Path) -> int | None:
 
 
 def _visibility_args(gpus: str | tuple[str, ...]) -> list[str]:
-    """Return a command that prints the missing device files; without a CDI spec, it expects NVIDIA's standard names."""
+    """Return a command that prints the missing device files; without a CDI spec, it expects
+    NVIDIA's standard names.
+    """
     try:
         nodes = merge_edits(gpu_devices(gpus, load_devices())).device_nodes
         expected = [node.path for node in nodes]

@@ -13,10 +13,18 @@ from hyperruntime.host.process import find_program, run_process
 
 PROGRAM = "nvidia-smi"
 NO_DRIVER = (
-    "nvidia-smi is not on PATH, so this machine has no NVIDIA driver or no GPU; install the driver, or use a machine "
-    "with a GPU (under Slurm: `srun --gres=gpu:1 ...`)"
+    "nvidia-smi is not on PATH, so this machine has no NVIDIA driver or no GPU; install the "
+    "driver, or use a machine with a GPU (under Slurm: `srun --gres=gpu:1 ...`)"
 )
-_FIELDS = ("index", "uuid", "memory.used", "memory.total", "utilization.gpu", "driver_version", "name")
+_FIELDS = (
+    "index",
+    "uuid",
+    "memory.used",
+    "memory.total",
+    "utilization.gpu",
+    "driver_version",
+    "name",
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -44,7 +52,11 @@ class Gpu:
     @property
     def load(self) -> tuple[float, int, int]:
         """The sort key that puts the least used GPU first."""
-        return (self.memory_used_mib / max(1, self.memory_total_mib), self.utilization, int(self.index))
+        return (
+            self.memory_used_mib / max(1, self.memory_total_mib),
+            self.utilization,
+            int(self.index),
+        )
 
 
 def list_gpus() -> tuple[Gpu, ...]:
@@ -60,16 +72,23 @@ def list_gpus() -> tuple[Gpu, ...]:
     try:
         result = run_process(query, timeout_s=limit_s("", "program"))
     except (OSError, TimeoutError) as error:
-        raise DeviceError(f"nvidia-smi cannot be run: {error}; see `nvidia-smi` and `dmesg`") from error
+        raise DeviceError(
+            f"nvidia-smi cannot be run: {error}; see `nvidia-smi` and `dmesg`"
+        ) from error
     if result.exit_code != 0:
         words = " ".join((result.stdout + result.stderr).decode(errors="replace").split())[-300:]
-        raise DeviceError(f"nvidia-smi failed with exit code {result.exit_code}: {words}; see `nvidia-smi` and `dmesg`")
+        raise DeviceError(
+            f"nvidia-smi failed with exit code {result.exit_code}: {words}; see `nvidia-smi` "
+            "and `dmesg`"
+        )
     return parse_gpus(result.stdout.decode(errors="replace"))
 
 
 def parse_gpus(text: str) -> tuple[Gpu, ...]:
     """Return the GPUs in the output of nvidia-smi; invalid lines are skipped."""
-    rows = ([cell.strip() for cell in line.split(",", len(_FIELDS) - 1)] for line in text.splitlines())
+    rows = (
+        [cell.strip() for cell in line.split(",", len(_FIELDS) - 1)] for line in text.splitlines()
+    )
     return tuple(_gpu(row) for row in rows if len(row) == len(_FIELDS) and _is_number(row[0]))
 
 

@@ -1,4 +1,6 @@
-"""The batch job that a process belongs to, and what the batch system reports about it. Only Slurm is supported."""
+"""The batch job that a process belongs to, and what the batch system reports about it. Only Slurm
+is supported.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,13 @@ from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
 
-# A promise to who waits: a controller that says nothing for so long is not asked further, and the job counts as alive.
+# A promise to who waits: a controller that says nothing for so long is not asked further, and the
+# job counts as alive.
 _ASK_S = 10.0
 _UNKNOWN_ID = "Invalid job id"  # squeue(1) of a job that ended some minutes ago
 _GONE = frozenset(
-    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED REVOKED TIMEOUT".split()
+    "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED "
+    "REVOKED TIMEOUT".split()
 )
 
 
@@ -38,12 +42,18 @@ class BatchJob:
 
     @classmethod
     def current(cls, environ: Mapping[str, str] | None = None) -> BatchJob | None:
-        """Return the job of this process, or None. Source: sbatch(1), "OUTPUT ENVIRONMENT VARIABLES"."""
+        """Return the job of this process, or None. Source: sbatch(1), "OUTPUT ENVIRONMENT
+        VARIABLES".
+        """
         known = os.environ if environ is None else environ
         job, restarts = known.get("SLURM_JOB_ID", ""), known.get("SLURM_RESTART_COUNT", "0")
         if not (job.isascii() and job.isdigit() and restarts.isascii() and restarts.isdigit()):
             return None
-        return cls(slurm_job=job, slurm_restarts=int(restarts), slurm_cluster=known.get("SLURM_CLUSTER_NAME", ""))
+        return cls(
+            slurm_job=job,
+            slurm_restarts=int(restarts),
+            slurm_cluster=known.get("SLURM_CLUSTER_NAME", ""),
+        )
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> BatchJob | None:
@@ -54,16 +64,29 @@ class BatchJob:
             return None
 
     def was_requeued(self) -> bool:
-        """Return whether this process runs in a later start of the same job: the batch system ended the earlier one."""
+        """Return whether this process runs in a later start of the same job: the batch system ended
+        the earlier one.
+        """
         mine = BatchJob.current()
-        same = mine is not None and (mine.slurm_job, mine.slurm_cluster) == (self.slurm_job, self.slurm_cluster)
+        same = mine is not None and (mine.slurm_job, mine.slurm_cluster) == (
+            self.slurm_job,
+            self.slurm_cluster,
+        )
         return mine is not None and same and mine.slurm_restarts > self.slurm_restarts
 
     def is_over(self) -> bool:
-        """Return whether Slurm reports the job as ended; False also if it cannot be asked, or is another cluster's."""
-        if not self.slurm_job.isdigit() or find_program("squeue") is None or not self._is_of_this_cluster():
+        """Return whether Slurm reports the job as ended; False also if it cannot be asked, or is
+        another cluster's.
+        """
+        if (
+            not self.slurm_job.isdigit()
+            or find_program("squeue") is None
+            or not self._is_of_this_cluster()
+        ):
             return False
-        said = _run("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={self.slurm_job}")
+        said = _run(
+            "squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={self.slurm_job}"
+        )
         if said is None:
             return False
         if _UNKNOWN_ID in said[1]:
@@ -74,7 +97,9 @@ class BatchJob:
         if not self.slurm_cluster:
             return True
         said = _run("scontrol", "show", "config")
-        found = None if said is None else re.search(r"^ClusterName\s*=\s*(\S+)", said[0], re.MULTILINE)
+        found = (
+            None if said is None else re.search(r"^ClusterName\s*=\s*(\S+)", said[0], re.MULTILINE)
+        )
         return found is not None and found[1] == self.slurm_cluster
 
 

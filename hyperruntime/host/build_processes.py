@@ -1,7 +1,8 @@
 """End an image build through its inner processes, so that the build program can clean up.
 
-A Podman build runs each step in a container that only the build knows. If the build is killed, the processes, storage
-and directories of that container remain. If the step is killed instead, the build fails and cleans up.
+A Podman build runs each step in a container that only the build knows. If the build is killed, the
+processes, storage and directories of that container remain. If the step is killed instead, the
+build fails and cleans up.
 """
 
 from __future__ import annotations

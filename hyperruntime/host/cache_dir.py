@@ -18,4 +18,6 @@ def cache_directory() -> Path:
     try:
         return user_cache_path("hyperruntime")
     except RuntimeError as error:
-        raise StorageError(f"the user has no cache directory: {error}; set HOME or XDG_CACHE_HOME") from error
+        raise StorageError(
+            f"the user has no cache directory: {error}; set HOME or XDG_CACHE_HOME"
+        ) from error

@@ -1,6 +1,7 @@
 """Measure from the host how much space a container's writable directories use.
 
-The container's files are not trusted: no link is followed and no file is opened; unreadable entries are reported.
+The container's files are not trusted: no link is followed and no file is opened; unreadable entries
+are reported.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Use:
 
 
 def measure(tops: Iterable[str], namespace: Namespace | None, stop_at: int) -> Use:
-    """Return the space used by directories, and by a container's memory file systems and deleted but open files.
+    """Return the space used by directories, and by a container's memory file systems and deleted
+    but open files.
 
     Args:
         tops: directories of the host.
@@ -58,7 +60,9 @@ def measure(tops: Iterable[str], namespace: Namespace | None, stop_at: int) -> U
 
 
 def overlay_layer(namespace: Namespace | None) -> str:
-    """Return the host directory of a container's changes to its image (the overlay's upper layer); "" if unknown."""
+    """Return the host directory of a container's changes to its image (the overlay's upper layer);
+    "" if unknown.
+    """
     mounts = read_proc(namespace.init, "mountinfo") if namespace is not None else b""
     for line in os.fsdecode(mounts).splitlines():
         before, _, after = line.partition(" - ")

@@ -1,8 +1,10 @@
-"""Watch the disk use of a container, and end it when it exceeds its limit or the host's disk is almost full.
+"""Watch the disk use of a container, and end it when it exceeds its limit or the host's disk is
+almost full.
 
-No engine limits disk use on every machine: mounts are plain directories, and quotas need root and a file system that
-supports them. One thread per container checks; a check is cheap while the free space does not change. Between two
-checks a container can write more than its limit. Design: docs/decisions/0019-disk.md.
+No engine limits disk use on every machine: mounts are plain directories, and quotas need root and a
+file system that supports them. One thread per container checks; a check is cheap while the free
+space does not change. Between two checks a container can write more than its limit. Design:
+docs/decisions/0019-disk.md.
 """
 
 from __future__ import annotations
@@ -49,22 +51,32 @@ class DiskWatch:
         used_bytes: disk use at the last count.
     """
 
-    def __init__(self, limit_bytes: int, tops: Sequence[str], namespace: Namespace | None, end: End) -> None:
+    def __init__(
+        self, limit_bytes: int, tops: Sequence[str], namespace: Namespace | None, end: End
+    ) -> None:
         """Start the watch.
 
         Args:
             limit_bytes: limit for all directories together.
             tops: directories of the host that the container can write.
             namespace: its processes, or None if they are not visible from here.
-            end: ends the container; called with the reason and the exceeded limit, or "" if it may not be the cause.
+            end: ends the container; called with the reason and the exceeded limit, or "" if it may
+                not be the cause.
         """
         self.used_bytes = 0
-        self._limit_bytes, self._tops, self._namespace, self._end = limit_bytes, tops, namespace, end
+        self._limit_bytes, self._tops, self._namespace, self._end = (
+            limit_bytes,
+            tops,
+            namespace,
+            end,
+        )
         self._stopped = threading.Event()
         self._places = (*tops, *(namespace.tmpfs if namespace is not None else ()))
         self._begun: Mapping[int, Free] = free_space(tops)
         self._counted: Mapping[int, Free] = free_space(self._places)
-        self._reserve = {device: min(RESERVE_BYTES, free.space // 2) for device, free in self._begun.items()}
+        self._reserve = {
+            device: min(RESERVE_BYTES, free.space // 2) for device, free in self._begun.items()
+        }
         self._next = 0.0
         with (watched := _watched.get()).lock:
             watched.watches.append(self)
@@ -84,12 +96,17 @@ class DiskWatch:
                 self._end(why, limit)
 
     def _look(self) -> tuple[str, str]:
-        """Return why the container must end and the exceeded limit; two empty strings if it may live.
+        """Return why the container must end and the exceeded limit; two empty strings if it may
+        live.
 
-        A container below its own limit has not exceeded it, even if the host's disk is full: the limit is then "".
+        A container below its own limit has not exceeded it, even if the host's disk is full: the
+        limit is then "".
         """
         now = free_space(self._places)
-        low = next((device for device, free in now.items() if free.space < self._reserve.get(device, 0)), None)
+        low = next(
+            (device for device, free in now.items() if free.space < self._reserve.get(device, 0)),
+            None,
+        )
         if (low is not None or time.monotonic() >= self._due(now)) and (why := self._count(now)):
             return why, "disk_bytes"
         if low is None:
@@ -97,21 +114,36 @@ class DiskWatch:
         return self._judge_low(low, now[low]), ""
 
     def _due(self, now: Mapping[int, Free]) -> float:
-        """Return the time of the next count: earlier if half of its remaining limit may have been taken."""
+        """Return the time of the next count: earlier if half of its remaining limit may have been
+        taken.
+        """
         room = max(MIB, (self._limit_bytes - self.used_bytes) // 2)
-        taken = sum(_taken(self._counted[device], free) for device, free in now.items() if device in self._counted)
+        taken = sum(
+            _taken(self._counted[device], free)
+            for device, free in now.items()
+            if device in self._counted
+        )
         return self._next - (_CALM_S if taken >= room else 0.0)
 
     def _count(self, now: Mapping[int, Free]) -> str:
         started = time.monotonic()
         use = measure(self._tops, self._namespace, self._limit_bytes)
-        if use.used_bytes > self._limit_bytes:  # a file that is replaced during a count may be counted twice
-            use = min(use, measure(self._tops, self._namespace, self._limit_bytes), key=lambda use: use.used_bytes)
+        # a file that is replaced during a count may be counted twice
+        if use.used_bytes > self._limit_bytes:
+            use = min(
+                use,
+                measure(self._tops, self._namespace, self._limit_bytes),
+                key=lambda use: use.used_bytes,
+            )
         self.used_bytes, self._counted = use.used_bytes, now
         took = time.monotonic() - started
         self._next = started + took + max(_CALM_S, _DUTY * took)
         if use.hidden:  # then all space that the file systems lost since the start counts
-            lost = sum(_taken(self._begun[device], free) for device, free in now.items() if device in self._begun)
+            lost = sum(
+                _taken(self._begun[device], free)
+                for device, free in now.items()
+                if device in self._begun
+            )
             self.used_bytes = max(self.used_bytes, lost)
         if self.used_bytes <= self._limit_bytes:
             return ""
@@ -119,7 +151,9 @@ class DiskWatch:
         return f"its files took {least} of limits.disk_bytes={self._limit_bytes}"
 
     def _judge_low(self, device: int, free: Free) -> str:
-        """Return why this container must end: only the largest ends, and the next one not before its space is freed."""
+        """Return why this container must end: only the largest ends, and the next one not before
+        its space is freed.
+        """
         with (watched := _watched.get()).lock:
             mine = [watch for watch in watched.watches if device in watch._begun]  # noqa: SLF001 - the same class
             if not mine or max(mine, key=lambda watch: watch.used_bytes) is not self:
@@ -127,7 +161,10 @@ class DiskWatch:
             if time.monotonic() < watched.ended.get(device, 0.0) + _RETURN_S:
                 return ""
             watched.ended[device] = time.monotonic()
-        return f"the disk has only {format_size(free.space)} left, and its files took {format_size(self.used_bytes)}"
+        return (
+            f"the disk has only {format_size(free.space)} left, and its files took "
+            f"{format_size(self.used_bytes)}"
+        )
 
 
 @attrs.frozen
@@ -149,7 +186,9 @@ _watched: PerProcess[_Watched] = PerProcess(_Watched)
 
 
 def free_space(tops: Sequence[str]) -> dict[int, Free]:
-    """Return the free space of the file systems of directories, by device; missing directories are skipped."""
+    """Return the free space of the file systems of directories, by device; missing directories are
+    skipped.
+    """
     found = {}
     for top in tops:
         try:

@@ -12,7 +12,9 @@ from hyperruntime.driver import Enforcement, Finding
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.units import GIB, format_size
 
-NETWORK_FILE_SYSTEMS = frozenset({"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "afs", "cifs", "smb3", "panfs"})
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "afs", "cifs", "smb3", "panfs"}
+)
 
 
 def failure_finding(subject: str, error: Exception, next_step: str = "") -> Finding:
@@ -36,11 +38,16 @@ def space_finding(subject: str, place: str, next_step: str) -> Finding:
     free = shutil.disk_usage(existing).free
     ok = free >= 2 * GIB
     return Finding(
-        subject=subject, ok=ok, detail=f"{place}, {format_size(free)} free", next_step="" if ok else next_step
+        subject=subject,
+        ok=ok,
+        detail=f"{place}, {format_size(free)} free",
+        next_step="" if ok else next_step,
     )
 
 
-def limit_findings(limits: Mapping[str, Enforcement], rlimit_note: str, next_step: str) -> Iterator[Finding]:
+def limit_findings(
+    limits: Mapping[str, Enforcement], rlimit_note: str, next_step: str
+) -> Iterator[Finding]:
     """Yield how each limit is enforced.
 
     Args:
@@ -50,7 +57,12 @@ def limit_findings(limits: Mapping[str, Enforcement], rlimit_note: str, next_ste
     """
     for field, how in limits.items():
         if how == "no":
-            yield Finding(subject=f"limit {field}", ok=None, detail="cannot be enforced here", next_step=next_step)
+            yield Finding(
+                subject=f"limit {field}",
+                ok=None,
+                detail="cannot be enforced here",
+                next_step=next_step,
+            )
         else:
             note = rlimit_note if how == "rlimit" else ""
             yield Finding(subject=f"limit {field}", ok=True, detail=f"enforced by {how}{note}")

@@ -1,7 +1,9 @@
-"""The time limits of all engine calls, and of other programs of the host: one table, and what they are now.
+"""The time limits of all engine calls, and of other programs of the host: one table, and what they
+are now.
 
-A slow engine is not a broken one: on a busy machine, a call that takes 0.3 s elsewhere can take a minute. So each limit
-grows with the latency that this process measured. Why: docs/decisions/0062-slow-engines.md.
+A slow engine is not a broken one: on a busy machine, a call that takes 0.3 s elsewhere can take a
+minute. So each limit grows with the latency that this process measured. Why:
+docs/decisions/0062-slow-engines.md.
 """
 
 from __future__ import annotations
@@ -50,7 +52,8 @@ class TimeLimit:
     Attributes:
         base_s: the limit, in seconds, while the engine is as quick as usual.
         most_s: the upper bound of the limit, in seconds.
-        usual_s: the time that such a call takes at most on a machine that is not overloaded, in seconds.
+        usual_s: the time that such a call takes at most on a machine that is not overloaded, in
+            seconds.
         passed: the consequence when the limit passes.
     """
 
@@ -70,13 +73,23 @@ LIMITS: Mapping[Verb, TimeLimit] = MappingProxyType(
         "start": TimeLimit(180.0, 900.0, 5.0, "the container does not start"),
         "unshare": TimeLimit(60.0, 600.0, 2.0, "no files are reclaimed, or no terminal opens"),
         "end": TimeLimit(3.0, 60.0, 2.0, "the container is removed by force"),
-        "turn": TimeLimit(15.0, 120.0, 2.0, "the container ends beside another one, on Docker before 23"),
-        "close": TimeLimit(30.0, 300.0, 5.0, "`close` returns, and the removal goes on in the background"),
+        "turn": TimeLimit(
+            15.0, 120.0, 2.0, "the container ends beside another one, on Docker before 23"
+        ),
+        "close": TimeLimit(
+            30.0, 300.0, 5.0, "`close` returns, and the removal goes on in the background"
+        ),
         "remove": TimeLimit(300.0, 1800.0, 5.0, "the attempt ends; another one follows"),
-        "kill": TimeLimit(10.0, 60.0, 2.0, "the attempt to remove the container fails; another one follows"),
-        "migrate": TimeLimit(120.0, 600.0, 10.0, "Podman keeps what it remembers of killed processes"),
+        "kill": TimeLimit(
+            10.0, 60.0, 2.0, "the attempt to remove the container fails; another one follows"
+        ),
+        "migrate": TimeLimit(
+            120.0, 600.0, 10.0, "Podman keeps what it remembers of killed processes"
+        ),
         "copy": TimeLimit(600.0, 1800.0, 60.0, "the container runs in the user's slow store"),
-        "reclaim": TimeLimit(60.0, 600.0, 10.0, "the files stay, and the log names their directory"),
+        "reclaim": TimeLimit(
+            60.0, 600.0, 10.0, "the files stay, and the log names their directory"
+        ),
         "program": TimeLimit(60.0, 600.0, 5.0, "what needs the answer of the program fails"),
     }
 )
@@ -89,15 +102,16 @@ _WORDS: Mapping[Verb, str] = MappingProxyType(
         "remove": "the removal of a container",
     }
 )
-# Per engine: when a call ended, and how much longer it took than usual. A deque is safe in threads and after a fork.
+# Per engine: when a call ended, and how much longer it took than usual. A deque is safe in threads
+# and after a fork.
 _delays: PerProcess[dict[str, deque[tuple[float, float]]]] = PerProcess(dict)
 
 
 def limit_s(engine: str, verb: Verb) -> float:
     """Return the time limit of a call now, in seconds.
 
-    It is the base times :func:`~hyperruntime.host.process.overload`, plus three times the longest delay of the engine's
-    calls in the last ten minutes, and at most the upper bound.
+    It is the base times :func:`~hyperruntime.host.process.overload`, plus three times the longest
+    delay of the engine's calls in the last ten minutes, and at most the upper bound.
 
     Args:
         engine: the driver's name; "" stands for the slowest engine of this process.
@@ -137,7 +151,9 @@ def engine_call(engine: str, verb: Verb) -> Iterator[float]:
     except TimeoutError as error:
         what = _WORDS.get(verb, "a call")
         why = f"{engine} did not finish {what} within {allowed_s:.0f} s"
-        raise EngineLateError(f"{why}; the engine or the machine is overloaded, see `hyperrun doctor`") from error
+        raise EngineLateError(
+            f"{why}; the engine or the machine is overloaded, see `hyperrun doctor`"
+        ) from error
     finally:
         note_duration(engine, verb, time.monotonic() - started)
 
@@ -146,4 +162,7 @@ def _longest_delay_s(engine: str) -> float:
     oldest = time.monotonic() - _RECENT_S
     delays = _delays.get()
     known = list(delays.values()) if not engine else [delays.get(engine, deque())]
-    return max((delay_s for calls in known for ended, delay_s in tuple(calls) if ended >= oldest), default=0.0)
+    return max(
+        (delay_s for calls in known for ended, delay_s in tuple(calls) if ended >= oldest),
+        default=0.0,
+    )

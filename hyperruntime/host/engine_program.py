@@ -1,4 +1,6 @@
-"""What drivers share that call an engine's program: arguments, a trial container's userland, and messages."""
+"""What drivers share that call an engine's program: arguments, a trial container's userland, and
+messages.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,36 @@ from hyperruntime.host.engine_limits import engine_call
 from hyperruntime.host.process import ProcessResult, find_program, run_process
 from hyperruntime.spec import ContainerSpec, Mount
 
-# A root shell in a container needs these: files of any owner and other users, but nothing of the host.
-CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "SYS_CHROOT")
-# Options of unshare(1) that make this user root inside: alone, or with the user's subordinate ids as the other users.
-ONE_ID, ALL_IDS = ("--user", "--map-root-user"), ("--user", "--map-root-user", "--map-auto")  # util-linux 2.38
+# A root shell in a container needs these: files of any owner and other users, but nothing of the
+# host.
+CAPABILITIES = (
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "SETGID",
+    "SETUID",
+    "SETPCAP",
+    "SYS_CHROOT",
+)
+# Options of unshare(1) that make this user root inside: alone, or with the user's subordinate ids
+# as the other users.
+# util-linux 2.38
+ONE_ID, ALL_IDS = ("--user", "--map-root-user"), ("--user", "--map-root-user", "--map-auto")
 # Prints `users` if the supervisor can switch to the highest ids that it tries.
-TRY_USERS = "setpriv --reuid 65533 --regid 65533 --clear-groups --inh-caps=-all sh -c : 2>/dev/null && echo users"
-ONLY_ROOT_USER = "its main user is root inside, which is you outside; name another user for each exec"
-NEED_IDS = "other users need `newuidmap`, subordinate ids (/etc/subuid, /etc/subgid) and util-linux 2.38"
-# Prints the limits of its container for `shown_limits`: a trial has 64 MiB, 100 processes and half a processor.
+TRY_USERS = (
+    "setpriv --reuid 65533 --regid 65533 --clear-groups --inh-caps=-all sh -c : 2>/dev/null && "
+    "echo users"
+)
+ONLY_ROOT_USER = (
+    "its main user is root inside, which is you outside; name another user for each exec"
+)
+NEED_IDS = (
+    "other users need `newuidmap`, subordinate ids (/etc/subuid, /etc/subgid) and util-linux 2.38"
+)
+# Prints the limits of its container for `shown_limits`: a trial has 64 MiB, 100 processes and half
+# a processor.
 SHOW_LIMITS = r"""
 show() { for f in "$@"; do [ -r "$f" ] && { read -r v <"$f"; echo "$n $v"; return; }; done; echo "$n none"; }
 c=/sys/fs/cgroup
@@ -51,15 +74,20 @@ n=cpu show $c/cpu.max $c/cpu/cpu.cfs_quota_us $c/cpu,cpuacct/cpu.cfs_quota_us
 """
 _MOST_LATE = 2  # trials of one probe
 NO_WORKDIR = "hyperruntime: the working directory cannot be entered"
-IMAGE_OPERATIONS = tuple(f"images.{name}" for name in ("remove", "load_rootfs", "load", "save", "pull", "build"))
+IMAGE_OPERATIONS = tuple(
+    f"images.{name}" for name in ("remove", "load_rootfs", "load", "save", "pull", "build")
+)
 _NO_SHELL = re.compile(
-    r"/bin/sh\b.*(not found|no such file)|no such file.*/bin/sh\b|failed to exec pid1", re.IGNORECASE
+    r"/bin/sh\b.*(not found|no such file)|no such file.*/bin/sh\b|failed to exec pid1",
+    re.IGNORECASE,
 )
 _UNKNOWN_USER = re.compile(r"unable to find (user|group)|no matching entries in (passwd|group)")
 
 
 def shown_limits(printed: str) -> dict[str, Enforcement]:
-    """Return how each limit is enforced, from what :data:`SHOW_LIMITS` printed in a limited trial container."""
+    """Return how each limit is enforced, from what :data:`SHOW_LIMITS` printed in a limited trial
+    container.
+    """
     shown = dict(line.split(None, 1) for line in printed.splitlines() if " " in line)
     seen = {
         "memory_bytes": shown.get("memory") == "67108864",
@@ -70,18 +98,26 @@ def shown_limits(printed: str) -> dict[str, Enforcement]:
 
 
 def is_fork_limited(printed: str) -> bool:
-    """Return whether a limit on processes works, from what a trial printed that starts more processes than allowed.
+    """Return whether a limit on processes works, from what a trial printed that starts more
+    processes than allowed.
 
     Args:
-        printed: has a line with ``first`` and the first line that its children printed: an error message, or
-            ``unlimited`` if all of them started. Without this line, nothing is known, so no limit counts as enforced.
+        printed: has a line with ``first`` and the first line that its children printed: an error
+            message, or ``unlimited`` if all of them started. Without this line, nothing is known,
+            so no limit counts as enforced.
     """
-    said = [line.removeprefix("first").strip() for line in printed.splitlines() if line.startswith("first")]
+    said = [
+        line.removeprefix("first").strip()
+        for line in printed.splitlines()
+        if line.startswith("first")
+    ]
     return bool(said) and said[0] not in ("", "unlimited")
 
 
 def userland_links() -> tuple[dict[str, str], list[str]]:
-    """Return the host's directories of programs beside ``/usr``: links with their targets, and paths of the others."""
+    """Return the host's directories of programs beside ``/usr``: links with their targets, and
+    paths of the others.
+    """
     links, directories = {}, []
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         host = Path("/", name)
@@ -93,7 +129,9 @@ def userland_links() -> tuple[dict[str, str], list[str]]:
 
 
 def program_facts(name: str) -> tuple[int, int]:
-    """Return the time and size of a program's file, which change with its version; zeros if it is missing."""
+    """Return the time and size of a program's file, which change with its version; zeros if it is
+    missing.
+    """
     try:
         stat = os.stat(find_program(name) or "")
     except OSError:
@@ -106,7 +144,8 @@ class TrialResult(ProcessResult):
     """How a trial ended.
 
     Attributes:
-        is_late: whether it did not end in time. It then printed nothing, and says nothing about the engine.
+        is_late: whether it did not end in time. It then printed nothing, and says nothing about the
+            engine.
     """
 
     is_late: bool = False
@@ -120,8 +159,9 @@ class TrialResult(ProcessResult):
 class Trials:
     """The trials of one probe, such as test containers. Safe to use from many threads.
 
-    A late trial is no answer of the engine: what follows from it counts for this process only and is not remembered, so
-    a probe writes no file if :attr:`late` is not 0. After two late trials, no other one runs: each takes minutes.
+    A late trial is no answer of the engine: what follows from it counts for this process only and
+    is not remembered, so a probe writes no file if :attr:`late` is not 0. After two late trials, no
+    other one runs: each takes minutes.
 
     Attributes:
         late: the number of trials that did not end in time.
@@ -148,7 +188,8 @@ class Trials:
             self.late += 1
 
     def run(self, args: Sequence[str], input: bytes | None = None) -> TrialResult:  # noqa: A002 - subprocess's own word
-        """Run a program that tests the engine; return its result, with exit code 124 if it did not end in time.
+        """Run a program that tests the engine; return its result, with exit code 124 if it did not
+        end in time.
 
         Args:
             args: argv.
@@ -161,12 +202,18 @@ class Trials:
         if not self.is_over:
             try:
                 with engine_call(self._engine, "probe") as timeout_s:
-                    done = run_process(args, input=input, timeout_s=timeout_s, cwd="/", env=self._env)
-                return TrialResult(args=done.args, exit_code=done.exit_code, stdout=done.stdout, stderr=done.stderr)
+                    done = run_process(
+                        args, input=input, timeout_s=timeout_s, cwd="/", env=self._env
+                    )
+                return TrialResult(
+                    args=done.args, exit_code=done.exit_code, stdout=done.stdout, stderr=done.stderr
+                )
             except EngineLateError as error:
                 self.note_late()
                 why = str(error)
-        return TrialResult(args=tuple(args), exit_code=124, stdout=b"", stderr=why.encode(), is_late=True)
+        return TrialResult(
+            args=tuple(args), exit_code=124, stdout=b"", stderr=why.encode(), is_late=True
+        )
 
     def error(self, found: str) -> EngineUnavailableError:
         """Return the error for an engine of which no trial worked before some were late.
@@ -174,7 +221,10 @@ class Trials:
         Args:
             found: what is known, such as "it is installed (4.3)".
         """
-        why = f"{found} but its trial containers did not end in time, so it hangs or this machine is overloaded"
+        why = (
+            f"{found} but its trial containers did not end in time, so it hangs or this machine "
+            "is overloaded"
+        )
         return EngineUnavailableError(
             self._engine, why, "try again when the machine is less busy, or restart the engine"
         )
@@ -193,26 +243,42 @@ def refused_images(engine: str, why: str) -> list[Callable[..., NoReturn]]:
 
 
 def needs_own_tmp(spec: ContainerSpec) -> bool:
-    """Return whether a read-only container needs a ``/tmp`` of its own, because the spec gives it none."""
+    """Return whether a read-only container needs a ``/tmp`` of its own, because the spec gives it
+    none.
+    """
     tmp = "/tmp"  # noqa: S108 - in the container
-    return spec.read_only_rootfs and not any(posixpath.normpath(mount.target) == tmp for mount in spec.mounts)
+    return spec.read_only_rootfs and not any(
+        posixpath.normpath(mount.target) == tmp for mount in spec.mounts
+    )
 
 
 def mount_option(engine: str, mount: Mount) -> str:
-    """Return a ``--mount`` value of Podman and Apptainer: one line of CSV, so nearly every path can be quoted.
+    """Return a ``--mount`` value of Podman and Apptainer: one line of CSV, so nearly every path can
+    be quoted.
 
     Raises:
-        UnsupportedOptionError: a path holds a carriage return and newline, which their CSV reader changes.
+        UnsupportedOptionError: a path holds a carriage return and newline, which their CSV reader
+            changes.
     """
     if "\r\n" in mount.source + mount.target:
-        raise UnsupportedOptionError(engine, "mounts", "a path must not hold a carriage return and newline; rename it")
-    return csv_line(["type=bind", f"src={mount.source}", f"dst={mount.target}", *(["ro"] if mount.read_only else [])])
+        raise UnsupportedOptionError(
+            engine, "mounts", "a path must not hold a carriage return and newline; rename it"
+        )
+    return csv_line(
+        [
+            "type=bind",
+            f"src={mount.source}",
+            f"dst={mount.target}",
+            *(["ro"] if mount.read_only else []),
+        ]
+    )
 
 
 def csv_line(fields: Sequence[str]) -> str:
     """Return fields as one line of CSV."""
     line = io.StringIO()
-    csv.writer(line, lineterminator="\n").writerow(fields)  # the writer quotes fields that hold its terminator
+    # the writer quotes fields that hold its terminator
+    csv.writer(line, lineterminator="\n").writerow(fields)
     return line.getvalue().removesuffix("\n")
 
 
@@ -232,7 +298,9 @@ def program_needed(engine: str, program: str, install_hint: str) -> Iterator[Non
     try:
         yield
     except FileNotFoundError as error:
-        raise EngineUnavailableError(engine, f"there is no `{program}` on PATH", install_hint) from error
+        raise EngineUnavailableError(
+            engine, f"there is no `{program}` on PATH", install_hint
+        ) from error
     except TimeoutError:
         raise
     except OSError as error:
@@ -247,12 +315,13 @@ def program_needed(engine: str, program: str, install_hint: str) -> Iterator[Non
 def shell_args(workdir: str | None, *, is_init: bool = False) -> list[str]:
     """Return the argv of a shell in a directory, which must exist.
 
-    The engines' own options do other things with a missing directory: Docker creates it, and Podman refuses it even if
-    it is the image's own ``WORKDIR``, which Podman's builds do not create.
+    The engines' own options do other things with a missing directory: Docker creates it, and Podman
+    refuses it even if it is the image's own ``WORKDIR``, which Podman's builds do not create.
 
     Args:
         workdir: the directory; None means that of the image.
-        is_init: whether the container has no init; then another shell, which waits for the shell, is its init.
+        is_init: whether the container has no init; then another shell, which waits for the shell,
+            is its init.
     """
     start = "/bin/sh; exit $?" if is_init else "exec /bin/sh"
     if workdir is None:
@@ -261,8 +330,11 @@ def shell_args(workdir: str | None, *, is_init: bool = False) -> list[str]:
     return ["/bin/sh", "-c", script, "sh", workdir]
 
 
-def start_refusal(error_text: str, spec: ContainerSpec, user: str | None, full: str) -> HyperRuntimeError | None:
-    """Return the error for a container or a shell that did not start; None if the engine's messages are unknown.
+def start_refusal(
+    error_text: str, spec: ContainerSpec, user: str | None, full: str
+) -> HyperRuntimeError | None:
+    """Return the error for a container or a shell that did not start; None if the engine's messages
+    are unknown.
 
     Args:
         error_text: the engine's messages.
@@ -273,11 +345,17 @@ def start_refusal(error_text: str, spec: ContainerSpec, user: str | None, full: 
     if (refusal := _temporary_refusal(error_text)) is not None:
         return refusal
     if NO_WORKDIR in error_text:
-        return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount, for this user")
+        return SpecError(
+            "workdir",
+            spec.workdir,
+            "a directory that exists in the image or in a mount, for this user",
+        )
     if _UNKNOWN_USER.search(error_text):
         return UserNotFoundError(user or spec.user)
     if _NO_SHELL.search(error_text):
-        return EngineError(f"image {spec.image!r} has no /bin/sh, which execs need; use an image that has one")
+        return EngineError(
+            f"image {spec.image!r} has no /bin/sh, which execs need; use an image that has one"
+        )
     if "no space left" not in error_text.lower():
         return None
     found = EngineError(full)
@@ -286,15 +364,21 @@ def start_refusal(error_text: str, spec: ContainerSpec, user: str | None, full: 
 
 
 def _temporary_refusal(error_text: str) -> StorageError | None:
-    """Return the error if the engine could not write a temporary file; None if it reports something else."""
+    """Return the error if the engine could not write a temporary file; None if it reports something
+    else.
+    """
     chosen = os.environ.get("TMPDIR")
     if chosen and not os.path.isdir(chosen):
-        return StorageError(f"TMPDIR={chosen!r} is not a directory; create it, or set TMPDIR to another directory")
+        return StorageError(
+            f"TMPDIR={chosen!r} is not a directory; create it, or set TMPDIR to another directory"
+        )
     for folder in filter(None, (chosen, "/var/tmp", "/tmp")):  # noqa: S108 - the engines' own
-        if re.search(rf"{re.escape(folder.rstrip('/'))}/\S*: no space left", error_text, re.IGNORECASE):
+        if re.search(
+            rf"{re.escape(folder.rstrip('/'))}/\S*: no space left", error_text, re.IGNORECASE
+        ):
             return StorageFullError(
-                f"no space is left in {folder!r}, the directory of temporary files; free space there, or set TMPDIR "
-                "to a directory on another disk"
+                f"no space is left in {folder!r}, the directory of temporary files; free space "
+                "there, or set TMPDIR to a directory on another disk"
             )
     return None
 
@@ -309,5 +393,11 @@ def unknown_failure(engine: str, why: str, shell: AttachedShell) -> EngineUnavai
     """
     if not why:
         code = shell.wait(1.0)
-        why = "the container's shell never answered" if code is None else f"{engine} ended with exit code {code}"
-    return EngineUnavailableError(engine, why, "retry (this probes the machine again) or see `hyperrun doctor`")
+        why = (
+            "the container's shell never answered"
+            if code is None
+            else f"{engine} ended with exit code {code}"
+        )
+    return EngineUnavailableError(
+        engine, why, "retry (this probes the machine again) or see `hyperrun doctor`"
+    )

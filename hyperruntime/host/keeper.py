@@ -1,7 +1,8 @@
 """End programs with this process: also if it is killed, and also the programs that they started.
 
-One ``sh`` per process, the keeper, waits at a pipe of it. A program to end carries a mark in its environment, which its
-children inherit. When the process is gone, the keeper reads end-of-file and kills every process that has the mark.
+One ``sh`` per process, the keeper, waits at a pipe of it. A program to end carries a mark in its
+environment, which its children inherit. When the process is gone, the keeper reads end-of-file and
+kills every process that has the mark.
 """
 
 from __future__ import annotations
@@ -15,7 +16,14 @@ from contextlib import suppress
 from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.errors import StorageError
 from hyperruntime.host.owner import release_on_fork
-from hyperruntime.host.process import DEVNULL, ProcessLimits, ProcessResult, reap, run_process, spawn
+from hyperruntime.host.process import (
+    DEVNULL,
+    ProcessLimits,
+    ProcessResult,
+    reap,
+    run_process,
+    spawn,
+)
 
 MARK = "HYPERRUNTIME_KEEPER"
 # It looks again, because a program may just be starting another one.
@@ -52,7 +60,9 @@ class Keeper:
         try:
             self._process = spawn(args, stdout=DEVNULL, stderr=DEVNULL, cwd="/")
         except OSError as error:
-            raise StorageError(f"no keeper of programs can be started: {error}; end other processes") from error
+            raise StorageError(
+                f"no keeper of programs can be started: {error}; end other processes"
+            ) from error
         release_on_fork(self)
 
     @property
@@ -114,7 +124,8 @@ def run_kept(
     timeout_s: float,
     limits: ProcessLimits,
 ) -> ProcessResult:
-    """Run a program as :func:`~hyperruntime.host.process.run_process` does; it and its children end with this process.
+    """Run a program as :func:`~hyperruntime.host.process.run_process` does; it and its children end
+    with this process.
 
     Args:
         args: argv.
@@ -132,6 +143,8 @@ def run_kept(
     programs = _programs.get()
     keeper = programs.begin()
     try:
-        return run_process(args, input=input, env={**env, MARK: keeper.mark}, timeout_s=timeout_s, limits=limits)
+        return run_process(
+            args, input=input, env={**env, MARK: keeper.mark}, timeout_s=timeout_s, limits=limits
+        )
     finally:
         programs.end(keeper)

@@ -1,9 +1,11 @@
-"""Ownership: every container and temporary file has an owning process and is removed when that process ends.
+"""Ownership: every container and temporary file has an owning process and is removed when that
+process ends.
 
-Three mechanisms ensure it, so that one may fail. A container's shell reads end-of-file when the owner's descriptors
-close, and kills all processes. A guard (one ``sh`` per runtime, ``guard.sh``) then ends the remaining
-containers and removes them and the temporary files. Labels name the owner, so that ``prune`` can clean up even if the
-guard was killed. Design: docs/decisions/0003-ownership.md.
+Three mechanisms ensure it, so that one may fail. A container's shell reads end-of-file when the
+owner's descriptors close, and kills all processes. A guard (one ``sh`` per runtime, ``guard.sh``)
+then ends the remaining containers and removes them and the temporary files. Labels name the owner,
+so that ``prune`` can clean up even if the guard was killed. Design:
+docs/decisions/0003-ownership.md.
 """
 
 from __future__ import annotations
@@ -63,7 +65,9 @@ _fork_hooked = False
 
 
 def release_on_fork(holder: HoldsDescriptors) -> None:
-    """Redirect a holder's descriptors to /dev/null in forked children: they must not keep its containers alive."""
+    """Redirect a holder's descriptors to /dev/null in forked children: they must not keep its
+    containers alive.
+    """
     global _fork_hooked  # noqa: PLW0603 - os.register_at_fork is per process and cannot be undone
     with _fork_hook:
         _held.add(holder)
@@ -73,7 +77,9 @@ def release_on_fork(holder: HoldsDescriptors) -> None:
 
 
 def _release_all() -> None:
-    """Redirect the parent's descriptors to /dev/null. Lock-free: it runs in the child, which has only this thread."""
+    """Redirect the parent's descriptors to /dev/null. Lock-free: it runs in the child, which has
+    only this thread.
+    """
     global _fork_hook  # noqa: PLW0603 - another thread of the parent may have held the lock
     _fork_hook = threading.Lock()
     null = os.open(os.devnull, os.O_RDWR)
@@ -121,20 +127,33 @@ class OwnerIdentity:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> OwnerIdentity:
-        """Return the owner that a stored record names; a record without a boot id has an unknown owner.
+        """Return the owner that a stored record names; a record without a boot id has an unknown
+        owner.
 
         Raises:
             ValueError, TypeError: it is not a valid record.
         """
-        return cls(**{field.name: record[field.name] for field in attrs.fields(cls) if field.name in record})
+        return cls(
+            **{
+                field.name: record[field.name]
+                for field in attrs.fields(cls)
+                if field.name in record
+            }
+        )
 
     @classmethod
     def from_labels(cls, labels: Mapping[str, str]) -> OwnerIdentity | None:
-        """Return the owner that labels name, or None if they are not valid labels of this library."""
+        """Return the owner that labels name, or None if they are not valid labels of this
+        library.
+        """
         if LABEL not in labels:
             return None
         prefix = f"{LABEL}."
-        facts = {name.removeprefix(prefix): value for name, value in labels.items() if name.startswith(prefix)}
+        facts = {
+            name.removeprefix(prefix): value
+            for name, value in labels.items()
+            if name.startswith(prefix)
+        }
         try:
             return cls.from_record({"token": labels[LABEL], **facts})
         except (TypeError, ValueError):
@@ -206,11 +225,13 @@ class Owner:
         return () if stdin is None or stdin.closed else (stdin.fileno(),)
 
     def close(self) -> None:
-        """Remove the private directory and end the guard; may be called again. Does nothing in a forked child.
+        """Remove the private directory and end the guard; may be called again. Does nothing in a
+        forked child.
 
-        The guard ends last. If an interrupt, or a thread that still starts a container, prevents the removal, the guard
-        removes the directory when the process ends. If containers are left, the guard removes them now, without a time
-        limit, and then the directory; this process does not wait for it.
+        The guard ends last. If an interrupt, or a thread that still starts a container, prevents
+        the removal, the guard removes the directory when the process ends. If containers are left,
+        the guard removes them now, without a time limit, and then the directory; this process does
+        not wait for it.
         """
         if not self.is_here:
             return
@@ -234,15 +255,19 @@ class Owner:
         if self._guard.stdin is not None and not self._guard.stdin.closed:
             with suppress(OSError):
                 self._guard.stdin.close()
-            threading.Thread(target=self._guard.wait, name="hyperruntime-guard", daemon=True).start()
+            threading.Thread(
+                target=self._guard.wait, name="hyperruntime-guard", daemon=True
+            ).start()
 
 
 def start_guard(private_dir: str, cleanup_args: tuple[str, ...]) -> HostProcess:
-    """Start a guard of this process, see ``guard.sh``; the line ``done`` on its standard input dismisses it.
+    """Start a guard of this process, see ``guard.sh``; the line ``done`` on its standard input
+    dismisses it.
 
     Args:
         private_dir: the owner's private directory, which need not exist yet.
-        cleanup_args: argv that removes the owner's containers from the engine; called again until it exits with 0.
+        cleanup_args: argv that removes the owner's containers from the engine; called again until
+            it exits with 0.
 
     Raises:
         OSError: no process can be started.
@@ -255,11 +280,12 @@ def start_guard(private_dir: str, cleanup_args: tuple[str, ...]) -> HostProcess:
 def make_short_directory(private_dir: str | None) -> str:
     """Make a directory for sockets, with a short path of plain characters.
 
-    The path of a Unix socket has at most 107 bytes, and some clients reject special characters in it. Source: unix(7).
+    The path of a Unix socket has at most 107 bytes, and some clients reject special characters in
+    it. Source: unix(7).
 
     Args:
-        private_dir: private directory of an owner, with which it is removed; None leaves the removal to the caller, or
-            to ``prune`` after the caller's death.
+        private_dir: private directory of an owner, with which it is removed; None leaves the
+            removal to the caller, or to ``prune`` after the caller's death.
 
     Raises:
         StorageError: it cannot be made.
@@ -271,18 +297,22 @@ def make_short_directory(private_dir: str | None) -> str:
             with open(os.path.join(private_dir, _ALSO), "a") as file:
                 file.write(f"{directory}\n")
         except OSError as error:
-            raise write_error(f"{private_dir} cannot be written: {error}; free space there", error) from error
+            raise write_error(
+                f"{private_dir} cannot be written: {error}; free space there", error
+            ) from error
     _make_owned(directory, identity)
     return directory
 
 
 @contextmanager
 def owned_directory(*, short: bool = False, root: Path | None = None) -> Iterator[str]:
-    """Yield a private directory and remove it afterwards; ``prune`` removes those of killed processes.
+    """Yield a private directory and remove it afterwards; ``prune`` removes those of killed
+    processes.
 
     Args:
         short: whether its path must be short and of plain characters, as sockets need it.
-        root: where it is made; None means the directory for temporary files, or a short one. ``prune`` does not look in
+        root: where it is made; None means the directory for temporary files, or a short one.
+            ``prune`` does not look in
             another one: see :func:`stale_directories`.
 
     Raises:
@@ -301,8 +331,8 @@ def owned_directory(*, short: bool = False, root: Path | None = None) -> Iterato
 def remove_owned(directory: str | os.PathLike[str]) -> None:
     """Remove an owner's directory; skip what cannot be removed.
 
-    The owner's record goes last, and only with everything else: if this process is killed meanwhile, ``prune`` still
-    finds the rest.
+    The owner's record goes last, and only with everything else: if this process is killed
+    meanwhile, ``prune`` still finds the rest.
     """
     with suppress(OSError):
         with os.scandir(directory) as entries:
@@ -323,7 +353,10 @@ def stale_directories(*more_roots: Path) -> Iterator[Path]:
     Args:
         more_roots: directories to search, besides those for temporary files and sockets.
     """
-    roots = {os.path.realpath(root) for root in (tempfile.gettempdir(), *_short_roots(), *map(str, more_roots))}
+    roots = {
+        os.path.realpath(root)
+        for root in (tempfile.gettempdir(), *_short_roots(), *map(str, more_roots))
+    }
     for path in (path for root in sorted(roots) for path in Path(root).glob(f"{_prefix()}*")):
         try:
             if path.is_symlink() or path.stat().st_uid != os.getuid():
@@ -336,11 +369,17 @@ def stale_directories(*more_roots: Path) -> Iterator[Path]:
 
 
 def _new_path(identity: OwnerIdentity, root: str | None = None) -> str:
-    """Return the path of a new directory in ``root``; None means the directory for temporary files."""
+    """Return the path of a new directory in ``root``; None means the directory for temporary
+    files.
+    """
     try:
-        return os.path.join(root or tempfile.gettempdir(), f"{_prefix()}{identity.token}-{secrets.token_hex(4)}")
+        return os.path.join(
+            root or tempfile.gettempdir(), f"{_prefix()}{identity.token}-{secrets.token_hex(4)}"
+        )
     except FileNotFoundError as error:
-        raise write_error(f"{error}; free space there, or set TMPDIR to another disk", error) from error
+        raise write_error(
+            f"{error}; free space there, or set TMPDIR to another disk", error
+        ) from error
 
 
 def _make_owned(directory: str, identity: OwnerIdentity) -> None:
@@ -355,7 +394,9 @@ def _make_owned(directory: str, identity: OwnerIdentity) -> None:
     except OSError as error:
         where = os.path.dirname(directory)
         step = "free space there, or set TMPDIR to another disk"
-        raise write_error(f"no temporary directory can be written in {where}: {error}; {step}", error) from error
+        raise write_error(
+            f"no temporary directory can be written in {where}: {error}; {step}", error
+        ) from error
 
 
 def _require_text(directory: str) -> None:
@@ -363,7 +404,9 @@ def _require_text(directory: str) -> None:
     try:
         os.fsencode(directory).decode()
     except UnicodeDecodeError:
-        raise StorageError(f"the temporary directory {directory!r} is not UTF-8; set TMPDIR to one that is") from None
+        raise StorageError(
+            f"the temporary directory {directory!r} is not UTF-8; set TMPDIR to one that is"
+        ) from None
 
 
 def _short_roots() -> Iterator[str]:
@@ -375,7 +418,9 @@ def _short_roots() -> Iterator[str]:
 def _short_root() -> str:
     for root in _short_roots():
         return root
-    raise StorageError("neither XDG_RUNTIME_DIR, /tmp nor /var/tmp can hold sockets; make one of them writable")
+    raise StorageError(
+        "neither XDG_RUNTIME_DIR, /tmp nor /var/tmp can hold sockets; make one of them writable"
+    )
 
 
 def _prefix() -> str:

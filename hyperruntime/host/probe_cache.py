@@ -36,7 +36,9 @@ P = TypeVar("P", bound=Probed)
 
 
 class ProbeFile(Generic[P]):
-    """A file with what one probe found; it is valid for one boot, one user and the facts in its name."""
+    """A file with what one probe found; it is valid for one boot, one user and the facts in its
+    name.
+    """
 
     def __init__(self, engine: str, facts: Sequence[Any], kind: type[P]) -> None:
         """Name the file; nothing is read or written.
@@ -59,7 +61,9 @@ class ProbeFile(Generic[P]):
         return cache_directory() / f"{self._engine}-{os.geteuid()}-{key}.json"
 
     def read(self) -> P | None:
-        """Return what was found; None if the file does not exist or is not exactly what :meth:`write` writes."""
+        """Return what was found; None if the file does not exist or is not exactly what
+        :meth:`write` writes.
+        """
         from cattrs import BaseValidationError, structure
 
         try:
@@ -86,14 +90,18 @@ def _to_json(found: Probed) -> str:
 
 
 def forget_probes(engine: str) -> None:
-    """Remove every file of an engine and this user, so that the next probe is a real one; never raises."""
+    """Remove every file of an engine and this user, so that the next probe is a real one; never
+    raises.
+    """
     with suppress(OSError):
         for path in cache_directory().glob(f"{engine}-{os.geteuid()}-*.json"):
             path.unlink(missing_ok=True)
 
 
 class TrustedProbe(Generic[P]):
-    """A probe that is trusted until a container fails to start or lacks a network; safe to use from many threads."""
+    """A probe that is trusted until a container fails to start or lacks a network; safe to use from
+    many threads.
+    """
 
     def __init__(self, engine: str, probe: Callable[[], tuple[P, bool]]) -> None:
         """Store the settings; nothing is probed yet.
@@ -121,12 +129,15 @@ class TrustedProbe(Generic[P]):
         return found
 
     def info(self) -> EngineInfo:
-        """Return what the engine can do here: the same object until the probe is distrusted; raises as :meth:`get`."""
+        """Return what the engine can do here: the same object until the probe is distrusted; raises
+        as :meth:`get`.
+        """
         self.get()
         return self._info
 
     def get_with(self, network: str) -> P:
-        """Return what is known, as :meth:`get` does; probe again before a network counts as missing.
+        """Return what is known, as :meth:`get` does; probe again before a network counts as
+        missing.
 
         On a busy machine the trial of a network may fail for a moment, and the result is in a file.
 

@@ -1,7 +1,8 @@
 """Run programs on the host; the only module that uses ``subprocess``.
 
-Every process gets its own session, so that a signal to our process group does not reach it, and a ``kill 0`` in it does
-not reach us. Drivers of other packages may use the names in ``__all__``; the others may change without notice.
+Every process gets its own session, so that a signal to our process group does not reach it, and a
+``kill 0`` in it does not reach us. Drivers of other packages may use the names in ``__all__``; the
+others may change without notice.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ import attrs
 
 from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.host import python
-from hyperruntime.host.inherited import default_signals_args, file_limit_args, ignored_signals, shell_environment
+from hyperruntime.host.inherited import (
+    default_signals_args,
+    file_limit_args,
+    ignored_signals,
+    shell_environment,
+)
 from hyperruntime.host.python import python_args
 
 __all__ = [
@@ -56,10 +62,12 @@ PIPE = subprocess.PIPE
 STDOUT = subprocess.STDOUT
 TimeoutExpired = subprocess.TimeoutExpired
 HostProcess = subprocess.Popen[bytes]
-_Streaming = dict[HostProcess, Callable[[int], None] | None]  # processes of stream_process, with before_kill
+# processes of stream_process, with before_kill
+_Streaming = dict[HostProcess, Callable[[int], None] | None]
 _streaming: PerProcess[_Streaming] = PerProcess(dict)
 _STACK = re.compile(r"^(runtime stack:|goroutine \d+ \[|SIG[A-Z]+: )", re.MULTILINE)
-_CRASH = re.compile(r"^(fatal error|panic|runtime|runtime/cgo): .*", re.MULTILINE)  # printed by Go before a stack trace
+# printed by Go before a stack trace
+_CRASH = re.compile(r"^(fatal error|panic|runtime|runtime/cgo): .*", re.MULTILINE)
 
 
 @attrs.frozen(kw_only=True)
@@ -121,7 +129,8 @@ def run_process(
     timeout_s: float | None = None,
     limits: ProcessLimits | None = None,
 ) -> ProcessResult:
-    """Run a program to its end and return all its output; a non-zero exit code is a result, not an error.
+    """Run a program to its end and return all its output; a non-zero exit code is a result, not an
+    error.
 
     Args:
         args: argv.
@@ -133,10 +142,13 @@ def run_process(
 
     Raises:
         FileNotFoundError: the program or ``cwd`` does not exist.
-        OutputLimitError: it wrote more than ``limits`` allows and was killed with its process group.
+        OutputLimitError: it wrote more than ``limits`` allows and was killed with its process
+            group.
         TimeoutError: it ran longer than ``timeout_s`` and was killed with its process group.
     """
-    process = spawn(args, stdin=subprocess.DEVNULL if input is None else subprocess.PIPE, cwd=cwd, env=env)
+    process = spawn(
+        args, stdin=subprocess.DEVNULL if input is None else subprocess.PIPE, cwd=cwd, env=env
+    )
     try:
         if limits is None:
             stdout, stderr = process.communicate(input, timeout=timeout_s)
@@ -146,7 +158,8 @@ def run_process(
     except subprocess.TimeoutExpired:
         kill_group(process)
         if limits is None:
-            with suppress(subprocess.TimeoutExpired):  # a child in another session may keep the pipes open
+            # a child in another session may keep the pipes open
+            with suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=_DRAIN_S)
         _close_pipes(process)
         process.wait()
@@ -157,7 +170,9 @@ def run_process(
             _close_pipes(process)
             reap(process, _DRAIN_S)
         raise
-    return ProcessResult(args=tuple(args), exit_code=process.returncode, stdout=stdout, stderr=stderr)
+    return ProcessResult(
+        args=tuple(args), exit_code=process.returncode, stdout=stdout, stderr=stderr
+    )
 
 
 def _limit_memory(pid: int, most_bytes: int) -> None:
@@ -199,14 +214,18 @@ def _communicate(
                     selector.unregister(key.fileobj)
                     cast(IO[bytes], key.fileobj).close()
             if sum(map(len, outputs)) > most_bytes:
-                raise OutputLimitError(f"{process.args!r} wrote more than {most_bytes} bytes and was ended")
+                raise OutputLimitError(
+                    f"{process.args!r} wrote more than {most_bytes} bytes and was ended"
+                )
     process.wait(None if until is None else max(0.0, until - time.monotonic()))
     stdout, stderr = map(bytes, outputs)
     return stdout, stderr
 
 
 def _written(descriptor: int, data: memoryview) -> int:
-    """Write what a pipe that can be written takes without waiting; return how much was written, or is not wanted."""
+    """Write what a pipe that can be written takes without waiting; return how much was written, or
+    is not wanted.
+    """
     try:
         return os.write(descriptor, data[: select.PIPE_BUF])
     except BrokenPipeError:
@@ -249,7 +268,8 @@ def stream_process(
             on_line(line.decode(errors="replace").rstrip("\r\n"))
         process.wait()
     except BaseException:
-        # A program whose output nobody reads is killed by SIGPIPE or blocks, and so cannot clean up after itself.
+        # A program whose output nobody reads is killed by SIGPIPE or blocks, and so cannot clean up
+        # after itself.
         threading.Thread(target=_discard, args=(output,), daemon=True).start()
         _kill_after(process, before_kill)
         process.wait()
@@ -268,12 +288,16 @@ def _discard(output: IO[bytes]) -> None:
 
 
 def end_streams() -> None:
-    """Kill every program that :func:`stream_process` runs now, in any thread, such as builds and pulls."""
+    """Kill every program that :func:`stream_process` runs now, in any thread, such as builds and
+    pulls.
+    """
     for process, before_kill in tuple(_streaming.get().items()):
         _kill_after(process, before_kill)
 
 
-def _kill_after(process: subprocess.Popen[bytes], before_kill: Callable[[int], None] | None) -> None:
+def _kill_after(
+    process: subprocess.Popen[bytes], before_kill: Callable[[int], None] | None
+) -> None:
     try:
         if before_kill is not None:
             before_kill(process.pid)
@@ -298,8 +322,8 @@ def spawn(
         stdout: see stdin.
         stderr: see stdin.
         cwd: working directory; None means this process's.
-        env: whole environment; None means this process's, as :func:`~hyperruntime.host.inherited.shell_environment`
-            returns it.
+        env: whole environment; None means this process's, as
+            :func:`~hyperruntime.host.inherited.shell_environment` returns it.
 
     Raises:
         FileNotFoundError: the program or ``cwd`` does not exist.
@@ -317,9 +341,11 @@ def spawn(
 
 
 def spawn_attached(args: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start a program in ``/`` for a :class:`ProcessShell`, with all signals and the limit on open files as they were.
+    """Start a program in ``/`` for a :class:`ProcessShell`, with all signals and the limit on open
+    files as they were.
 
-    For drivers whose engine passes our ignored signals and limits on to the processes of a container.
+    For drivers whose engine passes our ignored signals and limits on to the processes of a
+    container.
 
     Args:
         args: argv.
@@ -356,7 +382,9 @@ def find_program(name: str) -> str | None:
 
 
 def boot_id() -> str:
-    """Return the id of the machine's current boot, or "" if the kernel does not report it. Source: random(4)."""
+    """Return the id of the machine's current boot, or "" if the kernel does not report it. Source:
+    random(4).
+    """
     return read_proc("sys", "kernel/random/boot_id").decode().strip()
 
 
@@ -369,10 +397,11 @@ def pid_namespace(pid: int | str = "self") -> int:
 
 
 def process_start_ticks(pid: int | str) -> int | None:
-    """Return the start of a process in clock ticks since boot, or None if it does not exist or is a zombie.
+    """Return the start of a process in clock ticks since boot, or None if it does not exist or is a
+    zombie.
 
-    Together with pid, boot id and pid namespace it identifies a process uniquely. Clock changes do not affect it.
-    Source: proc(5), fields 3 and 22 of ``/proc/PID/stat``.
+    Together with pid, boot id and pid namespace it identifies a process uniquely. Clock changes do
+    not affect it. Source: proc(5), fields 3 and 22 of ``/proc/PID/stat``.
     """
     fields = read_proc(pid, "stat").rpartition(b")")[2].split()
     return int(fields[19]) if len(fields) > 19 and fields[0] not in (b"Z", b"X") else None
@@ -392,7 +421,9 @@ def is_alive(pid: int, start_ticks: int) -> bool:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Return whether a process of another user exists that ``/proc`` hides (mount option ``hidepid``)."""
+    """Return whether a process of another user exists that ``/proc`` hides (mount option
+    ``hidepid``).
+    """
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -417,9 +448,11 @@ def read_proc(pid: int | str, name: str) -> bytes:
 
 
 def overload() -> float:
-    """Return how many times slower than an idle machine this one is, from 1 to 3: its runnable processes per CPU.
+    """Return how many times slower than an idle machine this one is, from 1 to 3: its runnable
+    processes per CPU.
 
-    Source: proc(5): the fourth field of ``/proc/loadavg`` begins with the number of runnable processes and threads.
+    Source: proc(5): the fourth field of ``/proc/loadavg`` begins with the number of runnable
+    processes and threads.
     """
     runnable = int(read_proc("", "loadavg").split()[3].partition(b"/")[0])
     return min(3.0, max(1.0, runnable / (os.cpu_count() or 1)))

@@ -1,6 +1,7 @@
 """Find a container's processes and cgroups from the host, and measure their memory.
 
-Its processes are those of its pid namespace, which no process in it can leave. Source: pid_namespaces(7), proc(5).
+Its processes are those of its pid namespace, which no process in it can leave. Source:
+pid_namespaces(7), proc(5).
 """
 
 from __future__ import annotations
@@ -52,11 +53,12 @@ def find_namespace(mark: str, given: Collection[str] = ()) -> Namespace | None:
 
     Args:
         mark: end of a mount source that only this container has.
-        given: mount points of the host's own directories in it, whose memory is not the container's.
+        given: mount points of the host's own directories in it, whose memory is not the
+            container's.
 
     Returns:
-        None if the container shares the host's pid namespace, or its processes run on another machine or may not be
-        read by this user.
+        None if the container shares the host's pid namespace, or its processes run on another
+        machine or may not be read by this user.
     """
     wanted, ours = mark.encode() + b" ", pid_namespace()
     for pid in _pids():
@@ -75,7 +77,8 @@ def container_namespace(name: str, exchange: str, given: Collection[str] = ()) -
     Args:
         name: the container's name.
         exchange: its exchange directory on the host, which must exist.
-        given: mount points of the host's own directories in it, whose memory is not the container's.
+        given: mount points of the host's own directories in it, whose memory is not the
+            container's.
     """
     return find_namespace(f"{name}/{os.path.basename(exchange)}", given)
 
@@ -91,14 +94,17 @@ def _open_namespace(member: str, inode: int, given: Collection[str]) -> Namespac
         if pid_namespace(pid) != inode:
             os.close(handle)
             return None
-        return Namespace(inode=inode, init=int(pid), handle=handle, tmpfs=tuple(_own_tmpfs(pid, given)))
+        return Namespace(
+            inode=inode, init=int(pid), handle=handle, tmpfs=tuple(_own_tmpfs(pid, given))
+        )
     return None
 
 
 def members(namespaces: Iterable[Namespace]) -> dict[int, list[str]]:
     """Return the pids in each namespace, by its inode.
 
-    A process that this user may not read (it changed its user) counts to the namespace of its parent.
+    A process that this user may not read (it changed its user) counts to the namespace of its
+    parent.
     """
     found: dict[int, list[str]] = {namespace.inode: [] for namespace in namespaces}
     places: dict[str, int] = {}
@@ -123,17 +129,21 @@ def members(namespaces: Iterable[Namespace]) -> dict[int, list[str]]:
 
 
 def rough_memory_bytes(pids: Iterable[str], tmpfs: Iterable[str] = ()) -> int:
-    """Return an upper bound of the memory of processes and memory file systems; shared pages count for each process.
+    """Return an upper bound of the memory of processes and memory file systems; shared pages count
+    for each process.
 
     Args:
         pids: pids on the host.
         tmpfs: paths on the host of memory file systems.
     """
-    return sum(_kib(read_proc(pid, "status"), (b"VmRSS", b"VmSwap")) for pid in pids) * _KIB + tmpfs_bytes(tmpfs)
+    return sum(
+        _kib(read_proc(pid, "status"), (b"VmRSS", b"VmSwap")) for pid in pids
+    ) * _KIB + tmpfs_bytes(tmpfs)
 
 
 def exact_memory_bytes(pids: Iterable[str], tmpfs: Iterable[str] = ()) -> int:
-    """Return the memory of processes and memory file systems, each shared page once; slower than the upper bound.
+    """Return the memory of processes and memory file systems, each shared page once; slower than
+    the upper bound.
 
     Args:
         pids: pids on the host.
@@ -152,7 +162,11 @@ def exact_memory_bytes(pids: Iterable[str], tmpfs: Iterable[str] = ()) -> int:
 
 def _kib(text: bytes, names: tuple[bytes, ...]) -> int:
     rows = (line.split() for line in text.splitlines())
-    return sum(int(row[1]) for row in rows if len(row) > 1 and row[0].rstrip(b":") in names and row[1].isdigit())
+    return sum(
+        int(row[1])
+        for row in rows
+        if len(row) > 1 and row[0].rstrip(b":") in names and row[1].isdigit()
+    )
 
 
 def tmpfs_bytes(paths: Iterable[str]) -> int:
@@ -175,7 +189,9 @@ def memory_cgroups(pid: int) -> tuple[Path, ...]:
 
 
 def cgroup_paths(text: str) -> tuple[Path, ...]:
-    """Return the existing directories of a memory cgroup from ``/proc/PID/cgroup``'s text. Source: cgroups(7)."""
+    """Return the existing directories of a memory cgroup from ``/proc/PID/cgroup``'s text. Source:
+    cgroups(7).
+    """
     paths = []
     for line in text.splitlines():
         number, controllers, path = line.split(":", 2)
@@ -187,7 +203,9 @@ def cgroup_paths(text: str) -> tuple[Path, ...]:
 
 
 def kernel_killed_in(cgroup: Path) -> bool:
-    """Return whether the kernel killed a process for lack of memory. Source: cgroup-v1 memory.txt, cgroup-v2.rst."""
+    """Return whether the kernel killed a process for lack of memory. Source: cgroup-v1 memory.txt,
+    cgroup-v2.rst.
+    """
     for name in ("memory.events", "memory.oom_control"):
         with suppress(OSError):
             if _KILLED.search((cgroup / name).read_text()):
@@ -201,7 +219,8 @@ def _own_tmpfs(pid: str, given: Collection[str]) -> Iterator[str]:
     for line in read_proc(pid, "mountinfo").splitlines():
         before, _, after = line.partition(b" - ")
         fields = before.split()
-        own = len(fields) > 5 and (fields[3] == b"/" or fields[2] not in hosts)  # else it is the host's
+        # else it is the host's
+        own = len(fields) > 5 and (fields[3] == b"/" or fields[2] not in hosts)
         if not own or not after.startswith(b"tmpfs ") or b"rw" not in fields[5].split(b","):
             continue
         point = os.fsdecode(_OCTAL.sub(lambda match: bytes([int(match[1], 8)]), fields[4]))

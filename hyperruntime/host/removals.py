@@ -1,7 +1,9 @@
-"""Remove an owner's containers; a removal that is late goes on in the background and never fails a caller.
+"""Remove an owner's containers; a removal that is late goes on in the background and never fails a
+caller.
 
-A container that is not removed in time is logged once and counted. This process tries again until it closes the
-runtime; then the owner's guard goes on, and after it ``prune``. Why: docs/decisions/0062-slow-engines.md.
+A container that is not removed in time is logged once and counted. This process tries again until
+it closes the runtime; then the owner's guard goes on, and after it ``prune``. Why:
+docs/decisions/0062-slow-engines.md.
 """
 
 from __future__ import annotations
@@ -63,14 +65,19 @@ class Removals:
         """The names of the containers that are not removed yet."""
         return tuple(self._pending)
 
-    def remove(self, engine: str, name: str, attempt: Callable[[], None], *, to_the_end: bool = False) -> bool:
-        """Remove a container; return whether it is gone. If it is not, the removal goes on in the background.
+    def remove(
+        self, engine: str, name: str, attempt: Callable[[], None], *, to_the_end: bool = False
+    ) -> bool:
+        """Remove a container; return whether it is gone. If it is not, the removal goes on in the
+        background.
 
         Args:
             engine: the driver's name.
             name: the container's name.
-            attempt: removes the container once, or does nothing if it is gone; an error means that it must be repeated.
-            to_the_end: whether to wait as long as an attempt may take, because its processes may still run.
+            attempt: removes the container once, or does nothing if it is gone; an error means that
+                it must be repeated.
+            to_the_end: whether to wait as long as an attempt may take, because its processes may
+                still run.
         """
         patience_s = LIMITS["close"].most_s if to_the_end else limit_s(engine, "close")
         with self._changed:
@@ -85,11 +92,14 @@ class Removals:
                 removal.is_late = True
                 self._late += 1
                 why = removal.error or f"the engine did not finish within {patience_s:.0f} s"
-                log.warning("container not removed in time", driver=engine, container=name, reason=why)
+                log.warning(
+                    "container not removed in time", driver=engine, container=name, reason=why
+                )
             return removal.is_gone
 
     def settle(self) -> tuple[str, ...]:
-        """Try at once to remove what is left, and wait a while; return the names of the containers that stay.
+        """Try at once to remove what is left, and wait a while; return the names of the containers
+        that stay.
 
         After this, nothing more is tried in this process; the owner's guard has to remove them.
         """
@@ -99,13 +109,19 @@ class Removals:
                     self._start(removal)
             self._closing = True
             self._changed.notify_all()
-            patience_s = max((limit_s(one.engine, "close") for one in self._pending.values()), default=0.0)
-            self._changed.wait_for(lambda: all(one.is_over for one in self._pending.values()), patience_s)
+            patience_s = max(
+                (limit_s(one.engine, "close") for one in self._pending.values()), default=0.0
+            )
+            self._changed.wait_for(
+                lambda: all(one.is_over for one in self._pending.values()), patience_s
+            )
             return tuple(self._pending)
 
     def _start(self, removal: _Removal) -> None:
         """Start the thread of a removal; without one, it is over until the next call."""
-        thread = threading.Thread(target=self._run, args=(removal,), name="hyperruntime-removal", daemon=True)
+        thread = threading.Thread(
+            target=self._run, args=(removal,), name="hyperruntime-removal", daemon=True
+        )
         removal.error, removal.is_over = "", False
         try:
             thread.start()

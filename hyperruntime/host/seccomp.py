@@ -1,10 +1,11 @@
-"""A seccomp filter for engines that have none of their own: as a BPF program, and as an OCI profile.
+"""A seccomp filter for engines that have none of their own: as a BPF program, and as an OCI
+profile.
 
-It denies system calls that programs of agents do not need and that exploits of the kernel often use: for modules, BPF,
-keys, mounts, namespaces and io_uring. It also denies vsock, because a network namespace does not hide the host of a
-virtual machine.
-Sources: seccomp(2), linux/seccomp.h, linux/bpf_common.h, the kernel's system call tables, OCI runtime specification
-("Seccomp").
+It denies system calls that programs of agents do not need and that exploits of the kernel often
+use: for modules, BPF, keys, mounts, namespaces and io_uring. It also denies vsock, because a
+network namespace does not hide the host of a virtual machine.
+Sources: seccomp(2), linux/seccomp.h, linux/bpf_common.h, the kernel's system call tables, OCI
+runtime specification ("Seccomp").
 """
 
 from __future__ import annotations
@@ -18,26 +19,79 @@ from pathlib import Path
 
 # System calls by machine; the newer ones have the same number on each.
 _NEW_NAMES = (
-    "io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen fsconfig fsmount fspick mount_setattr"
-    " quotactl_fd"
+    "io_uring_setup io_uring_enter io_uring_register open_tree move_mount fsopen fsconfig "
+    "fsmount fspick mount_setattr quotactl_fd"
 ).split()
 _NEW = dict(zip(_NEW_NAMES, (*range(425, 434), 442, 443), strict=True))
 _NAMES = (
-    "mount umount2 pivot_root unshare setns swapon swapoff reboot init_module delete_module finit_module kexec_load"
-    " kexec_file_load quotactl acct settimeofday clock_settime add_key request_key keyctl bpf perf_event_open"
-    " userfaultfd name_to_handle_at open_by_handle_at lookup_dcookie kcmp syslog vhangup fanotify_init"
+    "mount umount2 pivot_root unshare setns swapon swapoff reboot init_module delete_module "
+    "finit_module kexec_load kexec_file_load quotactl acct settimeofday clock_settime add_key "
+    "request_key keyctl bpf perf_event_open userfaultfd name_to_handle_at open_by_handle_at "
+    "lookup_dcookie kcmp syslog vhangup fanotify_init"
 ).split()
 _X86_64 = (
-    *(165, 166, 155, 272, 308, 167, 168, 169, 175, 176, 313, 246, 320, 179, 163, 164, 227, 248, 249, 250, 321, 298),
+    *(
+        165,
+        166,
+        155,
+        272,
+        308,
+        167,
+        168,
+        169,
+        175,
+        176,
+        313,
+        246,
+        320,
+        179,
+        163,
+        164,
+        227,
+        248,
+        249,
+        250,
+        321,
+        298,
+    ),
     *(323, 303, 304, 212, 312, 103, 153, 300),
 )
 _AARCH64 = (
-    *(40, 39, 41, 97, 268, 224, 225, 142, 105, 106, 273, 104, 294, 60, 89, 170, 112, 217, 218, 219, 280, 241),
+    *(
+        40,
+        39,
+        41,
+        97,
+        268,
+        224,
+        225,
+        142,
+        105,
+        106,
+        273,
+        104,
+        294,
+        60,
+        89,
+        170,
+        112,
+        217,
+        218,
+        219,
+        280,
+        241,
+    ),
     *(282, 264, 265, 18, 272, 116, 58, 262),
 )
 _CALLED = {"clone3": 435}
 NUMBERS = {
-    "x86_64": {**dict(zip(_NAMES, _X86_64, strict=True)), "iopl": 172, "ioperm": 173, "clone": 56, "socket": 41},
+    "x86_64": {
+        **dict(zip(_NAMES, _X86_64, strict=True)),
+        "iopl": 172,
+        "ioperm": 173,
+        "clone": 56,
+        "socket": 41,
+    },
     "aarch64": {**dict(zip(_NAMES, _AARCH64, strict=True)), "clone": 220, "socket": 198},
 }
 UNKNOWN_MACHINE = "there is no filter for this kind of machine"
@@ -63,7 +117,12 @@ def filter_program(machine: str = platform.machine()) -> bytes | None:
     if machine not in NUMBERS:
         return None
     numbers, denied = {**NUMBERS[machine], **_NEW, **_CALLED}, _ERRNO | errno.EPERM
-    lines = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, _AUDIT[machine]), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, _NUMBER)]
+    lines = [
+        (_LOAD, 0, 0, _ARCH),
+        (_EQUAL, 1, 0, _AUDIT[machine]),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+    ]
     if machine == "x86_64":
         lines += [(_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
     for name in DENIED:
@@ -72,14 +131,19 @@ def filter_program(machine: str = platform.machine()) -> bytes | None:
     # A filter cannot read the flags of clone3, which are in memory: libraries then use clone.
     lines += _returns(numbers["clone3"], _ERRNO | errno.ENOSYS)
     for name, test, value in (("clone", _BITS, _NAMESPACES), ("socket", _EQUAL, _VSOCK)):
-        lines += [(_EQUAL, 0, 4, numbers[name]), (_LOAD, 0, 0, _FIRST_ARGUMENT), (test, 0, 1, value)]
+        lines += [
+            (_EQUAL, 0, 4, numbers[name]),
+            (_LOAD, 0, 0, _FIRST_ARGUMENT),
+            (test, 0, 1, value),
+        ]
         lines += [(_RETURN, 0, 0, denied), (_RETURN, 0, 0, _ALLOW)]
     lines.append((_RETURN, 0, 0, _ALLOW))
     return b"".join(struct.pack("=HBBI", *line) for line in lines)
 
 
 def write_filter(directory: str) -> str:
-    """Write the filter to a file in a directory; return its path, or "" if there is none for this machine.
+    """Write the filter to a file in a directory; return its path, or "" if there is none for this
+    machine.
 
     Raises:
         OSError: the file cannot be written.
@@ -96,7 +160,8 @@ def _returns(number: int, action: int) -> Sequence[tuple[int, int, int, int]]:
 
 
 def filter_profile(machine: str = platform.machine()) -> str:
-    """Return the filter as an OCI profile; it does not deny clone3, because Apptainer denies with EPERM only.
+    """Return the filter as an OCI profile; it does not deny clone3, because Apptainer denies with
+    EPERM only.
 
     Args:
         machine: the machine's hardware name, as in ``uname -m``.

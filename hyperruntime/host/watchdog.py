@@ -1,7 +1,8 @@
-"""Enforce limits from outside the container: wall clock and disk always, memory if the caller asks for it.
+"""Enforce limits from outside the container: wall clock and disk always, memory if the caller asks
+for it.
 
-One thread for all containers of a process checks them and ends a container that exceeds a limit. Between two checks a
-container can use more than its limit. Design: docs/decisions/0014-watchdog.md.
+One thread for all containers of a process checks them and ends a container that exceeds a limit.
+Between two checks a container can use more than its limit. Design: docs/decisions/0014-watchdog.md.
 """
 
 from __future__ import annotations
@@ -42,8 +43,12 @@ def split_limits(spec: ContainerSpec, info: EngineInfo) -> tuple[Limits, Limits]
     limits = spec.limits
     enforced = info.limits.get("memory_bytes", "no") != "no"
     memory = limits.memory_bytes if spec.limits_mode == "watchdog" and not enforced else None
-    asked = attrs.evolve(limits, wall_s=None, disk_bytes=None, memory_bytes=None if memory else limits.memory_bytes)
-    return asked, attrs.evolve(_NOTHING, memory_bytes=memory, wall_s=limits.wall_s, disk_bytes=limits.disk_bytes)
+    asked = attrs.evolve(
+        limits, wall_s=None, disk_bytes=None, memory_bytes=None if memory else limits.memory_bytes
+    )
+    return asked, attrs.evolve(
+        _NOTHING, memory_bytes=memory, wall_s=limits.wall_s, disk_bytes=limits.disk_bytes
+    )
 
 
 class Watch:
@@ -58,7 +63,9 @@ class Watch:
         deadline: end of its lifetime, by the monotonic clock, or None.
     """
 
-    def __init__(self, watched: Limits, namespace: Namespace | None, remove: Callable[[], None]) -> None:
+    def __init__(
+        self, watched: Limits, namespace: Namespace | None, remove: Callable[[], None]
+    ) -> None:
         """Start the clock.
 
         Args:
@@ -80,14 +87,19 @@ class Watch:
             self.end(f"it lived for limits.wall_s={format_duration(self._wall_s)}", "wall_s")
 
     def judge_memory(self, pids: list[str]) -> bool:
-        """End the container if its processes exceed the memory limit; return whether they use more than half of it."""
+        """End the container if its processes exceed the memory limit; return whether they use more
+        than half of it.
+        """
         if self.memory_bytes is None or self.namespace is None:
             return False
         used = rough_memory_bytes(pids, self.namespace.tmpfs)
         if used > self.memory_bytes:
             used = exact_memory_bytes(pids, self.namespace.tmpfs)
         if used > self.memory_bytes:
-            why = f"it used {used} bytes ({format_size(used)}) of limits.memory_bytes={self.memory_bytes}"
+            why = (
+                f"it used {used} bytes ({format_size(used)}) of "
+                f"limits.memory_bytes={self.memory_bytes}"
+            )
             self.end(why, "memory_bytes")
         return used > self.memory_bytes // 2
 
@@ -105,7 +117,9 @@ class Watch:
             if self.namespace is not None:
                 self.namespace.kill()
             else:
-                threading.Thread(target=self._remove, name="hyperruntime-watchdog-remove", daemon=True).start()
+                threading.Thread(
+                    target=self._remove, name="hyperruntime-watchdog-remove", daemon=True
+                ).start()
 
     def close(self) -> None:
         """Stop the watch over its disk and release its processes."""
@@ -131,7 +145,9 @@ class Watcher:
         with self._changed:
             self._watches.append(watch)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="hyperruntime-watchdog", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name="hyperruntime-watchdog", daemon=True
+                )
                 self._thread.start()
             self._changed.notify()
 
@@ -152,18 +168,26 @@ class Watcher:
             self._thread = None
 
     def _look(self) -> float | None:
-        """Check every container; return the seconds until the next check, or None to wait for a change."""
+        """Check every container; return the seconds until the next check, or None to wait for a
+        change.
+        """
         near = False
         for watch in self._watches:
             watch.judge_time()
-        weighed = [watch for watch in self._watches if watch.memory_bytes is not None and not watch.verdict]
+        weighed = [
+            watch for watch in self._watches if watch.memory_bytes is not None and not watch.verdict
+        ]
         if weighed:
             pids = members(watch.namespace for watch in weighed if watch.namespace is not None)
             for watch in weighed:
                 if watch.namespace is not None:
                     near = watch.judge_memory(pids[watch.namespace.inode]) or near
         self._watches = [watch for watch in self._watches if not watch.verdict]
-        waits = [watch.deadline - time.monotonic() for watch in self._watches if watch.deadline is not None]
+        waits = [
+            watch.deadline - time.monotonic()
+            for watch in self._watches
+            if watch.deadline is not None
+        ]
         if weighed:
             waits.append(_NEAR_S if near else _CALM_S)
         return max(0.0, min(waits)) if waits else None
@@ -173,7 +197,11 @@ _watchers = PerProcess(Watcher)  # a forked child has no threads of its parent
 
 
 def watch_container(
-    watched: Limits, launch: Launch, driver_name: str, live: LiveContainer, remove: Callable[[], None]
+    watched: Limits,
+    launch: Launch,
+    driver_name: str,
+    live: LiveContainer,
+    remove: Callable[[], None],
 ) -> Watch | None:
     """Watch a running container; return its watch, or None if there is no limit to watch.
 
@@ -185,20 +213,30 @@ def watch_container(
         remove: removes the container if its processes are not visible from here; never raises.
 
     Raises:
-        UnsupportedOptionError: its memory cannot be watched, because its processes are not visible from here.
+        UnsupportedOptionError: its memory cannot be watched, because its processes are not visible
+            from here.
     """
     if watched == _NOTHING:
         return None
     targets = [posixpath.normpath(mount.target) for mount in (launch.exchange, *launch.spec.mounts)]
     namespace = container_namespace(launch.name, launch.exchange.source, targets)
     if namespace is None and watched.memory_bytes is not None:
-        why = "its processes are not visible from here (another machine or user), so the watchdog cannot watch them"
+        why = (
+            "its processes are not visible from here (another machine or user), so the watchdog "
+            "cannot watch them"
+        )
         raise UnsupportedOptionError(driver_name, "limits.memory_bytes", f"{why}; leave it at None")
     watch = Watch(watched, namespace, remove)
     if watched.disk_bytes is not None:
         layer = live.layer if isinstance(live, HasLayer) else overlay_layer(namespace)
-        tops = [mount.source for mount in launch.spec.mounts if not mount.read_only and os.path.isdir(mount.source)]
-        watch.disk = DiskWatch(watched.disk_bytes, [*tops, *filter(None, (layer,))], namespace, watch.end)
+        tops = [
+            mount.source
+            for mount in launch.spec.mounts
+            if not mount.read_only and os.path.isdir(mount.source)
+        ]
+        watch.disk = DiskWatch(
+            watched.disk_bytes, [*tops, *filter(None, (layer,))], namespace, watch.end
+        )
     _watchers.get().add(watch)
     return watch
 

@@ -1,7 +1,8 @@
-"""Build the root filesystems of the images `base` and `dev` from Debian packages, without a registry.
+"""Build the root filesystems of the images `base` and `dev` from Debian packages, without a
+registry.
 
-``mmdebstrap`` does the work, as root or as an ordinary user in a user namespace. It uses the mirror, proxy and
-certificates of the host's apt; none of them stays in the image.
+``mmdebstrap`` does the work, as root or as an ordinary user in a user namespace. It uses the
+mirror, proxy and certificates of the host's apt; none of them stays in the image.
 """
 
 from __future__ import annotations
@@ -40,12 +41,19 @@ _OFFICIAL_SOURCES = (
 )
 _DEBIAN_KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _MERGED_USR_HOOK = "/usr/share/mmdebstrap/hooks/merged-usr"
-_APT_OPTIONS = ("Acquire::http", "Acquire::https", "Acquire::Check-", "Acquire::ForceIPv", "Acquire::Proxy")
+_APT_OPTIONS = (
+    "Acquire::http",
+    "Acquire::https",
+    "Acquire::Check-",
+    "Acquire::ForceIPv",
+    "Acquire::Proxy",
+)
 _WORK_BYTES = 1 << 30
 _DAY_S = 24 * 60 * 60
 _UNNEEDED = tuple(f"/usr/share/{name}" for name in ("info", "lintian", "locale", "man"))
 
-# Written to a configuration file of dpkg: with `--dpkgopt`, every package passes through a slow filter (+10 s).
+# Written to a configuration file of dpkg: with `--dpkgopt`, every package passes through a slow
+# filter (+10 s).
 _DPKG_OPTIONS = (
     "force-unsafe-io",
     "path-exclude=/usr/share/doc/*",
@@ -57,8 +65,9 @@ _WRITE_DPKG_OPTIONS = (
     + " ".join(f"'{option}'" for option in _DPKG_OPTIONS)
     + ' > "$1/etc/dpkg/dpkg.cfg.d/hyperruntime"'
 )
-_REMOVE_UNNEEDED = 'find "$1/usr/share/doc" ! -type d ! -name copyright -delete && rm -rf ' + " ".join(
-    f'"$1"{path}/*' for path in _UNNEEDED
+_REMOVE_UNNEEDED = (
+    'find "$1/usr/share/doc" ! -type d ! -name copyright -delete && rm -rf '
+    + " ".join(f'"$1"{path}/*' for path in _UNNEEDED)
 )
 # The image must not contain the host's mirror, proxy, host name or name servers.
 _REMOVE_HOST = (
@@ -72,7 +81,8 @@ _WRITE_SOURCES = (
     + ' > "$1/etc/apt/sources.list"'
 )
 
-# A container may have only root, so apt cannot switch to its own user; pip may install beside Debian's packages.
+# A container may have only root, so apt cannot switch to its own user; pip may install beside
+# Debian's packages.
 _ALLOW_APT_AND_PIP = (
     """mkdir -p "$1/etc/apt/apt.conf.d" && echo 'APT::Sandbox::User "root";' > "$1/etc/apt/apt.conf.d/90root" """
     """&& printf '[global]\\nbreak-system-packages = true\\nroot-user-action = ignore\\n' > "$1/etc/pip.conf" """
@@ -91,8 +101,8 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"newuidmap|newgidmap|/etc/sub[ug]id|user namespace|(unable to|cannot) unshare|pick chroot mode",
-        "this user cannot create user namespaces; ask the administrator for the package uidmap and for "
-        "`usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER`",
+        "this user cannot create user namespaces; ask the administrator for the package uidmap "
+        "and for `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 USER`",
     ),
     (
         r"NO_PUBKEY|is not signed|signatures? (couldn't|could not) be verified",
@@ -104,16 +114,18 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     ),
     (
         r"Unable to locate package|has no installation candidate|does not have a Release file|404 +Not Found",
-        "the archive does not have a package or the suite; check the package names, and the mirrors of the host's apt",
+        "the archive does not have a package or the suite; check the package names, and the "
+        "mirrors of the host's apt",
     ),
 )
 
 
 def build_rootfs(name: str, target_tar: Path, on_output: Callable[[str], None]) -> None:
-    """Write a root filesystem with Debian's essential packages and those of the image as an uncompressed tar.
+    """Write a root filesystem with Debian's essential packages and those of the image as an
+    uncompressed tar.
 
-    The same packages on the same day give the same bytes: file times are at most ``SOURCE_DATE_EPOCH``, or the start of
-    the day (UTC).
+    The same packages on the same day give the same bytes: file times are at most
+    ``SOURCE_DATE_EPOCH``, or the start of the day (UTC).
 
     Args:
         name: the image: a key of :data:`PACKAGES`.
@@ -127,7 +139,9 @@ def build_rootfs(name: str, target_tar: Path, on_output: Callable[[str], None]) 
         raise ImageBuildError("mmdebstrap is missing; install it with `apt-get install mmdebstrap`")
     with _work_directory() as work:
         result = stream_process(
-            [*_namespaces(), *_mmdebstrap_args(name, target_tar)], env=_environment(work), on_line=on_output
+            [*_namespaces(), *_mmdebstrap_args(name, target_tar)],
+            env=_environment(work),
+            on_line=on_output,
         )
         if result.exit_code != 0:
             raise ImageBuildError(_failure(name, result))
@@ -143,21 +157,35 @@ def _mmdebstrap_args(name: str, tar: Path) -> list[str]:
         args.append(f"--hook-dir={_MERGED_USR_HOOK}")
         included.append("usr-is-merged")
     args += [f"--include={','.join(included)}", f"--setup-hook={_WRITE_DPKG_OPTIONS}"]
-    hooks = (_REMOVE_UNNEEDED, _REMOVE_HOST, _WRITE_SOURCES, *([_ALLOW_APT_AND_PIP] if name == "dev" else []))
+    hooks = (
+        _REMOVE_UNNEEDED,
+        _REMOVE_HOST,
+        _WRITE_SOURCES,
+        *([_ALLOW_APT_AND_PIP] if name == "dev" else []),
+    )
     args += [f"--customize-hook={hook}" for hook in hooks]
     return [*args, _SUITE, str(tar), *_sources()]
 
 
 def _namespaces() -> list[str]:
-    """Return the command prefix that runs mmdebstrap in its own namespaces; empty if not needed or not possible.
+    """Return the command prefix that runs mmdebstrap in its own namespaces; empty if not needed or
+    not possible.
 
-    As root, mmdebstrap mounts the host's /dev/shm and /sys in the tree. If it were killed, the mounts would stay, and
-    removing the tree would remove the host's files. In its own namespaces the mounts end with it. As an ordinary user,
-    mmdebstrap creates the namespaces itself.
+    As root, mmdebstrap mounts the host's /dev/shm and /sys in the tree. If it were killed, the
+    mounts would stay, and removing the tree would remove the host's files. In its own namespaces
+    the mounts end with it. As an ordinary user, mmdebstrap creates the namespaces itself.
     """
     if os.geteuid() != 0:
         return []
-    args = ["unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    args = [
+        "unshare",
+        "--mount",
+        "--propagation=private",
+        "--pid",
+        "--fork",
+        "--kill-child",
+        "--mount-proc",
+    ]
     allowed = shutil.which("unshare") is not None and run_process([*args, "true"]).exit_code == 0
     return args if allowed else []
 
@@ -198,9 +226,14 @@ def parse_index_targets(lines: Iterable[str], suite: str) -> list[str]:
 
 
 def _host_apt_options() -> list[str]:
-    """Return the settings of the host's apt for access to an archive: proxies, certificates, date checks."""
+    """Return the settings of the host's apt for access to an archive: proxies, certificates, date
+    checks.
+    """
     dump = _output(["apt-config", "dump", "--no-empty", "--format", '%f "%v";%n', "Acquire"])
-    return ['Acquire::Retries "3";', *(line for line in dump.splitlines() if line.startswith(_APT_OPTIONS))]
+    return [
+        'Acquire::Retries "3";',
+        *(line for line in dump.splitlines() if line.startswith(_APT_OPTIONS)),
+    ]
 
 
 def _output(args: Sequence[str]) -> str:
@@ -214,17 +247,27 @@ def _output(args: Sequence[str]) -> str:
     try:
         result = run_process(args, timeout_s=limit_s("", "program"))
     except TimeoutError as error:
-        raise ImageBuildError(f"{error}; it hangs, or this machine is overloaded: run it by hand") from error
+        raise ImageBuildError(
+            f"{error}; it hangs, or this machine is overloaded: run it by hand"
+        ) from error
     return result.stdout.decode(errors="replace") if result.exit_code == 0 else ""
 
 
 def _environment(work: Path) -> Mapping[str, str]:
-    """Return mmdebstrap's environment: the inherited one, with the scratch directory and the date of the build."""
+    """Return mmdebstrap's environment: the inherited one, with the scratch directory and the date
+    of the build.
+    """
     defaults = {"SOURCE_DATE_EPOCH": str(int(time.time()) // _DAY_S * _DAY_S)}
-    # Packages compile Python files during installation; the Python settings of this process must not affect that.
+    # Packages compile Python files during installation; the Python settings of this process must
+    # not affect that.
     known = program_environment(os.environ)
     inherited = {name: value for name, value in known.items() if not name.startswith("PYTHON")}
-    fixed = {"TMPDIR": str(work), "LC_ALL": "C", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
+    fixed = {
+        "TMPDIR": str(work),
+        "LC_ALL": "C",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+    }
     return {**defaults, **inherited, **proxies(os.environ), **fixed}
 
 
@@ -243,17 +286,27 @@ def _work_directory() -> Iterator[Path]:
 
 
 def _remove_tree(path: Path) -> None:
-    """Remove the scratch tree of a build, unless a mount is in it: the mounted files belong to the host."""
+    """Remove the scratch tree of a build, unless a mount is in it: the mounted files belong to the
+    host.
+    """
     for _ in range(20):  # processes of a killed build may still be exiting
-        mounted = mount_points_under(path, Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
+        mounted = mount_points_under(
+            path, Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+        )
         if mounted:
-            log.warning("scratch directory left, for something is mounted in it", path=str(path), mounts=mounted)
+            log.warning(
+                "scratch directory left, for something is mounted in it",
+                path=str(path),
+                mounts=mounted,
+            )
             return
         shutil.rmtree(path, ignore_errors=True)
         if not path.exists():
             return
         if os.geteuid() != 0:  # an interrupted build left files of users in its namespace
-            run_process(["mmdebstrap", "--unshare-helper", "rm", "-rf", "--one-file-system", str(path)])
+            run_process(
+                ["mmdebstrap", "--unshare-helper", "rm", "-rf", "--one-file-system", str(path)]
+            )
         time.sleep(0.1)
     log.warning("scratch directory could not be removed", path=str(path))
 
@@ -265,24 +318,33 @@ def mount_points_under(path: Path, mountinfo: str) -> list[str]:
         path: a directory; links in it are resolved.
         mountinfo: content of ``/proc/self/mountinfo``.
 
-    Source: proc(5), /proc/pid/mountinfo: field 5, with space, tab, newline and backslash as octal escapes.
+    Source: proc(5), /proc/pid/mountinfo: field 5, with space, tab, newline and backslash as octal
+    escapes.
     """
     fields = (line.split(" ") for line in mountinfo.splitlines())
-    points = (re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field[4]) for field in fields)
+    points = (
+        re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field[4]) for field in fields
+    )
     top = os.path.realpath(path)
     return [point for point in points if point == top or point.startswith(f"{top}/")]
 
 
 def _scratch_parent() -> str | None:
-    """Return the directory of the scratch tree: TMPDIR, /dev/shm if a root filesystem fits, else /tmp.
+    """Return the directory of the scratch tree: TMPDIR, /dev/shm if a root filesystem fits, else
+    /tmp.
 
-    An ordinary user's build runs as other users of a user namespace, who cannot enter a TMPDIR below a private home.
+    An ordinary user's build runs as other users of a user namespace, who cannot enter a TMPDIR
+    below a private home.
     """
     wanted = tempfile.gettempdir() if os.environ.get("TMPDIR") else None
     if wanted and (os.geteuid() == 0 or _can_others_enter(Path(wanted))):
         return wanted
     if wanted:
-        log.info("scratch directory elsewhere", tmpdir=wanted, reason="the users of the build cannot enter TMPDIR")
+        log.info(
+            "scratch directory elsewhere",
+            tmpdir=wanted,
+            reason="the users of the build cannot enter TMPDIR",
+        )
     shm = "/dev/shm"  # noqa: S108 - the directory in it is made by mkdtemp
     if os.access(shm, os.W_OK | os.X_OK):
         there = os.statvfs(shm)

@@ -1,4 +1,6 @@
-"""Digests of what a build reads, for names of images that are built again when their inputs change."""
+"""Digests of what a build reads, for names of images that are built again when their inputs
+change.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from hyperruntime.errors import SpecError
 from hyperruntime.images.dockerfile import Instruction, parse_dockerfile, read_dockerfile
 from hyperruntime.json_values import parse_json
 
-# Part of each digest. Raise it when the same recipe then gives another image: with every change of the checks, of the
-# definition files and Containerfiles that are made from recipes, or of what is translated for older builders.
+# Part of each digest. Raise it when the same recipe then gives another image: with every change of
+# the checks, of the definition files and Containerfiles that are made from recipes, or of what is
+# translated for older builders.
 TRANSLATION = 1
 _DIGITS = 16
 _EVERYTHING, _MOUNT = ".", "--mount="
@@ -25,8 +28,8 @@ _UNSURE = set("$\\\"'")  # names with variables or quotes can mean any file
 def dockerfile_digest(dockerfile: Path, context: Path) -> str:
     """Return a digest of a Dockerfile and of the files of its context that its instructions name.
 
-    Other files of the context, such as logs beside the Dockerfile, do not count. A file that ``.dockerignore`` excludes
-    counts if an instruction names it or its directory.
+    Other files of the context, such as logs beside the Dockerfile, do not count. A file that
+    ``.dockerignore`` excludes counts if an instruction names it or its directory.
 
     Args:
         dockerfile: the file.
@@ -42,11 +45,14 @@ def dockerfile_digest(dockerfile: Path, context: Path) -> str:
         found = {path for name in (*names, *ignores) for path in _matches(context, name)}
         return inputs_digest(text, context, found)
     except OSError as error:
-        raise SpecError("containerfile", str(dockerfile), f"it and its context must be readable ({error})") from error
+        raise SpecError(
+            "containerfile", str(dockerfile), f"it and its context must be readable ({error})"
+        ) from error
 
 
 def inputs_digest(text: str, folder: Path, paths: Iterable[Path]) -> str:
-    """Return a digest of a recipe's text, of files and links with their names, modes and sizes, and of ``TRANSLATION``.
+    """Return a digest of a recipe's text, of files and links with their names, modes and sizes, and
+    of ``TRANSLATION``.
 
     For a file that this user may not read, only the name, mode and size count.
 
@@ -67,20 +73,31 @@ def inputs_digest(text: str, folder: Path, paths: Iterable[Path]) -> str:
         if path.is_file():  # a build follows links that an instruction names
             status = path.stat()
             found.update(b"f %s %o %d\0" % (name, status.st_mode & 0o777, status.st_size))
-            with suppress(PermissionError), path.open("rb") as file:  # the build fails if it reads it
+            # the build fails if it reads it
+            with suppress(PermissionError), path.open("rb") as file:
                 found.update(hashlib.file_digest(file, "sha256").digest())
     return found.hexdigest()[:_DIGITS]
 
 
 def _sources(instruction: Instruction) -> Iterator[str]:
-    """Yield the names of the context's files that an instruction reads, with patterns as in the Dockerfile."""
+    """Yield the names of the context's files that an instruction reads, with patterns as in the
+    Dockerfile.
+    """
     given = _OPTIONS.match(instruction.rest)
     options = given[0].split() if given else []
     if instruction.name == "RUN":
-        mounts = [dict(_pair(part) for part in each.split("=", 1)[1].split(",")) for each in options if _MOUNT in each]
-        binds = [mount for mount in mounts if mount.get("type", "bind") == "bind" and "from" not in mount]
+        mounts = [
+            dict(_pair(part) for part in each.split("=", 1)[1].split(","))
+            for each in options
+            if _MOUNT in each
+        ]
+        binds = [
+            mount for mount in mounts if mount.get("type", "bind") == "bind" and "from" not in mount
+        ]
         yield from (mount.get("source", mount.get("src", _EVERYTHING)) for mount in binds)
-    if instruction.name in ("COPY", "ADD") and not any(each.startswith("--from=") for each in options):
+    if instruction.name in ("COPY", "ADD") and not any(
+        each.startswith("--from=") for each in options
+    ):
         words = _words(instruction.rest[given.end() if given else 0 :])
         yield from (word for word in words[:-1] if not word.startswith("<<"))
 

@@ -16,7 +16,9 @@ from hyperruntime.host.cache_dir import cache_directory
 _KEPT = 20
 _TAIL_LINES = 12
 # How Podman, Docker and Apptainer announce a step.
-_STEP = re.compile(r"(?:STEP|Step) \d+(?:/\d+)?\s?: (?P<step>.*)|INFO:\s+Running (?P<section>\w+) scriptlet")
+_STEP = re.compile(
+    r"(?:STEP|Step) \d+(?:/\d+)?\s?: (?P<step>.*)|INFO:\s+Running (?P<section>\w+) scriptlet"
+)
 
 
 class BuildLog(Closing):
@@ -28,7 +30,8 @@ class BuildLog(Closing):
     """
 
     def __init__(self, reference: str, on_output: Callable[[str], None] | None) -> None:
-        """Create the file with mode 0600, remove all but the newest twenty log files, and pass on the file's path.
+        """Create the file with mode 0600, remove all but the newest twenty log files, and pass on
+        the file's path.
 
         Args:
             reference: the image; part of the file name.
@@ -46,7 +49,9 @@ class BuildLog(Closing):
         self.path = folder / f"{time.strftime('%Y%m%dT%H%M%S')}-{name}-{os.getpid()}.log"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            self._descriptor = os.open(
+                self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
         except OSError as error:
             raise _cannot_write(folder, error) from error
         for path in sorted(folder.glob("*.log"))[:-_KEPT]:
@@ -71,7 +76,8 @@ class BuildLog(Closing):
             self.step = (match["step"] or f"%{match['section']}").strip()
             self._tail.clear()
             self._told = False
-        elif self._failed and line == "------":  # BuildKit shows the failed step again, then other texts
+        # BuildKit shows the failed step again, then other texts
+        elif self._failed and line == "------":
             self._told = bool(self._tail)
         elif line.strip() and not self._told:
             self._failed = self._failed or line.startswith('ERROR: process "')
@@ -79,7 +85,8 @@ class BuildLog(Closing):
         self._hand_on(line)
 
     def failure(self, reference: str, error: ImageBuildError) -> ImageBuildError:
-        """Return an engine's error, extended with the failed step, its last lines and the path of the log file.
+        """Return an engine's error, extended with the failed step, its last lines and the path of
+        the log file.
 
         Args:
             reference: the image.
@@ -89,12 +96,13 @@ class BuildLog(Closing):
             return ImageBuildError(f"{error}\nthe whole output is in {self.path}")
         lines = "\n".join(f"    {line}" for line in self._tail)
         return ImageBuildError(
-            f"image {reference!r} was not built: the step `{self.step}` failed; its last lines:\n{lines}\n"
-            f"the whole output is in {self.path}"
+            f"image {reference!r} was not built: the step `{self.step}` failed; its last "
+            f"lines:\n{lines}\nthe whole output is in {self.path}"
         )
 
 
 def _cannot_write(path: Path, error: OSError) -> StorageError:
     return write_error(
-        f"{path} cannot be written: {error}; set XDG_CACHE_HOME to a writable directory with room", error
+        f"{path} cannot be written: {error}; set XDG_CACHE_HOME to a writable directory with room",
+        error,
     )

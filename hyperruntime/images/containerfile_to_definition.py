@@ -1,8 +1,9 @@
 """Convert Containerfiles to definition files, for machines whose only engine is Apptainer.
 
-The last stage is built, with the stages that it begins from; no stage copies from another. The steps run in the shell,
-directory and variables that they set. Instructions for the start of a container (``CMD``, ``EXPOSE``, ...) are
-skipped, because the caller gives the command. Other instructions that are not supported raise SpecError.
+The last stage is built, with the stages that it begins from; no stage copies from another. The
+steps run in the shell, directory and variables that they set. Instructions for the start of a
+container (``CMD``, ``EXPOSE``, ...) are skipped, because the caller gives the command. Other
+instructions that are not supported raise SpecError.
 
 Source: the Dockerfile reference of docs.docker.com.
 """
@@ -25,13 +26,26 @@ import attrs
 from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.copied_files import BuildContext, is_mode
-from hyperruntime.images.dockerfile import Instruction, json_words, parse_dockerfile, read_dockerfile
+from hyperruntime.images.dockerfile import (
+    Instruction,
+    json_words,
+    parse_dockerfile,
+    read_dockerfile,
+)
 from hyperruntime.images.dockerfile_values import GIVEN, assignments, parse_value
 from hyperruntime.images.environment_script import OF_THE_RUN, Reference, Value, quoted
 from hyperruntime.images.older_builders import for_older_builder
 
 _WORK, _PAYLOAD = "/.hyperruntime-build", "payload"
-_FOR_THE_START = ("CMD", "ENTRYPOINT", "EXPOSE", "HEALTHCHECK", "MAINTAINER", "STOPSIGNAL", "VOLUME")
+_FOR_THE_START = (
+    "CMD",
+    "ENTRYPOINT",
+    "EXPOSE",
+    "HEALTHCHECK",
+    "MAINTAINER",
+    "STOPSIGNAL",
+    "VOLUME",
+)
 _OF_A_SHELL = '"\\$`'
 _CHMOD = re.compile(r"--chmod=(\S+)\s+")
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)  # of a variable in a shell
@@ -46,7 +60,8 @@ class Converted:
     Attributes:
         path: the definition file.
         workdir: working directory of the image's commands.
-        build_args: values for the placeholders of the definition file, which an image must not keep.
+        build_args: values for the placeholders of the definition file, which an image must not
+            keep.
     """
 
     path: Path
@@ -56,7 +71,10 @@ class Converted:
 
 @contextmanager
 def definition_of(
-    containerfile: Path, context: Path, build_args: Mapping[str, str], workdir_of: Callable[[str], str]
+    containerfile: Path,
+    context: Path,
+    build_args: Mapping[str, str],
+    workdir_of: Callable[[str], str],
 ) -> Iterator[Converted]:
     """Yield a definition file that builds the same image as a Containerfile.
 
@@ -66,7 +84,8 @@ def definition_of(
         containerfile: the file to convert.
         context: directory that ``COPY`` and ``ADD`` copy from.
         build_args: values for ``ARG``.
-        workdir_of: returns the working directory of a base image, which must be on this machine then.
+        workdir_of: returns the working directory of a base image, which must be on this machine
+            then.
 
     Raises:
         SpecError: the Containerfile uses an unsupported instruction or form.
@@ -77,15 +96,26 @@ def definition_of(
         if re.match(r"\s*#\s*escape\s*=", read_dockerfile(containerfile), re.IGNORECASE):
             _refuse("# escape", "the escape character must be a backslash")
         prefix = f".hyperruntime-{secrets.token_hex(8)}/"  # which a Dockerfile cannot name
-        with for_older_builder(containerfile, context, build_args, prefix, modes="all") as (plain, files):
+        with for_older_builder(containerfile, context, build_args, prefix, modes="all") as (
+            plain,
+            files,
+        ):
             copied = None if files is None else (prefix, files)
-            maker = _Maker(BuildContext(context, containerfile), folder / _PAYLOAD, build_args, workdir_of, copied)
+            maker = _Maker(
+                BuildContext(context, containerfile),
+                folder / _PAYLOAD,
+                build_args,
+                workdir_of,
+                copied,
+            )
             maker.take_all([each for each in parse_dockerfile(read_dockerfile(plain)) if each.name])
         text = maker.text()
         if not text.isascii() and any("\udc80" <= letter <= "\udcff" for letter in text):
             _refuse(os.fspath(containerfile), "the file must be UTF-8")
         (folder / "container.def").write_text(text)
-        yield Converted(path=folder / "container.def", workdir=maker.workdir, build_args=maker.secrets)
+        yield Converted(
+            path=folder / "container.def", workdir=maker.workdir, build_args=maker.secrets
+        )
 
 
 class _Maker:
@@ -179,20 +209,32 @@ class _Maker:
     def _base_of(self, rest: str) -> tuple[str, str]:
         """Return the base of a stage, and the name of the stage in small letters."""
         words = [word for word in rest.split() if not word.startswith("--platform")]
-        if not words or words[0] == "scratch" or (len(words) != 1 and (len(words) != 3 or words[1].lower() != "as")):
+        if (
+            not words
+            or words[0] == "scratch"
+            or (len(words) != 1 and (len(words) != 3 or words[1].lower() != "as"))
+        ):
             _refuse(f"FROM {rest}", "FROM must name an image")
         base = parse_value(words[0], self._lookup_first)
-        return "".join(part for part in base if isinstance(part, str)), words[2].lower() if len(words) > 1 else ""
+        return "".join(part for part in base if isinstance(part, str)), words[2].lower() if len(
+            words
+        ) > 1 else ""
 
     def _begin_stage(self) -> None:
-        """Begin with the base image, or with the stage before: its arguments end, its variables stay."""
+        """Begin with the base image, or with the stage before: its arguments end, its variables
+        stay.
+        """
         if not self._begun:
             self._begun, self.workdir = True, self._workdir_of(self._base)
             if self.workdir != "/":
-                self._post += [_plain(f"{verb} {shlex.quote(self.workdir)}") for verb in ("mkdir -p", "cd")]
+                self._post += [
+                    _plain(f"{verb} {shlex.quote(self.workdir)}") for verb in ("mkdir -p", "cd")
+                ]
         elif ended := sorted(set(self._known) - self._of_env):
             self._post.append(f"unset {' '.join(ended)}")
-            self._known = {name: value for name, value in self._known.items() if name in self._of_env}
+            self._known = {
+                name: value for name, value in self._known.items() if name in self._of_env
+            }
 
     def _take_arg(self, rest: str) -> None:
         for name, text in assignments(rest):
@@ -229,8 +271,12 @@ class _Maker:
         values: dict[str, Value] = {}
         for name, text in assignments(rest, old_form=True):
             if text is None or not _NAME.fullmatch(name):
-                _refuse(f"ENV {rest}", "each variable must have a value, and a name of letters, digits and _")
-            values[name] = parse_value(text, self._lookup)  # with the values before this instruction
+                _refuse(
+                    f"ENV {rest}",
+                    "each variable must have a value, and a name of letters, digits and _",
+                )
+            # with the values before this instruction
+            values[name] = parse_value(text, self._lookup)
         lines = [f"export {name}={_rendered(value)}" for name, value in values.items()]
         self._known |= values
         self._of_env |= set(values)
@@ -240,15 +286,22 @@ class _Maker:
     def _take_label(self, rest: str) -> None:
         for name, text in assignments(rest, old_form=True):
             if text is None or not _LABEL.fullmatch(name):
-                _refuse(f"LABEL {rest}", "each label must have a value, and a plain name that does not begin with #")
+                _refuse(
+                    f"LABEL {rest}",
+                    "each label must have a value, and a plain name that does not begin with #",
+                )
             parts = [self._with_given(part) for part in parse_value(text, self._lookup)]
-            value = tuple(part.replace("\n", " ") if isinstance(part, str) else part for part in parts)
+            value = tuple(
+                part.replace("\n", " ") if isinstance(part, str) else part for part in parts
+            )
             # Not in %labels, where nothing keeps Apptainer from reading ``{{`` as a build argument.
             words = f"{_plain(shlex.quote(name))} {_rendered(value)}"
             self._post.append(f"printf '%s %s\\n' {words} >> \"$APPTAINER_LABELS\"")
 
     def _take_shell(self, rest: str) -> None:
-        self._shell = json_words(rest) or _refuse(f"SHELL {rest}", 'SHELL must be a list such as ["/bin/bash", "-c"]')
+        self._shell = json_words(rest) or _refuse(
+            f"SHELL {rest}", 'SHELL must be a list such as ["/bin/bash", "-c"]'
+        )
 
     def _take_user(self, rest: str) -> None:
         if rest not in _ROOT:
@@ -257,13 +310,20 @@ class _Maker:
     def _take_workdir(self, rest: str) -> None:
         parts = [self._with_given(part) for part in parse_value(rest, self._lookup)]
         if not parts or not all(isinstance(part, str) for part in parts):
-            _refuse(f"WORKDIR {rest}", "the values of its variables must be in the Containerfile, or given")
+            _refuse(
+                f"WORKDIR {rest}",
+                "the values of its variables must be in the Containerfile, or given",
+            )
         self.workdir = posixpath.normpath(posixpath.join(self.workdir, "".join(map(str, parts))))
         self._post += [_plain(f"{verb} {shlex.quote(self.workdir)}") for verb in ("mkdir -p", "cd")]
 
     def _with_given(self, part: str | Reference) -> str | Reference:
         """Return the value of a given argument; the image has it then, as Docker's image does."""
-        return self._given[part.name] if isinstance(part, Reference) and part.operator == GIVEN else part
+        return (
+            self._given[part.name]
+            if isinstance(part, Reference) and part.operator == GIVEN
+            else part
+        )
 
     def _take_run(self, rest: str) -> None:
         if rest.startswith("--"):
@@ -278,17 +338,26 @@ class _Maker:
 
     def _take_copy(self, rest: str) -> None:
         option = _CHMOD.match(rest)
-        mode, rest = (option[1], rest[option.end() :]) if option and is_mode(option[1]) else ("", rest)
+        mode, rest = (
+            (option[1], rest[option.end() :]) if option and is_mode(option[1]) else ("", rest)
+        )
         words = json_words(rest) or _split(rest)
         if len(words) < 2 or words[0].startswith("--") or "$" in rest:
-            _refuse(f"COPY {rest}", "write sources and a target without variables; options may be --link and --chmod")
+            _refuse(
+                f"COPY {rest}",
+                "write sources and a target without variables; options may be --link and --chmod",
+            )
         target = posixpath.normpath(posixpath.join(self.workdir, words[-1]))
         found = [path for word in words[:-1] for path in self._sources(word)]
         into = words[-1].endswith(("/", "/.")) or words[-1] in (".", "..") or len(found) > 1
         for path in found:
             name = self._stage(path)
-            self._post += [_plain(f"(umask 0; chmod -R {mode} {shlex.quote(name)})")] if mode else []
-            self._post += [_plain(line) for line in _put(name, target, directory=path.is_dir(), into=into)]
+            self._post += (
+                [_plain(f"(umask 0; chmod -R {mode} {shlex.quote(name)})")] if mode else []
+            )
+            self._post += [
+                _plain(line) for line in _put(name, target, directory=path.is_dir(), into=into)
+            ]
 
     def _sources(self, word: str) -> Sequence[Path]:
         if self._files is not None and word.startswith(self._files[0]):
@@ -321,9 +390,13 @@ def _split(rest: str) -> list[str]:
 
 
 def _rendered(value: Value) -> str:
-    """Return a value for a shell: text and variables in double quotes, and the placeholders of given arguments."""
+    """Return a value for a shell: text and variables in double quotes, and the placeholders of
+    given arguments.
+    """
     groups: list[str] = []
-    for is_given, parts in groupby(value, lambda part: isinstance(part, Reference) and part.operator == GIVEN):
+    for is_given, parts in groupby(
+        value, lambda part: isinstance(part, Reference) and part.operator == GIVEN
+    ):
         if is_given:
             groups += [f"{{{{ {part.name} }}}}" for part in parts if isinstance(part, Reference)]
         else:
@@ -332,9 +405,13 @@ def _rendered(value: Value) -> str:
 
 
 def _plain(line: str, quotes: str = "''") -> str:
-    """Return a line of a script with quotes between two opening braces: Apptainer reads ``{{`` as a build argument."""
+    """Return a line of a script with quotes between two opening braces: Apptainer reads ``{{`` as a
+    build argument.
+    """
     return re.sub(r"\{(?=\{)", "{" + quotes, line)
 
 
 def _refuse(value: str, allowed: str) -> NoReturn:
-    raise SpecError("Containerfile", os.fspath(value), f"{allowed} (or build it with Podman or Docker)")
+    raise SpecError(
+        "Containerfile", os.fspath(value), f"{allowed} (or build it with Podman or Docker)"
+    )

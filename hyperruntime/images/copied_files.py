@@ -1,6 +1,8 @@
-"""Find and prepare the files that ``COPY`` and ``ADD`` copy, for builders that know less than BuildKit.
+"""Find and prepare the files that ``COPY`` and ``ADD`` copy, for builders that know less than
+BuildKit.
 
-Source: the Dockerfile reference of docs.docker.com, "COPY --chmod", "COPY --link" and ".dockerignore files".
+Source: the Dockerfile reference of docs.docker.com, "COPY --chmod", "COPY --link" and
+".dockerignore files".
 """
 
 from __future__ import annotations
@@ -20,11 +22,14 @@ from hyperruntime.images.dockerfile_bases import no, split_flags, without_onbuil
 
 _LINK = re.compile(r"--link(?:=(?:true|false|1|0))?", re.IGNORECASE)
 _OCTAL = re.compile(r"[0-7]{3,4}")
-_SYMBOLIC = re.compile(r"(?:[ugoa]*(?:[-+=](?:[rwxXst]*|[ugo]))+)(?:,[ugoa]*(?:[-+=](?:[rwxXst]*|[ugo]))+)*")
+_SYMBOLIC = re.compile(
+    r"(?:[ugoa]*(?:[-+=](?:[rwxXst]*|[ugo]))+)(?:,[ugoa]*(?:[-+=](?:[rwxXst]*|[ugo]))+)*"
+)
 _ARCHIVE = re.compile(r"\.(tar|tgz|gz|bz2|xz|zst)\b")
 _MODE_ALLOWED = "--chmod must be a number such as 755, or a symbolic mode such as u=rwX,go=rX"
 
-# From the bottom, because a mode such as 644 closes a directory; links stay. $0: the mode; $1: the directory.
+# From the bottom, because a mode such as 644 closes a directory; links stay. $0: the mode; $1: the
+# directory.
 _CHANGE_MODES = 'umask 0; exec find "$1" -mindepth 1 -depth ! -type l -exec chmod -- "$0" {} +'
 
 Modes = Literal["none", "octal", "all"]
@@ -32,7 +37,9 @@ Modes = Literal["none", "octal", "all"]
 
 
 def is_mode(text: str) -> bool:
-    """Return whether a text is a mode: a number such as 755, or a symbolic mode such as ``u=rwX,go=rX``."""
+    """Return whether a text is a mode: a number such as 755, or a symbolic mode such as
+    ``u=rwX,go=rX``.
+    """
     return bool(_OCTAL.fullmatch(text) or _SYMBOLIC.fullmatch(text))
 
 
@@ -48,7 +55,8 @@ class BuildContext:
 
         Args:
             path: the directory.
-            dockerfile: the Dockerfile; ``NAME.dockerignore`` beside it comes before ``.dockerignore``.
+            dockerfile: the Dockerfile; ``NAME.dockerignore`` beside it comes before
+                ``.dockerignore``.
         """
         self.path = path.resolve()
         own = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
@@ -61,18 +69,28 @@ class BuildContext:
         Raises:
             SpecError: there is none, or one is outside the context.
         """
-        names = sorted(glob.glob(pattern.lstrip("/") or ".", root_dir=self.path, include_hidden=True))
+        names = sorted(
+            glob.glob(pattern.lstrip("/") or ".", root_dir=self.path, include_hidden=True)
+        )
         paths = (self.path / name for name in names)
-        found = tuple(path for path in paths if self._has(path) and (path.is_file() or path.is_dir()))
+        found = tuple(
+            path for path in paths if self._has(path) and (path.is_file() or path.is_dir())
+        )
         if not found:
-            raise SpecError("Containerfile", f"COPY {pattern}", f"the source does not exist in {self.path}")
+            raise SpecError(
+                "Containerfile", f"COPY {pattern}", f"the source does not exist in {self.path}"
+            )
         for path in found:
-            if not Path(os.path.realpath(path)).is_relative_to(self.path):  # also of links in a circle
-                raise SpecError("Containerfile", f"COPY {pattern}", "the source must be in the build context")
+            # also of links in a circle
+            if not Path(os.path.realpath(path)).is_relative_to(self.path):
+                raise SpecError(
+                    "Containerfile", f"COPY {pattern}", "the source must be in the build context"
+                )
         return found
 
     def copy(self, source: Path, target: Path) -> None:
-        """Copy a file, or the contents of a directory, without what is excluded; links inside stay links.
+        """Copy a file, or the contents of a directory, without what is excluded; links inside stay
+        links.
 
         Args:
             source: one of :meth:`find`, or a path elsewhere, of which all is copied.
@@ -81,15 +99,20 @@ class BuildContext:
         Raises:
             SpecError: a file cannot be read.
         """
-        real = Path(os.path.realpath(source))  # the ignore file counts for the directory that a link names
+        # the ignore file counts for the directory that a link names
+        real = Path(os.path.realpath(source))
         try:
             if real.is_dir():
-                shutil.copytree(real, target, symlinks=True, dirs_exist_ok=True, ignore=self._excluded)
+                shutil.copytree(
+                    real, target, symlinks=True, dirs_exist_ok=True, ignore=self._excluded
+                )
             else:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(real, target)
         except OSError as error:  # also shutil.Error
-            raise SpecError("Containerfile", f"COPY {source}", f"its files must be readable ({error})") from error
+            raise SpecError(
+                "Containerfile", f"COPY {source}", f"its files must be readable ({error})"
+            ) from error
 
     def _has(self, path: Path) -> bool:
         if self._kept is None or path == self.path or not path.is_relative_to(self.path):
@@ -102,26 +125,37 @@ class BuildContext:
 
 
 def _is_copied(path: Path) -> bool:
-    return path.is_symlink() or path.is_file() or path.is_dir()  # builders leave out pipes, sockets and devices
+    # builders leave out pipes, sockets and devices
+    return path.is_symlink() or path.is_file() or path.is_dir()
 
 
 def _kept(context: Path, ignore_file: Path | None) -> Collection[str] | None:
-    """Return the paths that an ignore file keeps, with the directories above them; None without such a file."""
+    """Return the paths that an ignore file keeps, with the directories above them; None without
+    such a file.
+    """
     from docker.utils.build import PatternMatcher
 
     if ignore_file is None:
         return None
-    lines = (line.strip() for line in ignore_file.read_text("utf-8-sig", "surrogateescape").splitlines())
-    kept = set(PatternMatcher([line for line in lines if line and not line.startswith("#")]).walk(str(context)))
+    lines = (
+        line.strip() for line in ignore_file.read_text("utf-8-sig", "surrogateescape").splitlines()
+    )
+    kept = set(
+        PatternMatcher([line for line in lines if line and not line.startswith("#")]).walk(
+            str(context)
+        )
+    )
     return kept | {str(above) for name in kept for above in Path(name).parents}
 
 
 def older_copy(
     instruction: Instruction, context: BuildContext, payload: Path, prefix: str, *, modes: Modes
 ) -> Iterator[str]:
-    """Yield a ``COPY`` or ``ADD`` without ``--link`` and symbolic ``--chmod``, which older builders do not know.
+    """Yield a ``COPY`` or ``ADD`` without ``--link`` and symbolic ``--chmod``, which older builders
+    do not know.
 
-    ``--link`` only makes later builds faster. Files whose modes change are copied to ``payload``, and changed there.
+    ``--link`` only makes later builds faster. Files whose modes change are copied to ``payload``,
+    and changed there.
 
     Args:
         instruction: the instruction; others than these and their triggers are yielded as they are.
@@ -150,11 +184,17 @@ def older_copy(
     if before:
         no(instruction, "with this builder, --chmod cannot be in ONBUILD; use ONBUILD RUN chmod")
     if len(words) < 2 or "$" in rest:
-        no(instruction, "with this builder, --chmod needs sources of the build context, without variables")
+        no(
+            instruction,
+            "with this builder, --chmod needs sources of the build context, without variables",
+        )
     if odd := next((flag for flag in kept if not flag.startswith(("--chmod=", "--chown="))), None):
         no(instruction, f"with this builder, --chmod cannot stand beside {odd}; use RUN chmod")
     if verb == "ADD" and ("://" in rest or _ARCHIVE.search(rest)):
-        no(instruction, "with this builder, ADD of archives and URLs cannot have this --chmod; use RUN chmod")
+        no(
+            instruction,
+            "with this builder, ADD of archives and URLs cannot have this --chmod; use RUN chmod",
+        )
     found = [path for word in words[:-1] for path in context.find(word)]
     tree = payload / f"{len(list(payload.iterdir()))}" / "tree"
     tree.mkdir(parents=True)
@@ -173,7 +213,10 @@ def change_modes(instruction: Instruction, mode: str, directory: Path) -> None:
     Raises:
         SpecError: there is no such mode.
     """
-    if not is_mode(mode) or run_process(["sh", "-c", _CHANGE_MODES, mode, str(directory)]).exit_code != 0:
+    if (
+        not is_mode(mode)
+        or run_process(["sh", "-c", _CHANGE_MODES, mode, str(directory)]).exit_code != 0
+    ):
         no(instruction, _MODE_ALLOWED)
 
 
@@ -182,5 +225,9 @@ def _with_prefix(prefix: str, name: str, target: str) -> str:
 
     option, _, directory = prefix.rpartition(" ")
     words = (f"{directory}{name}", target)
-    plain = " ".join(words) if not any(re.search(r"[\s\"'\\]", word) for word in words) else json.dumps(words)
+    plain = (
+        " ".join(words)
+        if not any(re.search(r"[\s\"'\\]", word) for word in words)
+        else json.dumps(words)
+    )
     return f"{option} {plain}".strip()

@@ -1,6 +1,7 @@
 """Parse Apptainer definition files into values, without an engine and without access to files.
 
-Source: the Apptainer user guide, "Definition Files"; where the guide is silent, the behaviour of Apptainer 1.4.
+Source: the Apptainer user guide, "Definition Files"; where the guide is silent, the behaviour of
+Apptainer 1.4.
 """
 
 from __future__ import annotations
@@ -17,12 +18,23 @@ from hyperruntime.pickling import frozen_mapping
 from hyperruntime.spec import is_image_name, is_image_path
 
 _HOST_SECTIONS = ("pre", "setup")  # they run on the build machine, as the user who builds
-_SECTIONS = ("arguments", "environment", "files", "help", "labels", "post", "runscript", "startscript", "test")
+_SECTIONS = (
+    "arguments",
+    "environment",
+    "files",
+    "help",
+    "labels",
+    "post",
+    "runscript",
+    "startscript",
+    "test",
+)
 # All others run programs of this machine, or read its files or its daemon.
 _BOOTSTRAPS = ("docker", "library", "localimage", "oras", "scratch", "shub")
 _HEADERS = ("bootstrap", "fingerprints", "from", "library", "namespace", "registry", "stage")
 _STAGE = re.compile(r"^bootstrap:", re.IGNORECASE | re.MULTILINE)
-# Apptainer takes fewer blanks before the %. Other ends of lines than \n are refused, so that all read the same lines.
+# Apptainer takes fewer blanks before the %. Other ends of lines than \n are refused, so that all
+# read the same lines.
 _SECTION = re.compile(r"^[^\S\n]*%+", re.MULTILINE)
 _OTHER_ENDS = re.compile(r"[\0\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 _PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}", re.ASCII)
@@ -128,18 +140,27 @@ def parse_definition(text: str, build_args: Mapping[str, str] | None = None) -> 
     """
     stages = parse_stages(text, build_args)
     if len(stages) > 1:
-        _refuse("a second Bootstrap line", "only one stage is supported; build the first stage as a separate image")
+        _refuse(
+            "a second Bootstrap line",
+            "only one stage is supported; build the first stage as a separate image",
+        )
     fields, sections = stages[0].header, stages[0].sections
     if staged := next((each for each in sections if each.name == "files" and stage_of(each)), None):
         _refuse(f"%files {staged.arguments}", "write %files without a stage")
     scripts: dict[str, Script] = defaultdict(Script)
     for each in sections:
         before = scripts[each.name]
-        scripts[each.name] = Script(text=before.text + each.body, arguments=each.arguments or before.arguments)
+        scripts[each.name] = Script(
+            text=before.text + each.body, arguments=each.arguments or before.arguments
+        )
     return Definition(
         bootstrap=fields["bootstrap"],
-        base="/".join(filter(None, (fields.get("registry"), fields.get("namespace"), fields.get("from")))),
-        files=tuple(line for each in sections if each.name == "files" for line in copied_files(each)),
+        base="/".join(
+            filter(None, (fields.get("registry"), fields.get("namespace"), fields.get("from")))
+        ),
+        files=tuple(
+            line for each in sections if each.name == "files" for line in copied_files(each)
+        ),
         post=scripts["post"],
         environment=scripts["environment"].text,
         labels=_pairs(scripts["labels"].text, " "),
@@ -149,15 +170,16 @@ def parse_definition(text: str, build_args: Mapping[str, str] | None = None) -> 
 
 
 def parse_stages(text: str, build_args: Mapping[str, str] | None = None) -> tuple[Stage, ...]:
-    """Return the stages of a definition file, with build arguments filled in; the one check of what may touch the host.
+    """Return the stages of a definition file, with build arguments filled in; the one check of what
+    may touch the host.
 
     Args:
         text: the definition file.
         build_args: values that override the defaults in ``%arguments``.
 
     Raises:
-        SpecError: the file is invalid, has a section that runs on the host or an unknown one, or a base that is made by
-            programs of the host.
+        SpecError: the file is invalid, has a section that runs on the host or an unknown one, or a
+            base that is made by programs of the host.
     """
     filled = fill_placeholders(text.removeprefix("\ufeff"), build_args or {}).replace("\r\n", "\n")
     if odd := _OTHER_ENDS.search(filled):
@@ -173,7 +195,9 @@ def _stage(text: str) -> Stage:
     if hosts:
         named = ", ".join(f"%{name}" for name in dict.fromkeys(hosts))
         _refuse(named, "no section may run on the host; use %post, or copy with %files")
-    return Stage(header=_header(header), sections=tuple(e for e in sections if e.name not in _HOST_SECTIONS))
+    return Stage(
+        header=_header(header), sections=tuple(e for e in sections if e.name not in _HOST_SECTIONS)
+    )
 
 
 def with_base(text: str, bootstrap: str, base: str) -> str:
@@ -185,12 +209,17 @@ def with_base(text: str, bootstrap: str, base: str) -> str:
         base: the new base.
     """
     header, percent, rest = _cut(text)
-    kept = [line for line in header.splitlines() if line.partition(":")[0].strip().lower() not in _HEADERS]
+    kept = [
+        line
+        for line in header.splitlines()
+        if line.partition(":")[0].strip().lower() not in _HEADERS
+    ]
     return "\n".join([f"Bootstrap: {bootstrap}", f"From: {base}", *kept, ""]) + percent + rest
 
 
 def fill_placeholders(text: str, given: Mapping[str, str]) -> str:
-    """Return a definition file with its placeholders replaced by build arguments, or by defaults of ``%arguments``.
+    """Return a definition file with its placeholders replaced by build arguments, or by defaults of
+    ``%arguments``.
 
     Args:
         text: the definition file.
@@ -205,10 +234,15 @@ def fill_placeholders(text: str, given: Mapping[str, str]) -> str:
     values = {**_pairs(body, "="), **given}
 
     def value(match: re.Match[str]) -> str:
-        if _IN_A_COMMENT.search(match.string, match.string.rfind("\n", 0, match.start()) + 1, match.start()):
+        if _IN_A_COMMENT.search(
+            match.string, match.string.rfind("\n", 0, match.start()) + 1, match.start()
+        ):
             return match[0]
         if match[1] not in values:
-            _refuse(match[0], "the build argument has no value; pass it, or give it a default in %arguments")
+            _refuse(
+                match[0],
+                "the build argument has no value; pass it, or give it a default in %arguments",
+            )
         return _PLACEHOLDER.sub(lambda inner: values.get(inner[1], inner[0]), values[match[1]])
 
     return _PLACEHOLDER.sub(value, text)
@@ -229,7 +263,10 @@ def _split(text: str) -> tuple[str, list[Section]]:
         words = line.split(None, 1) or [""]
         name = words[0].lower()
         if name not in (*_SECTIONS, *_HOST_SECTIONS):
-            _refuse(f"%{words[0]}", f"a line that starts with % must start a section: {', '.join(_SECTIONS)}")
+            _refuse(
+                f"%{words[0]}",
+                f"a line that starts with % must start a section: {', '.join(_SECTIONS)}",
+            )
         sections.append(Section(name=name, arguments=words[1] if len(words) > 1 else "", body=body))
     return header, sections
 
@@ -241,13 +278,21 @@ def _header(text: str) -> dict[str, str]:
         if not colon or value.endswith("\\"):
             _refuse(line, "a header line must have the form `Name: value`, in one line")
         if name.lower() not in _HEADERS or name.lower() in fields:
-            _refuse(line, f"each header may be given once, and must be one of {', '.join(_HEADERS)}")
+            _refuse(
+                line, f"each header may be given once, and must be one of {', '.join(_HEADERS)}"
+            )
         fields[name.lower()] = value
     if not fields.get("bootstrap"):
-        _refuse("no Bootstrap line", "add `Bootstrap: docker` or `Bootstrap: localimage`, and a `From:` line")
+        _refuse(
+            "no Bootstrap line",
+            "add `Bootstrap: docker` or `Bootstrap: localimage`, and a `From:` line",
+        )
     fields["bootstrap"] = fields["bootstrap"].lower()
     if fields["bootstrap"] not in _BOOTSTRAPS:
-        _refuse(f"Bootstrap: {fields['bootstrap']}", f"it would use this machine; use one of {', '.join(_BOOTSTRAPS)}")
+        _refuse(
+            f"Bootstrap: {fields['bootstrap']}",
+            f"it would use this machine; use one of {', '.join(_BOOTSTRAPS)}",
+        )
     if fields["bootstrap"] == "scratch":
         return fields
     if not fields.get("from"):
@@ -258,12 +303,21 @@ def _header(text: str) -> dict[str, str]:
 
 def _check_base(fields: Mapping[str, str]) -> None:
     """Refuse a base that is neither a name nor, of a local image, a path."""
-    base = fields["from"].removeprefix("docker://") if fields["bootstrap"] == "docker" else fields["from"]
-    fits = _FROM.fullmatch(base) if fields["bootstrap"] in ("library", "oras", "shub") else is_image_name(base)
+    base = (
+        fields["from"].removeprefix("docker://")
+        if fields["bootstrap"] == "docker"
+        else fields["from"]
+    )
+    fits = (
+        _FROM.fullmatch(base)
+        if fields["bootstrap"] in ("library", "oras", "shub")
+        else is_image_name(base)
+    )
     if not fits and not (fields["bootstrap"] == "localimage" and is_image_path(base)):
         _refuse(
             f"From: {fields['from']}",
-            "the base must be the name of an image; load an archive first with `hyperrun image load FILE`",
+            "the base must be the name of an image; load an archive first with `hyperrun image "
+            "load FILE`",
         )
 
 
@@ -281,7 +335,11 @@ def copied_files(section: Section) -> list[Copied]:
     for line in _lines(section.body):
         words = [_QUOTED.sub(r"\1", word) for word in _WORD.findall(line)]
         if not words or len(words) > 2:
-            _refuse(line, 'a line of %files must have a source and a target; write "a b" for a name with spaces')
+            _refuse(
+                line,
+                'a line of %files must have a source and a target; write "a b" for a name with '
+                "spaces",
+            )
         copies.append(Copied(source=words[0], target=words[1] if len(words) > 1 else ""))
     return copies
 

@@ -1,9 +1,11 @@
-"""Write the definition file that an engine may build: checked, with exact files, and nothing for a shell of the host.
+"""Write the definition file that an engine may build: checked, with exact files, and nothing for a
+shell of the host.
 
-Apptainer expands the sources of ``%files`` in a shell on the host, reads ``localimage`` bases from any path, and keeps
-the definition file in the image. So it never gets a file as somebody wrote it.
+Apptainer expands the sources of ``%files`` in a shell on the host, reads ``localimage`` bases from
+any path, and keeps the definition file in the image. So it never gets a file as somebody wrote it.
 
-Source: the Apptainer user guide, "Definition Files"; where the guide is silent, the behaviour of Apptainer 1.4.
+Source: the Apptainer user guide, "Definition Files"; where the guide is silent, the behaviour of
+Apptainer 1.4.
 """
 
 from __future__ import annotations
@@ -30,18 +32,22 @@ from hyperruntime.storage.text_file import read_utf8
 
 _FIELD = "definition file"
 _OF_THE_SHELL = re.compile(r"[$`{}\\'\"();<>|&\x00-\x1f\x7f]")
-_OF_PRINTF_AND_GLOBS = re.compile(r"[%*?\[\]]")  # Apptainer prints each source with printf, and expands it
+# Apptainer prints each source with printf, and expands it
+_OF_PRINTF_AND_GLOBS = re.compile(r"[%*?\[\]]")
 
 
 def read_definition(file: Path) -> str:
     """Return the text of a definition file.
 
     Raises:
-        SpecError: the file is not UTF-8, or has the line ends of Windows, which its shells would read as text.
+        SpecError: the file is not UTF-8, or has the line ends of Windows, which its shells would
+            read as text.
     """
     text = read_utf8(file, "containerfile")
     if "\r\n" in text:
-        raise SpecError("containerfile", str(file), "a file without CRLF line ends; convert it with `dos2unix`")
+        raise SpecError(
+            "containerfile", str(file), "a file without CRLF line ends; convert it with `dos2unix`"
+        )
     return text
 
 
@@ -57,12 +63,15 @@ def checked_definition(
         path_of: returns the path of a local image, or None if the reference is unknown.
 
     Raises:
-        SpecError: the definition is invalid, or would run a program of this machine or read files outside ``context``.
+        SpecError: the definition is invalid, or would run a program of this machine or read files
+            outside ``context``.
     """
     stages = parse_stages(text, build_args)
     checked = "\n".join(_written(stage, context, path_of) for stage in stages)
     if fill_placeholders(checked, {}) != checked:
-        raise SpecError(_FIELD, "{{ }}", "the value of a build argument must not contain a placeholder")
+        raise SpecError(
+            _FIELD, "{{ }}", "the value of a build argument must not contain a placeholder"
+        )
     return checked
 
 
@@ -74,7 +83,8 @@ def check_contained(definition: Definition, context: Path) -> None:
         context: directory that the sources of ``%files`` are relative to.
 
     Raises:
-        SpecError: a source of ``%files`` does not exist, leads out of the context, or contains a link that does.
+        SpecError: a source of ``%files`` does not exist, leads out of the context, or contains a
+            link that does.
     """
     for line in definition.files:
         copied_paths(line, context)
@@ -91,7 +101,9 @@ def copied_paths(line: Copied, context: Path) -> list[Path]:
         SpecError: no path fits, its name is unsafe, or it leads out of ``context``.
     """
     if _OF_THE_SHELL.search(line.source):
-        raise SpecError(_FIELD, line.source, "a path in %files may contain only the wildcards *, ? and []")
+        raise SpecError(
+            _FIELD, line.source, "a path in %files may contain only the wildcards *, ? and []"
+        )
     found = [context / name for name in sorted(glob.glob(line.source, root_dir=context))]
     if not found:
         raise SpecError(_FIELD, line.source, f"the source of %files does not exist in {context}")
@@ -127,9 +139,16 @@ def _local_path(base: str, context: Path) -> str:
     """Return the path of a base image that the store does not have."""
     path = (context / base).resolve()
     if not is_image_path(base):
-        raise SpecError(_FIELD, f"From: {base}", "no such image is on this machine; `hyperrun image list` shows them")
+        raise SpecError(
+            _FIELD,
+            f"From: {base}",
+            "no such image is on this machine; `hyperrun image list` shows them",
+        )
     if not path.is_relative_to(context.resolve()) or _OF_THE_SHELL.search(str(path)):
-        allowed = f"the image must lie in {context}; or load it with `hyperrun image load FILE`, and name its reference"
+        allowed = (
+            f"the image must lie in {context}; or load it with `hyperrun image load FILE`, and "
+            "name its reference"
+        )
         raise SpecError(_FIELD, f"From: {base}", allowed)
     return str(path)
 
@@ -148,10 +167,16 @@ def _exact_files(section: Section, context: Path) -> str:
             lines.append((f"./{name}", line.target or f"/{name}"))
     for _, target in lines:
         if set(target) & set('"{}'):
-            raise SpecError(_FIELD, target, "a target of %files may contain no quotes and no braces")
-    return "".join(f'    "{source}"' + (f' "{target}"' if target else "") + "\n" for source, target in lines)
+            raise SpecError(
+                _FIELD, target, "a target of %files may contain no quotes and no braces"
+            )
+    return "".join(
+        f'    "{source}"' + (f' "{target}"' if target else "") + "\n" for source, target in lines
+    )
 
 
 def _check_exact(name: str) -> None:
     if _OF_THE_SHELL.search(name) or _OF_PRINTF_AND_GLOBS.search(name):
-        raise SpecError(_FIELD, name, "Apptainer cannot copy a file of this name; give it a plain name")
+        raise SpecError(
+            _FIELD, name, "Apptainer cannot copy a file of this name; give it a plain name"
+        )

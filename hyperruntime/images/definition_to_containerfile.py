@@ -1,8 +1,8 @@
 """Convert definition files to Containerfiles, so that every engine can build them.
 
-Apptainer copies files with ``cp`` and runs scripts with ``sh``. The build steps use the same programs of the image, so
-that copied directories, missing parents and shells behave alike. Only the environment becomes ``ENV``, because no
-engine sources a script before a command.
+Apptainer copies files with ``cp`` and runs scripts with ``sh``. The build steps use the same
+programs of the image, so that copied directories, missing parents and shells behave alike. Only the
+environment becomes ``ENV``, because no engine sources a script before a command.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ put() {
 def containerfile_of(
     definition_file: Path, context: Path, build_args: Mapping[str, str] | None = None
 ) -> Iterator[Path]:
-    """Yield a Containerfile that builds the same image as a definition file, in a directory with all files it copies.
+    """Yield a Containerfile that builds the same image as a definition file, in a directory with
+    all files it copies.
 
     Args:
         definition_file: the file to convert.
@@ -57,7 +58,9 @@ def containerfile_of(
     with owned_directory() as directory:
         folder = Path(directory) / "build"
         (folder / _PAYLOAD).mkdir(parents=True)
-        copies = "".join(_staged(line, context, folder / _PAYLOAD, n) for n, line in enumerate(definition.files))
+        copies = "".join(
+            _staged(line, context, folder / _PAYLOAD, n) for n, line in enumerate(definition.files)
+        )
         (folder / _PAYLOAD / "files.sh").write_text(f"set -e\n{_PUT}{copies}")
         (folder / _PAYLOAD / "post.sh").write_text(definition.post.text)
         (folder / _PAYLOAD / "test.sh").write_text(definition.test.text)
@@ -68,13 +71,18 @@ def containerfile_of(
 
 
 def render(definition: Definition) -> str:
-    """Return the Containerfile of a definition; its files and scripts are in ``payload/`` beside it.
+    """Return the Containerfile of a definition; its files and scripts are in ``payload/`` beside
+    it.
 
     Raises:
         SpecError: no Containerfile can express the definition.
     """
     if _LATE_ENVIRONMENT.search(definition.post.text):
-        raise SpecError("definition file", "$APPTAINER_ENVIRONMENT in %post", "set the variables in %environment")
+        raise SpecError(
+            "definition file",
+            "$APPTAINER_ENVIRONMENT in %post",
+            "set the variables in %environment",
+        )
     lines = [f"FROM {_base(definition)}", "USER 0:0", "WORKDIR /"]
     scripts = (definition.post, definition.test, definition.runscript)
     needs_payload = bool(definition.files or any(script.text.strip() for script in scripts))
@@ -86,14 +94,24 @@ def render(definition: Definition) -> str:
         lines.append(_run(*script_args(definition.post, f"{_WORK}/post.sh")))
     if variables := parse_assignments(definition.environment):
         # One instruction, because a reference means the value before the whole script.
-        lines.append("ENV " + " ".join(f"{name}={_quoted(value)}" for name, value in variables.items()))
+        lines.append(
+            "ENV " + " ".join(f"{name}={_quoted(value)}" for name, value in variables.items())
+        )
     if definition.labels:
-        pairs = (f"{_quoted((name,))}={_quoted((value,))}" for name, value in definition.labels.items())
+        pairs = (
+            f"{_quoted((name,))}={_quoted((value,))}" for name, value in definition.labels.items()
+        )
         lines.append("LABEL " + " ".join(pairs))
     if definition.test.text.strip():
         lines.append(_run(*script_args(definition.test, f"{_WORK}/test.sh")))
     if definition.runscript.text.strip():
-        lines.append(_run("/bin/sh", "-c", f"mkdir -p /.singularity.d && cp {_WORK}/runscript /.singularity.d/"))
+        lines.append(
+            _run(
+                "/bin/sh",
+                "-c",
+                f"mkdir -p /.singularity.d && cp {_WORK}/runscript /.singularity.d/",
+            )
+        )
         lines.append('ENTRYPOINT ["/.singularity.d/runscript"]')
     if needs_payload:
         lines.append(_run("rm", "-rf", _WORK))
@@ -124,9 +142,17 @@ def _base(definition: Definition) -> str:
     if kind == "scratch":
         return "scratch"
     if kind not in ("docker", "localimage"):
-        raise SpecError("definition file", f"Bootstrap: {kind}", "without Apptainer, use docker, localimage or scratch")
+        raise SpecError(
+            "definition file",
+            f"Bootstrap: {kind}",
+            "without Apptainer, use docker, localimage or scratch",
+        )
     if not _IMAGE.fullmatch(base) or base.endswith(".sif"):
-        raise SpecError("definition file", f"From: {base}", "without Apptainer, the base must be an image reference")
+        raise SpecError(
+            "definition file",
+            f"From: {base}",
+            "without Apptainer, the base must be an image reference",
+        )
     if kind == "localimage" or base.startswith(f"{registry_of(base)}/"):
         return base
     return f"docker.io/{base}" if "/" in base else f"docker.io/library/{base}"
@@ -144,10 +170,16 @@ def _quoted(value: Value) -> str:
 
 
 def _staged(line: Copied, context: Path, payload: Path, number: int) -> str:
-    """Copy the sources of a ``%files`` line to the payload, following links; return the commands for the build."""
+    """Copy the sources of a ``%files`` line to the payload, following links; return the commands
+    for the build.
+    """
     commands = ""
     for index, path in enumerate(copied_paths(line, context)):
-        inner = "" if path.name and os.path.basename(line.source.rstrip("/")) not in (".", "..") else "/."
+        inner = (
+            ""
+            if path.name and os.path.basename(line.source.rstrip("/")) not in (".", "..")
+            else "/."
+        )
         name = f"{number}.{index}/{path.resolve().name if inner else path.name}"
         copy = payload / name
         copy.parent.mkdir()

@@ -1,7 +1,7 @@
 """Read Dockerfiles as BuildKit reads them: instructions, continued lines and here-documents.
 
-Source: the Dockerfile reference of docs.docker.com, "Here-Documents" and "Format"; where it is silent (words such as
-``3<<EOF`` or ``<<eo'f'``), the behaviour of BuildKit 0.29.
+Source: the Dockerfile reference of docs.docker.com, "Here-Documents" and "Format"; where it is
+silent (words such as ``3<<EOF`` or ``<<eo'f'``), the behaviour of BuildKit 0.29.
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from hyperruntime.json_values import parse_json
 _CAN_HAVE = ("RUN", "COPY", "ADD", "ONBUILD")
 _INSTRUCTION = re.compile(r"([A-Za-z]+)(?:[ \t]+(.*))?", re.DOTALL)
 _CONTINUED = re.compile(r"(^|[^\\])\\[ \t]*$")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")  # a vertical tab is a blank for some builders, a letter for others
+# a vertical tab is a blank for some builders, a letter for others
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 _BLANKS = re.compile(r"[ \t]+")
-_ESCAPE = re.compile(r"(?:[ \t]*#[ \t]*syntax[ \t]*=.*\n)?[ \t]*#[ \t]*escape[ \t]*=[ \t]*[^\\\s]", re.IGNORECASE)
+_ESCAPE = re.compile(
+    r"(?:[ \t]*#[ \t]*syntax[ \t]*=.*\n)?[ \t]*#[ \t]*escape[ \t]*=[ \t]*[^\\\s]", re.IGNORECASE
+)
 # One word: quoted text, escaped characters, `<<` with the blanks after it, other characters.
 _PART = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|(<<-?[ \t]*)|([^\s'"\\])""", re.DOTALL)
 _WORD = re.compile(rf"(?:{_PART.pattern})+", re.DOTALL)
@@ -38,7 +41,8 @@ class Heredoc:
     Attributes:
         name: the delimiter, without quotes.
         content: the lines as written.
-        expands: whether the delimiter was written without quotes, so that ``COPY`` expands variables.
+        expands: whether the delimiter was written without quotes, so that ``COPY`` expands
+            variables.
         strips_tabs: whether it was written ``<<-``.
     """
 
@@ -50,7 +54,11 @@ class Heredoc:
     @property
     def text(self) -> str:
         """The content, without leading tabs if they are stripped."""
-        return re.sub(r"^\t+", "", self.content, flags=re.MULTILINE) if self.strips_tabs else self.content
+        return (
+            re.sub(r"^\t+", "", self.content, flags=re.MULTILINE)
+            if self.strips_tabs
+            else self.content
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -73,7 +81,9 @@ class Instruction:
 
 
 def read_dockerfile(path: Path) -> str:
-    """Return the text of a Dockerfile with unchanged line ends; bytes that are not UTF-8 become lone surrogates."""
+    """Return the text of a Dockerfile with unchanged line ends; bytes that are not UTF-8 become
+    lone surrogates.
+    """
     return path.read_bytes().decode(errors="surrogateescape")
 
 
@@ -83,7 +93,8 @@ def write_dockerfile(path: Path, text: str) -> None:
 
 
 def parse_dockerfile(text: str) -> Iterator[Instruction]:
-    """Yield the instructions of a Dockerfile, and the lines between them; their sources joined are the text.
+    """Yield the instructions of a Dockerfile, and the lines between them; their sources joined are
+    the text.
 
     Raises:
         SpecError: a line is not an instruction, or a here-document has no end.
@@ -94,7 +105,9 @@ def parse_dockerfile(text: str) -> Iterator[Instruction]:
     while at < len(lines):
         first = at
         at, joined = _joined(lines, at)
-        if odd := next((line for line in lines[first:at] if _CONTROL.search(_without_end(line))), None):
+        if odd := next(
+            (line for line in lines[first:at] if _CONTROL.search(_without_end(line))), None
+        ):
             refuse(first + 1, _without_end(odd), "it must have no control characters but tabs")
         if not joined:
             yield Instruction(line=first + 1, source=lines[first])
@@ -105,12 +118,18 @@ def parse_dockerfile(text: str) -> Iterator[Instruction]:
         name, rest = found[1].upper(), (found[2] or "").strip()
         at, heredocs = _bodies(lines, at, first + 1, joined, _heredocs(name, rest))
         if heredocs and _ESCAPE.match(text):
-            refuse(first + 1, joined, "with here-documents, the escape character must be a backslash")
-        yield Instruction(line=first + 1, source="".join(lines[first:at]), name=name, rest=rest, heredocs=heredocs)
+            refuse(
+                first + 1, joined, "with here-documents, the escape character must be a backslash"
+            )
+        yield Instruction(
+            line=first + 1, source="".join(lines[first:at]), name=name, rest=rest, heredocs=heredocs
+        )
 
 
 def _joined(lines: list[str], at: int) -> tuple[int, str]:
-    """Return the index after an instruction and its text; or after a comment or a blank line, and ""."""
+    """Return the index after an instruction and its text; or after a comment or a blank line, and
+    "".
+    """
     text, at = _without_end(lines[at]).lstrip(), at + 1
     if text.startswith("#"):
         return at, ""
@@ -131,7 +150,9 @@ def flags_of(instruction: Instruction) -> tuple[str, str]:
 
 
 def _without_end(line: str) -> str:
-    """Return a line without its end; a builder removes no second carriage return and no blanks there."""
+    """Return a line without its end; a builder removes no second carriage return and no blanks
+    there.
+    """
     return line.removesuffix("\n").removesuffix("\r")
 
 
@@ -142,7 +163,9 @@ def split_words(text: str) -> list[str]:
 
 
 def trigger(rest: str) -> tuple[str, str]:
-    """Return the instruction, in capitals, that the text after ``ONBUILD`` is, and the text after its name."""
+    """Return the instruction, in capitals, that the text after ``ONBUILD`` is, and the text after
+    its name.
+    """
     name, *others = _BLANKS.split(rest, maxsplit=1)
     return name.upper(), others[0].strip() if others else ""
 
@@ -159,7 +182,9 @@ def json_words(text: str) -> list[str]:
 
 
 def parse_heredoc(word: str) -> Heredoc | None:
-    """Return the here-document that a word such as ``<<-"EOF"`` begins, without its content; None for another word."""
+    """Return the here-document that a word such as ``<<-"EOF"`` begins, without its content; None
+    for another word.
+    """
     found = _HEREDOC.fullmatch(word)
     parts = list(_PART.finditer(found[2])) if found is not None else []
     name = "".join(_unquoted(part) for part in parts)
@@ -188,7 +213,9 @@ def _heredocs(name: str, rest: str) -> list[Heredoc]:
 def _bodies(
     lines: list[str], at: int, line: int, joined: str, heredocs: list[Heredoc]
 ) -> tuple[int, tuple[Heredoc, ...]]:
-    """Return the index after the here-documents of an instruction, and the here-documents with their contents."""
+    """Return the index after the here-documents of an instruction, and the here-documents with
+    their contents.
+    """
     after, found = at, []
     for heredoc in heredocs:
         start = after
@@ -197,7 +224,11 @@ def _bodies(
         if after == len(lines):
             if _OF_ARITHMETIC.fullmatch(heredoc.name):  # a shift, such as $((1 << 20))
                 return at, ()
-            refuse(line, joined, f"the here-document has no end; add a line that has only {heredoc.name}")
+            refuse(
+                line,
+                joined,
+                f"the here-document has no end; add a line that has only {heredoc.name}",
+            )
         found.append(attrs.evolve(heredoc, content="".join(lines[start:after])))
         after += 1
     return after, tuple(found)

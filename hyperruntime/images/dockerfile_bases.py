@@ -1,10 +1,11 @@
 """The images that a Dockerfile is built from, and the variables that their names may have.
 
-Builders differ about variables and their operators. So a FROM with variables is written with their values, and a
-builder has nothing to replace in it. The automatic variables of the platform stay, because only the builder knows them.
+Builders differ about variables and their operators. So a FROM with variables is written with their
+values, and a builder has nothing to replace in it. The automatic variables of the platform stay,
+because only the builder knows them.
 
-Source: the Dockerfile reference of docs.docker.com, "FROM", "Understand how ARG and FROM interact" and "Automatic
-platform ARGs".
+Source: the Dockerfile reference of docs.docker.com, "FROM", "Understand how ARG and FROM interact"
+and "Automatic platform ARGs".
 """
 
 from __future__ import annotations
@@ -31,8 +32,12 @@ from hyperruntime.images.dockerfile import (
 from hyperruntime.images.pull_errors import full_name
 from hyperruntime.spec import has_transport, is_image_name
 
-_VARIABLE = re.compile(r"\$(?:(?P<short>\w+)|\{(?P<name>\w+)(?:(?P<operator>:?[-+])(?P<word>[^${}]*))?\})", re.ASCII)
-AUTOMATIC = re.compile(r"\$(\{)?((?:TARGET|BUILD)(?:PLATFORM|OS|OSVERSION|ARCH|VARIANT))(?(1)\}|\b)")
+_VARIABLE = re.compile(
+    r"\$(?:(?P<short>\w+)|\{(?P<name>\w+)(?:(?P<operator>:?[-+])(?P<word>[^${}]*))?\})", re.ASCII
+)
+AUTOMATIC = re.compile(
+    r"\$(\{)?((?:TARGET|BUILD)(?:PLATFORM|OS|OSVERSION|ARCH|VARIANT))(?(1)\}|\b)"
+)
 _STAGE_NAME = re.compile(r"[a-z][a-z0-9_.-]*")
 _NUMBER = re.compile(r"[0-9]+")
 _BLANKS = re.compile(r"[ \t]+")
@@ -106,11 +111,13 @@ class Bases:
         Raises:
             SpecError: it is neither.
         """
-        with_any, without = (AUTOMATIC.sub(value, base) for value in ("any", ""))  # a variant may be empty
+        # a variant may be empty
+        with_any, without = (AUTOMATIC.sub(value, base) for value in ("any", ""))
         if not self.is_stage(base) and (not is_image_name(with_any) or has_transport(without)):
             no(
                 instruction,
-                "the base must be the name of an image; load an archive first with `hyperrun image load FILE`",
+                "the base must be the name of an image; load an archive first with `hyperrun "
+                "image load FILE`",
             )
 
     def is_stage(self, base: str) -> bool:
@@ -119,7 +126,8 @@ class Bases:
 
 
 def named_images(text: str) -> Iterator[NamedImage]:
-    """Yield the images that a checked Dockerfile names in FROM and ``COPY --from``, in order; they may come again.
+    """Yield the images that a checked Dockerfile names in FROM and ``COPY --from``, in order; they
+    may come again.
 
     Args:
         text: what :func:`hyperruntime.images.dockerfile_checks.check_dockerfile` returned.
@@ -140,9 +148,13 @@ def named_images(text: str) -> Iterator[NamedImage]:
 
 @contextmanager
 def with_registry(
-    dockerfile: Path, registry: str | None, build_args: Mapping[str, str], is_here: Callable[[str], bool]
+    dockerfile: Path,
+    registry: str | None,
+    build_args: Mapping[str, str],
+    is_here: Callable[[str], bool],
 ) -> Iterator[Path]:
-    """Yield a Dockerfile in which base images without a registry get one; the given file if ``registry`` is None.
+    """Yield a Dockerfile in which base images without a registry get one; the given file if
+    ``registry`` is None.
 
     Args:
         dockerfile: the file.
@@ -158,11 +170,15 @@ def with_registry(
         for ignore in (".dockerignore", ".containerignore"):  # of this file alone
             if (own := dockerfile.with_name(dockerfile.name + ignore)).exists():
                 shutil.copyfile(own, made.with_name(own.name), follow_symlinks=False)
-        write_dockerfile(made, _with_registry(read_dockerfile(dockerfile), registry, build_args, is_here))
+        write_dockerfile(
+            made, _with_registry(read_dockerfile(dockerfile), registry, build_args, is_here)
+        )
         yield made
 
 
-def _with_registry(text: str, registry: str, build_args: Mapping[str, str], is_here: Callable[[str], bool]) -> str:
+def _with_registry(
+    text: str, registry: str, build_args: Mapping[str, str], is_here: Callable[[str], bool]
+) -> str:
     bases, lines = Bases(build_args), []
     for each in parse_dockerfile(text):
         source, rest = each.source, split_flags(each.rest)[1]
@@ -174,7 +190,12 @@ def _with_registry(text: str, registry: str, build_args: Mapping[str, str], is_h
             is_named = not bases.is_stage(image)
             bases.begin(each, rest)  # after it, the name of this stage may be that of the image
             if is_named and "$" not in image and not is_here(image):
-                source = re.sub(rf"(?<=\s){re.escape(written)}(?!\S)", full_name(image, registry), source, count=1)
+                source = re.sub(
+                    rf"(?<=\s){re.escape(written)}(?!\S)",
+                    full_name(image, registry),
+                    source,
+                    count=1,
+                )
         lines.append(source)
     return "".join(lines)
 
@@ -190,7 +211,9 @@ def split_flags(rest: str) -> tuple[list[str], str]:
 
 
 def without_onbuild(instruction: Instruction) -> tuple[str, str, str]:
-    """Return the ``ONBUILD`` of an instruction, the name of what it triggers, and the text after that name."""
+    """Return the ``ONBUILD`` of an instruction, the name of what it triggers, and the text after
+    that name.
+    """
     before, name, rest = "", instruction.name, instruction.rest
     while name == "ONBUILD":
         before += f"{name} "
@@ -208,7 +231,9 @@ def no(instruction: Instruction, why: str) -> NoReturn:
 
 
 def _expanded(text: str, known: Mapping[str, str]) -> str:
-    """Return a text with the values of variables; only automatic ones without an operator stay in it."""
+    """Return a text with the values of variables; only automatic ones without an operator stay in
+    it.
+    """
 
     def value(found: re.Match[str]) -> str:
         name = found["short"] or found["name"]

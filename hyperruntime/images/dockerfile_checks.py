@@ -1,11 +1,12 @@
 """Refuse the ways from a Dockerfile to the machine that builds it, with every engine.
 
-A Dockerfile comes with a task or a repository that somebody else made. A base such as ``docker-archive:FILE`` makes
-Podman read any file of this machine. With ``RUN --mount``, Podman before 4.9.4 gives a step any directory of this
-machine (CVE-2024-1753, CVE-2024-9675). Other options of RUN give a step the network or the devices of this machine.
+A Dockerfile comes with a task or a repository that somebody else made. A base such as
+``docker-archive:FILE`` makes Podman read any file of this machine. With ``RUN --mount``, Podman
+before 4.9.4 gives a step any directory of this machine (CVE-2024-1753, CVE-2024-9675). Other
+options of RUN give a step the network or the devices of this machine.
 
-Source: the Dockerfile reference of docs.docker.com, "FROM", "RUN --mount", "RUN --network", "RUN --security" and
-"Automatic platform ARGs".
+Source: the Dockerfile reference of docs.docker.com, "FROM", "RUN --mount", "RUN --network", "RUN
+--security" and "Automatic platform ARGs".
 """
 
 from __future__ import annotations
@@ -20,17 +21,26 @@ from pathlib import Path
 
 from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.images.dockerfile import Instruction, parse_dockerfile, read_dockerfile, refuse, write_dockerfile
+from hyperruntime.images.dockerfile import (
+    Instruction,
+    parse_dockerfile,
+    read_dockerfile,
+    refuse,
+    write_dockerfile,
+)
 from hyperruntime.images.dockerfile_bases import Bases, no, split_flags, without_onbuild
 
 _DIRECTIVE = re.compile(r"\s*#\s*(?P<name>escape|syntax)\s*=\s*(?P<value>\S*)", re.IGNORECASE)
-_FRONTEND = re.compile(r"(docker\.io/)?docker/dockerfile(-upstream)?(:[\w.-]+)?(@sha256:[0-9a-f]{64})?", re.ASCII)
+_FRONTEND = re.compile(
+    r"(docker\.io/)?docker/dockerfile(-upstream)?(:[\w.-]+)?(@sha256:[0-9a-f]{64})?", re.ASCII
+)
 _PLAIN = re.compile(r"--[!#-&(-\[\]-_a-~]*")  # ASCII without blanks, quotes and backslashes
-# `--` at the start of a word; builders that read bytes also split a word after one that is not of ASCII.
+# `--` at the start of a word; builders that read bytes also split a word after one that is not of
+# ASCII.
 _LATE = re.compile(r"(?:^|[^!-~])[\"'\\]*--")
 _INSTRUCTIONS = set(
-    "ADD ARG CMD COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK LABEL MAINTAINER ONBUILD RUN SHELL STOPSIGNAL USER VOLUME "
-    "WORKDIR".split()
+    "ADD ARG CMD COPY ENTRYPOINT ENV EXPOSE FROM HEALTHCHECK LABEL MAINTAINER ONBUILD "
+    "RUN SHELL STOPSIGNAL USER VOLUME WORKDIR".split()
 )
 _OPTIONS = {
     "FROM": ("--platform=",),
@@ -42,12 +52,27 @@ _OPTIONS = {
 _FROM = "--from="
 _IGNORES = (".dockerignore", ".containerignore")
 _SAFE_OPTIONS = ("--network=none", "--network=default")
-_NOTHING = frozenset({"type", "required", "id", "target", "dst", "destination", "mode", "uid", "gid", "env"})
-# The fields of a mount that cannot name a file of this machine, by its type; this library passes no secret.
+_NOTHING = frozenset(
+    {"type", "required", "id", "target", "dst", "destination", "mode", "uid", "gid", "env"}
+)
+# The fields of a mount that cannot name a file of this machine, by its type; this library passes no
+# secret.
 _SAFE = {
     "bind": frozenset({"type", "target", "dst", "destination", "source", "src", "ro", "readonly"}),
     "cache": frozenset(
-        {"type", "target", "dst", "destination", "id", "ro", "readonly", "sharing", "mode", "uid", "gid"}
+        {
+            "type",
+            "target",
+            "dst",
+            "destination",
+            "id",
+            "ro",
+            "readonly",
+            "sharing",
+            "mode",
+            "uid",
+            "gid",
+        }
     ),
     "tmpfs": frozenset({"type", "target", "dst", "destination", "size"}),
     "secret": _NOTHING,
@@ -56,8 +81,11 @@ _SAFE = {
 
 
 @contextmanager
-def checked_dockerfile(dockerfile: Path, context: Path, build_args: Mapping[str, str]) -> Iterator[Path]:
-    """Yield a Dockerfile that reads nothing of this machine outside its context: the file, or a safe copy of it.
+def checked_dockerfile(
+    dockerfile: Path, context: Path, build_args: Mapping[str, str]
+) -> Iterator[Path]:
+    """Yield a Dockerfile that reads nothing of this machine outside its context: the file, or a
+    safe copy of it.
 
     Args:
         dockerfile: the file.
@@ -65,13 +93,21 @@ def checked_dockerfile(dockerfile: Path, context: Path, build_args: Mapping[str,
         build_args: values for ``ARG``.
 
     Raises:
-        SpecError: the file names a base that is not the name of an image, mounts what may lie outside the context, has
-            an option that is not allowed, or could be read in two ways.
+        SpecError: the file names a base that is not the name of an image, mounts what may lie
+            outside the context, has an option that is not allowed, or could be read in two ways.
     """
     if dockerfile.suffix == ".in":
-        raise SpecError("containerfile", str(dockerfile), "its name must not end with .in: Podman would run cpp on it")
+        raise SpecError(
+            "containerfile",
+            str(dockerfile),
+            "its name must not end with .in: Podman would run cpp on it",
+        )
     own = [dockerfile.with_name(dockerfile.name + name) for name in _IGNORES]
-    for file in (*own, *(context / name for name in _IGNORES), *(context / one.name for one in own)):
+    for file in (
+        *own,
+        *(context / name for name in _IGNORES),
+        *(context / one.name for one in own),
+    ):
         _check_ignore_file(file, context)
     text = read_dockerfile(dockerfile)
     checked = check_dockerfile(text, context, build_args)
@@ -95,14 +131,17 @@ def _check_ignore_file(file: Path, context: Path) -> None:
     """
     if os.path.lexists(file):
         real = Path(os.path.realpath(file))  # `resolve` fails on links that lead to each other
-        if not real.is_file() or (file.is_symlink() and not real.is_relative_to(os.path.realpath(context))):
+        if not real.is_file() or (
+            file.is_symlink() and not real.is_relative_to(os.path.realpath(context))
+        ):
             raise SpecError("containerfile", str(file), "it must be a file of the build context")
 
 
 def check_dockerfile(text: str, context: Path, build_args: Mapping[str, str]) -> str:
     """Return the text of a Dockerfile that every builder reads alike.
 
-    Each cache mount has an own identifier, which is not a path. Bases are names: their variables have their values.
+    Each cache mount has an own identifier, which is not a path. Bases are names: their variables
+    have their values.
 
     Args:
         text: the text.
@@ -118,7 +157,8 @@ def check_dockerfile(text: str, context: Path, build_args: Mapping[str, str]) ->
 
 
 def check_triggers(base: str, triggers: Sequence[str], context: Path) -> None:
-    """Check what an image does in the build of an image from it (ONBUILD), as if the Dockerfile said so.
+    """Check what an image does in the build of an image from it (ONBUILD), as if the Dockerfile
+    said so.
 
     Args:
         base: the image.
@@ -159,7 +199,11 @@ def _checked(each: Instruction, bases: Bases, context: Path) -> str:
     new = bases.begin(each, text) if name == "FROM" else text
     if name == "ARG":
         bases.assign(text)
-    return each.source if (checked, new) == (flags, text) else _rewritten(each, [f"{before}{name}", *checked, new])
+    return (
+        each.source
+        if (checked, new) == (flags, text)
+        else _rewritten(each, [f"{before}{name}", *checked, new])
+    )
 
 
 def _rewritten(each: Instruction, words: list[str]) -> str:
@@ -172,7 +216,8 @@ def _rewritten(each: Instruction, words: list[str]) -> str:
 
 
 def _check_directives(text: str) -> None:
-    """Check that the first comments change neither how lines are read nor the program that reads them.
+    """Check that the first comments change neither how lines are read nor the program that reads
+    them.
 
     Raises:
         SpecError: they do.
@@ -191,14 +236,17 @@ def _checked_option(instruction: Instruction, name: str, flag: str, context: Pat
     """Return an option of an instruction; see :func:`_checked_mount`.
 
     Raises:
-        SpecError: it is of RUN, and none of ``--mount=``, ``--network=none`` and ``--network=default``; or it is of
-            FROM, COPY or ADD, and unknown.
+        SpecError: it is of RUN, and none of ``--mount=``, ``--network=none`` and
+            ``--network=default``; or it is of FROM, COPY or ADD, and unknown.
     """
     if name == "RUN":
         if flag.startswith("--mount="):
             return _checked_mount(instruction, flag, context)
         if flag not in _SAFE_OPTIONS:
-            no(instruction, f"RUN may not have {flag!r}; allowed are --mount=, {' and '.join(_SAFE_OPTIONS)}")
+            no(
+                instruction,
+                f"RUN may not have {flag!r}; allowed are --mount=, {' and '.join(_SAFE_OPTIONS)}",
+            )
     plain, equals, _ = flag.partition("=")
     if name in _OPTIONS and plain + equals not in _OPTIONS[name]:
         no(instruction, f"{name} may not have {flag!r}; allowed are {', '.join(_OPTIONS[name])}")
@@ -208,7 +256,8 @@ def _checked_option(instruction: Instruction, name: str, flag: str, context: Pat
 
 
 def _checked_mount(instruction: Instruction, flag: str, context: Path) -> str:
-    """Return a ``--mount`` that can mount only files of the context, and nothing of other builds by their paths.
+    """Return a ``--mount`` that can mount only files of the context, and nothing of other builds by
+    their paths.
 
     Raises:
         SpecError: the mount may lead elsewhere.
@@ -226,12 +275,18 @@ def _checked_mount(instruction: Instruction, flag: str, context: Path) -> str:
         refused(f"a mount of type {kind} may not have {', '.join(odd)}")
     if {fields.get("ro", ""), fields.get("readonly", "")} - {"", "true"}:
         refused("a mount must be read-only")
-    inside = Path(os.path.realpath(context / fields.get("source", fields.get("src", "")).lstrip("/")))
+    inside = Path(
+        os.path.realpath(context / fields.get("source", fields.get("src", "")).lstrip("/"))
+    )
     if kind == "bind" and not inside.is_relative_to(os.path.realpath(context)):
         refused("a mount must lie in the build context, also by its links")
     if kind != "cache":
         return flag
     target = next((fields[name] for name in ("target", "dst", "destination") if name in fields), "")
     own = hashlib.sha256(fields.get("id", target).encode()).hexdigest()[:16]
-    kept = [f"{name}={value}" if equals else name for name, equals, value in pairs if name.lower() != "id"]
+    kept = [
+        f"{name}={value}" if equals else name
+        for name, equals, value in pairs
+        if name.lower() != "id"
+    ]
     return f"--mount={','.join([*kept, f'id={own}'])}"

@@ -13,7 +13,9 @@ from hyperruntime.errors import SpecError
 from hyperruntime.images.dockerfile import split_words
 from hyperruntime.images.environment_script import Reference, Value
 
-GIVEN = "given"  # operator of a reference to an argument whose value, not empty, is put there when the image is built
+# operator of a reference to an argument whose value, not empty, is put there when the image is
+# built
+GIVEN = "given"
 _NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 _SPECIAL = re.compile(r"[0-9@*#?$!-]")
 _OPERATOR = re.compile(r":?[-+]")
@@ -22,7 +24,8 @@ _SAFE_WORD = re.compile(r"[\w./:@%+,= -]*")
 
 
 def assignments(rest: str, *, old_form: bool = False) -> Iterator[tuple[str, str | None]]:
-    """Yield the names and values of ``ARG`` or ``ENV`` as they are written; a name without ``=`` has None.
+    """Yield the names and values of ``ARG`` or ``ENV`` as they are written; a name without ``=``
+    has None.
 
     Args:
         rest: the text after the instruction's name.
@@ -116,7 +119,8 @@ class _Reader:
                 self._refuse("the form of a variable is not supported")
             return ["$"]
         self._at = found.end()
-        value = self._lookup(found[0]) if _NAME.fullmatch(found[0]) else None  # a builder has no arguments
+        # a builder has no arguments
+        value = self._lookup(found[0]) if _NAME.fullmatch(found[0]) else None
         if not in_braces or self._take("}"):
             return list(value or ())
         operator = _OPERATOR.match(self._text, self._at)
@@ -125,9 +129,12 @@ class _Reader:
         self._at = operator.end()
         return self._chosen(found[0], value, operator[0], merged(self.read("}")))
 
-    def _chosen(self, name: str, value: Value | None, operator: str, word: Value) -> list[str | Reference]:
+    def _chosen(
+        self, name: str, value: Value | None, operator: str, word: Value
+    ) -> list[str | Reference]:
         is_set = value is not None and (bool(value) or ":" not in operator)
-        if value and all(isinstance(part, Reference) and part.operator != GIVEN for part in value):  # may be empty
+        # may be empty
+        if value and all(isinstance(part, Reference) and part.operator != GIVEN for part in value):
             plain = "".join(part for part in word if isinstance(part, str))
             if value != (Reference(name),) or len(word) > 1 or not _SAFE_WORD.fullmatch(plain):
                 self._refuse(f"the value of {name} is not known")

@@ -1,4 +1,6 @@
-"""Parse shell scripts that only set variables, such as the ``%environment`` of most definition files."""
+"""Parse shell scripts that only set variables, such as the ``%environment`` of most definition
+files.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ import attrs
 from hyperruntime.errors import SpecError
 
 # Set when a container runs; unknown when its image is built.
-OF_THE_RUN = ("HOME", "USER", "LOGNAME", "PWD", "OLDPWD", "SHELL", "HOSTNAME", "UID", "TERM", "TMPDIR")
+OF_THE_RUN = (
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "PWD",
+    "OLDPWD",
+    "SHELL",
+    "HOSTNAME",
+    "UID",
+    "TERM",
+    "TMPDIR",
+)
 _GAP = re.compile(r"(?:[\s;]|#[^\n]*)*")
 _NAME = re.compile(r"(?a:[A-Za-z_]\w*)(?==|[ \t]*(?:[;\n#]|$)|[ \t]+[A-Za-z_])")
 _END = re.compile(r"$|(?=[;\n#])")
@@ -54,7 +67,8 @@ def parse_assignments(script: str) -> dict[str, Value]:
                 values[name[0]] = _resolve(scanner.value(), values)
             elif not exporting:
                 scanner.refuse()
-            if exporting or name[0] == "PATH":  # exported in every environment, so a plain assignment has an effect
+            # exported in every environment, so a plain assignment has an effect
+            if exporting or name[0] == "PATH":
                 exported[name[0]] = None
             scanner.take(r"[ \t]*")
         if not scanner.take(_END):
@@ -63,7 +77,9 @@ def parse_assignments(script: str) -> dict[str, Value]:
 
 
 def _resolve(value: Value, known: dict[str, Value]) -> Value:
-    """Return a value in which references to variables set by the script are replaced by their values."""
+    """Return a value in which references to variables set by the script are replaced by their
+    values.
+    """
     parts: list[Part] = []
     for part in value:
         if not isinstance(part, Reference) or part.name not in known:
@@ -71,7 +87,11 @@ def _resolve(value: Value, known: dict[str, Value]) -> Value:
         elif not part.default or any(isinstance(p, str) or p.default for p in known[part.name]):
             parts += known[part.name]
         elif known[part.name]:
-            raise SpecError("%environment", f"${{{part.name}:-{part.default}}}", "it may be empty; remove the default")
+            raise SpecError(
+                "%environment",
+                f"${{{part.name}:-{part.default}}}",
+                "it may be empty; remove the default",
+            )
         else:
             parts.append(part.default)
     merged: list[Part] = []
@@ -111,7 +131,9 @@ class _Scanner:
         return self._at == len(self._text)
 
     def take(self, pattern: str | re.Pattern[str]) -> re.Match[str] | None:
-        """Read what matches a pattern, and return the match; return None if the pattern does not match here."""
+        """Read what matches a pattern, and return the match; return None if the pattern does not
+        match here.
+        """
         found = re.compile(pattern).match(self._text, self._at)
         if found is not None:
             self._at = found.end()
@@ -172,5 +194,7 @@ class _Scanner:
         start = self._text.rfind("\n", 0, self._at) + 1
         line = self._text[start:].partition("\n")[0].strip()
         raise SpecError(
-            "%environment", line, "without Apptainer, write `export NAME=value`; only quotes and $OTHER are supported"
+            "%environment",
+            line,
+            "without Apptainer, write `export NAME=value`; only quotes and $OTHER are supported",
         )

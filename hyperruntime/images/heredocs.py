@@ -1,9 +1,12 @@
-"""Translate the here-documents of Dockerfiles, for builders that cannot read them: all but BuildKit.
+"""Translate the here-documents of Dockerfiles, for builders that cannot read them: all but
+BuildKit.
 
-``RUN`` keeps its text, in one line that the shell of the step evaluates. ``COPY`` copies a file that is written beside
-the build context. If an exact translation does not exist, SpecError names the line.
+``RUN`` keeps its text, in one line that the shell of the step evaluates. ``COPY`` copies a file
+that is written beside the build context. If an exact translation does not exist, SpecError names
+the line.
 
-Source: the Dockerfile reference of docs.docker.com, "Here-Documents", "Environment replacement" and "ARG".
+Source: the Dockerfile reference of docs.docker.com, "Here-Documents", "Environment replacement" and
+"ARG".
 """
 
 from __future__ import annotations
@@ -42,7 +45,8 @@ _EXPANSION = re.compile(
 
 
 def translate(text: str, payload: Path, build_args: Mapping[str, str], prefix: str) -> str:
-    """Return a Dockerfile without here-documents that builds the same image; write the files that it copies.
+    """Return a Dockerfile without here-documents that builds the same image; write the files that
+    it copies.
 
     Args:
         text: the Dockerfile.
@@ -71,15 +75,25 @@ def _run(instruction: Instruction, stage: _Stages) -> str:
     flags, command = flags_of(instruction)
     first = instruction.heredocs[0]
     if posixpath.basename(stage.shell[0]) not in _POSIX_SHELLS:
-        _cannot(instruction, f"the shell {stage.shell[0]} cannot evaluate it; use a POSIX shell in SHELL")
+        _cannot(
+            instruction,
+            f"the shell {stage.shell[0]} cannot evaluate it; use a POSIX shell in SHELL",
+        )
     if len(split_words(command)) > 1:  # the shell itself reads the here-documents
-        step = _evaluated("\n".join([command, *(f"{each.content}{each.name}" for each in instruction.heredocs)]))
+        step = _evaluated(
+            "\n".join([command, *(f"{each.content}{each.name}" for each in instruction.heredocs)])
+        )
     elif first.content.startswith("#!"):  # as BuildKit: not after a tab that is stripped
-        step = f'f="$(mktemp)" && {_printed(first.text)} > "$f" && chmod 755 "$f" && "$f" && rm -f "$f"'
+        step = (
+            f'f="$(mktemp)" && {_printed(first.text)} > "$f" && chmod 755 "$f" && "$f" && rm -f '
+            '"$f"'
+        )
     else:
         step = _evaluated(first.text)
     if len(step.encode(errors="surrogateescape")) > _LONGEST_STEP:
-        _cannot(instruction, "it is longer than a step may be; move it to a file, and COPY and run that")
+        _cannot(
+            instruction, "it is longer than a step may be; move it to a file, and COPY and run that"
+        )
     return f"RUN {flags}{step}\n"
 
 
@@ -100,7 +114,9 @@ def _copies(instruction: Instruction, stage: _Stages, payload: Path, prefix: str
     if len(sources) > 1 and not target.endswith("/"):
         _cannot(instruction, "the target of several sources must end with /")
     mode = _MODE.search(flags)
-    kept = " ".join(word for word in flags.split() if word != "--link" and not (mode and word == mode[0]))
+    kept = " ".join(
+        word for word in flags.split() if word != "--link" and not (mode and word == mode[0])
+    )
     plain = [word for word in sources if parse_heredoc(word) is None]
     for heredoc in instruction.heredocs:
         if not _FILE_NAME.fullmatch(heredoc.name):
@@ -188,8 +204,9 @@ class _Stages:
             known = self._known.get(found["short"] or found["name"])
             if known is None:
                 why = (
-                    f"the value of {found[0]} is not known; quote the delimiter (<<'{heredoc.name}') to keep the text "
-                    "as it is, give the variable a value with ARG or ENV"
+                    f"the value of {found[0]} is not known; quote the delimiter "
+                    f"(<<'{heredoc.name}') to keep the text as it is, give the variable a value "
+                    "with ARG or ENV"
                 )
                 _cannot(instruction, why)
             if found["operator"] is None:

@@ -1,4 +1,6 @@
-"""Write Dockerfiles for builders that know less than BuildKit: Podman's, Docker's own before 23, and Apptainer."""
+"""Write Dockerfiles for builders that know less than BuildKit: Podman's, Docker's own before 23,
+and Apptainer.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from hyperruntime.images.heredocs import translate
 def for_older_builder(
     containerfile: Path, context: Path, build_args: Mapping[str, str], prefix: str, *, modes: Modes
 ) -> Iterator[tuple[Path, Path | None]]:
-    """Yield a Containerfile without here-documents, ``--link`` and symbolic modes, and the files that it copies.
+    """Yield a Containerfile without here-documents, ``--link`` and symbolic modes, and the files
+    that it copies.
 
     A file that has none of these is yielded as it is, with None.
 
@@ -24,8 +27,10 @@ def for_older_builder(
         containerfile: the file to translate.
         context: the build context.
         build_args: values for ``ARG``.
-        prefix: put before the path of each file to copy, which is relative to the directory of these files.
-        modes: the modes of ``--chmod`` that the builder knows; others are given to the files before.
+        prefix: put before the path of each file to copy, which is relative to the directory of
+            these files.
+        modes: the modes of ``--chmod`` that the builder knows; others are given to the files
+            before.
 
     Raises:
         SpecError: an exact translation does not exist.

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import re
 
-from hyperruntime.errors import ImageLoginError, ImagePullError, ImageUnknownError, RegistryUnreachableError
+from hyperruntime.errors import (
+    ImageLoginError,
+    ImagePullError,
+    ImageUnknownError,
+    RegistryUnreachableError,
+)
 
 _LOOPBACK = re.compile(r"(localhost|127(\.\d{1,3}){3}|\[::1\])(:\d+)?")
 _RETRY = re.compile(r"\blevel=warning\b|Failed, retrying")
@@ -54,7 +59,9 @@ def full_name(reference: str, registry: str) -> str:
 
 
 def is_loopback(reference: str) -> bool:
-    """Return whether a reference's registry is on this machine's loopback, where plain HTTP is allowed."""
+    """Return whether a reference's registry is on this machine's loopback, where plain HTTP is
+    allowed.
+    """
     return _LOOPBACK.fullmatch(registry_of(reference)) is not None
 
 
@@ -65,7 +72,9 @@ def with_tag(reference: str) -> str:
 
 
 def is_local(reference: str) -> bool:
-    """Return whether a reference names a locally built image: ``localhost/...``, which no registry serves."""
+    """Return whether a reference names a locally built image: ``localhost/...``, which no registry
+    serves.
+    """
     return reference.startswith("localhost/")
 
 
@@ -79,23 +88,38 @@ def explain_pull(reference: str, output: str, login: str, scheme: str = "") -> I
         scheme: prefix of the registry in that command, such as ``docker://``.
     """
     registry = registry_of(reference)
-    lines = [line.strip() for line in output.splitlines() if line.strip() and not _RETRY.search(line)]
+    lines = [
+        line.strip() for line in output.splitlines() if line.strip() and not _RETRY.search(line)
+    ]
     why = re.sub(r"^(Error|FATAL):\s+", "", lines[-1]) if lines else "no message"
     if _PLAIN_HTTP.search(why):
-        said = f"registry {registry} uses plain HTTP, which is allowed only on loopback addresses of this machine"
-        return RegistryUnreachableError(reference, said, "give it a certificate, or forward a loopback port to it")
+        said = (
+            f"registry {registry} uses plain HTTP, which is allowed only on loopback addresses "
+            "of this machine"
+        )
+        return RegistryUnreachableError(
+            reference, said, "give it a certificate, or forward a loopback port to it"
+        )
     if _UNREACHABLE.search(why):
         said = f"registry {registry} cannot be reached: {why}"
-        step = "check its name, the network and the proxy variables, or load an archive with `hyperrun image load`"
+        step = (
+            "check its name, the network and the proxy variables, or load an archive with "
+            "`hyperrun image load`"
+        )
         return RegistryUnreachableError(reference, said, step)
     if _LOGIN.search(why):
-        step = f"log in with `{login} {scheme}{registry}`, or check the name (private and missing images look alike)"
+        step = (
+            f"log in with `{login} {scheme}{registry}`, or check the name (private and missing "
+            "images look alike)"
+        )
         return ImageLoginError(reference, f"registry {registry} refused the login: {why}", step)
     if _UNKNOWN.search(why):
         said = f"registry {registry} has no such image or tag: {why}"
         return ImageUnknownError(reference, said, "check the name and the tag")
     if SHORT_NAME.search(why):
         return ImageUnknownError(
-            reference, "it names no registry", f"name one, as in {full_name(reference, 'docker.io')}"
+            reference,
+            "it names no registry",
+            f"name one, as in {full_name(reference, 'docker.io')}",
         )
     return ImagePullError(reference, why, "see the engine's output above")

@@ -1,9 +1,11 @@
-"""The image recipes that ship with the library: one folder each, with a Containerfile and a definition file.
+"""The image recipes that ship with the library: one folder each, with a Containerfile and a
+definition file.
 
-A folder may also have ``requirements.txt`` (for pip) and ``recipe.toml``. In the latter, ``wheels_for`` is the image's
-Python version, so that the build installs wheels that were collected before it, and needs no package index and no
-proxy. No setting of the host is written into the image. ``[choices.NAME.VALUE]`` lists the build arguments that the
-user's argument ``NAME=VALUE`` stands for.
+A folder may also have ``requirements.txt`` (for pip) and ``recipe.toml``. In the latter,
+``wheels_for`` is the image's Python version, so that the build installs wheels that were collected
+before it, and needs no package index and no proxy. No setting of the host is written into the
+image. ``[choices.NAME.VALUE]`` lists the build arguments that the user's argument ``NAME=VALUE``
+stands for.
 """
 
 from __future__ import annotations
@@ -40,7 +42,8 @@ class Recipe:
         base: the base image, as written.
         declared: build arguments that the Containerfile declares.
         choices: a user's argument, then its value, to the build arguments that it stands for.
-        wheels_for: the image's Python version, such as ``3.11``, if the host downloads the wheels; else "".
+        wheels_for: the image's Python version, such as ``3.11``, if the host downloads the wheels;
+            else "".
     """
 
     name: str
@@ -77,19 +80,28 @@ class Recipe:
             if name in self.choices:
                 choices = self.choices[name]
                 if value not in choices:
-                    raise SpecError(f"build argument {name}", value, f"use one of {', '.join(choices)}")
+                    raise SpecError(
+                        f"build argument {name}", value, f"use one of {', '.join(choices)}"
+                    )
                 found |= choices[value]
             elif name not in (*self.declared, *PROXY_VARIABLES):
-                raise SpecError("build argument", name, f"recipe {self.name!r} has none; {name_hint(name, known)}")
-        return {**found, **{name: value for name, value in given.items() if name not in self.choices}}
+                raise SpecError(
+                    "build argument",
+                    name,
+                    f"recipe {self.name!r} has none; {name_hint(name, known)}",
+                )
+        return {
+            **found,
+            **{name: value for name, value in given.items() if name not in self.choices},
+        }
 
     @contextmanager
     def context(self, add_wheels: Callable[[Path, str], None]) -> Iterator[Path]:
         """Yield a temporary copy of the folder, with the wheels that the recipe asks for.
 
         Args:
-            add_wheels: writes the wheels of ``requirements.txt`` of this directory, for a version of Python, to its new
-                directory ``wheels``.
+            add_wheels: writes the wheels of ``requirements.txt`` of this directory, for a version
+                of Python, to its new directory ``wheels``.
         """
         with owned_directory() as directory, resources.as_file(_folder() / self.name) as folder:
             copy = Path(directory) / self.name
@@ -101,7 +113,9 @@ class Recipe:
 
 def recipe_names() -> tuple[str, ...]:
     """Return the names of the image recipes that ship with the library."""
-    return tuple(sorted(entry.name for entry in _folder().iterdir() if (entry / "Containerfile").is_file()))
+    return tuple(
+        sorted(entry.name for entry in _folder().iterdir() if (entry / "Containerfile").is_file())
+    )
 
 
 def load_recipe(name: str) -> Recipe:
@@ -138,7 +152,9 @@ def image_reference(name: str) -> str:
 
 
 def is_on_this_machine(name: object) -> bool:
-    """Return whether a name is that of a recipe or a locally built image; not a path, a transport or a registry's."""
+    """Return whether a name is that of a recipe or a locally built image; not a path, a transport
+    or a registry's.
+    """
     if not isinstance(name, str) or ".." in name:
         return False
     return name in recipe_names() or _LOCAL.fullmatch(name) is not None
@@ -150,7 +166,10 @@ def how_to_make(name: str) -> str:
     if recipe is not None:
         return f"`hyperrun image build {recipe.name}`"
     if is_local(name):
-        return f"`hyperrun image build {name} --file ./Containerfile`, or load an archive with `hyperrun image load`"
+        return (
+            f"`hyperrun image build {name} --file ./Containerfile`, or load an archive with "
+            "`hyperrun image load`"
+        )
     if "/" not in name:  # more often a locally built image than one of a registry
         return f"`hyperrun image build {name} --file ./Dockerfile`, or `hyperrun image pull {name}`"
     return f"`hyperrun image pull {name}`"

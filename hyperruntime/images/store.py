@@ -12,7 +12,13 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from hyperruntime.driver import BuildsDefinitions, Image, Images
-from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError, StorageError, write_error
+from hyperruntime.errors import (
+    ImageBuildError,
+    ImageNotFoundError,
+    SpecError,
+    StorageError,
+    write_error,
+)
 from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.archive_check import check_archive
@@ -49,27 +55,36 @@ class ImageStore:
     """The images of an open engine."""
 
     def __init__(
-        self, images: Images, refuses: Callable[[], Collection[str]] = tuple, start: Start | None = None
+        self,
+        images: Images,
+        refuses: Callable[[], Collection[str]] = tuple,
+        start: Start | None = None,
     ) -> None:
         """Wrap a driver's images.
 
         Args:
             images: the driver's images.
-            refuses: returns the image operations that the driver refuses, as in ``EngineInfo.refuses``.
-            start: starts a container of the engine, in which missing wheels are built; None if it starts none.
+            refuses: returns the image operations that the driver refuses, as in
+                ``EngineInfo.refuses``.
+            start: starts a container of the engine, in which missing wheels are built; None if it
+                starts none.
         """
         self._images, self._refuses, self._start = images, refuses, start
         self._ask: Callable[[str], None] | None = None
 
     def asking(self, ask: Callable[[str], None]) -> ImageStore:
-        """Return the same images; if one is missing, their :meth:`ensure` first calls ``ask`` with its name."""
+        """Return the same images; if one is missing, their :meth:`ensure` first calls ``ask`` with
+        its name.
+        """
         other = ImageStore(self._images, self._refuses, self._start)
         other._ask = ask
         return other
 
     @property
     def converts(self) -> bool:
-        """Whether a pull converts the image, as to a SIF: it takes long, and each pull gives another identifier."""
+        """Whether a pull converts the image, as to a SIF: it takes long, and each pull gives
+        another identifier.
+        """
         return bool(getattr(self._images, "converts", False))
 
     def exists(self, reference: str) -> bool:
@@ -79,7 +94,8 @@ class ImageStore:
     def identifier(self, reference: str) -> str:
         """Return the engine's identifier of an image; "" if it is not on this machine.
 
-        It is the reference itself where the engine lists no image by this reference, such as a path.
+        It is the reference itself where the engine lists no image by this reference, such as a
+        path.
         """
         for known in (reference,) if "/" in reference else (reference, f"localhost/{reference}"):
             if self.exists(known):
@@ -112,7 +128,8 @@ class ImageStore:
             return self._images.load(path)
 
     def save(self, reference: str, archive: str | os.PathLike[str], *, force: bool = False) -> None:
-        """Write an image to an archive for :meth:`load` on any machine; the file appears only when it is complete.
+        """Write an image to an archive for :meth:`load` on any machine; the file appears only when
+        it is complete.
 
         Args:
             reference: the image.
@@ -128,7 +145,9 @@ class ImageStore:
         if not self.exists(reference):
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
         if not force and path.exists():
-            raise SpecError("archive", str(archive), "name a file that does not exist yet, or set force")
+            raise SpecError(
+                "archive", str(archive), "name a file that does not exist yet, or set force"
+            )
         partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
         try:
             # Fail now: the engine would report an unwritable path only after minutes.
@@ -146,8 +165,8 @@ class ImageStore:
     def pull(self, reference: str, *, on_output: OnOutput = None) -> str:
         """Pull an image from its registry, again if its tag has moved; return the reference.
 
-        Two processes that pull the same image at once pull it once: the second one waits. Plain HTTP is used only for
-        registries on the loopback of this machine.
+        Two processes that pull the same image at once pull it once: the second one waits. Plain
+        HTTP is used only for registries on the loopback of this machine.
 
         Args:
             reference: the image.
@@ -155,12 +174,14 @@ class ImageStore:
 
         Raises:
             ImageNotFoundError: the reference starts with ``localhost/``, which no registry serves.
-            ImagePullError: the pull failed; subclasses are an unknown image, a refused login and an unreachable
-                registry.
+            ImagePullError: the pull failed; subclasses are an unknown image, a refused login and an
+                unreachable registry.
         """
         check_image("image", reference)
         if is_local(reference):
-            raise ImageNotFoundError(reference, f"no registry serves localhost/ names; {how_to_make(reference)}")
+            raise ImageNotFoundError(
+                reference, f"no registry serves localhost/ names; {how_to_make(reference)}"
+            )
         with _lock(f"pull-{reference}") as waited:
             if not (waited and self.exists(reference)):
                 self._images.pull(reference, on_output=on_output or _ignore)
@@ -175,7 +196,8 @@ class ImageStore:
             on_output: called with each line of progress.
 
         Raises:
-            ImageNotFoundError: the image is not on this machine, and cannot be built without a registry.
+            ImageNotFoundError: the image is not on this machine, and cannot be built without a
+                registry.
             ImageBuildError: the build failed.
         """
         recipe = recipe_of(name)
@@ -193,8 +215,11 @@ class ImageStore:
             return self.bootstrap(recipe.name, on_output=on_output)
         return self._build_recipe(recipe.name, {}, force=False, on_output=on_output)
 
-    def bootstrap(self, name: str = BASE, *, force: bool = False, on_output: OnOutput = None) -> str:
-        """Build the base image, or its variant `dev`, from Debian packages, without a registry; return its reference.
+    def bootstrap(
+        self, name: str = BASE, *, force: bool = False, on_output: OnOutput = None
+    ) -> str:
+        """Build the base image, or its variant `dev`, from Debian packages, without a registry;
+        return its reference.
 
         Two processes at once build it once: the second one waits.
 
@@ -209,7 +234,9 @@ class ImageStore:
             SpecError: ``name`` is neither ``base`` nor ``dev``.
         """
         if name not in PACKAGES:
-            raise SpecError("image", name, f"only {' and '.join(PACKAGES)} are made from Debian packages")
+            raise SpecError(
+                "image", name, f"only {' and '.join(PACKAGES)} are made from Debian packages"
+            )
         reference = f"{PREFIX}{name}:latest"
         with _lock(reference):
             if not force and self.exists(reference):
@@ -236,22 +263,26 @@ class ImageStore:
     ) -> str:
         """Build a recipe, or a Containerfile under any name; return the reference.
 
-        The proxy variables of the environment are passed on. The whole output is kept in a log file; the first line
-        for ``on_output`` is its path.
+        The proxy variables of the environment are passed on. The whole output is kept in a log
+        file; the first line for ``on_output`` is its path.
 
         Args:
             name: name of a recipe, or the reference of the new image if ``containerfile`` is given.
-            containerfile: a Containerfile, or a definition file if its name ends in ``.def``; None builds a recipe.
-            context: directory that the build copies from; None for the directory of ``containerfile``.
-            short_names: registry, such as ``docker.io``, of the base images in ``containerfile`` that name none.
+            containerfile: a Containerfile, or a definition file if its name ends in ``.def``; None
+                builds a recipe.
+            context: directory that the build copies from; None for the directory of
+                ``containerfile``.
+            short_names: registry, such as ``docker.io``, of the base images in ``containerfile``
+                that name none.
             build_args: build arguments.
             force: build the image even if it exists.
             on_output: called with each line of output.
 
         Raises:
-            ImageBuildError: a step failed; the message has the step, its last lines and the path of the log file.
-            SpecError: the recipe, a recipe's argument, the file or the context does not exist, or the engine cannot
-                build a here-document of the file.
+            ImageBuildError: a step failed; the message has the step, its last lines and the path of
+                the log file.
+            SpecError: the recipe, a recipe's argument, the file or the context does not exist, or
+                the engine cannot build a here-document of the file.
         """
         arguments = build_args or {}
         if containerfile is None:
@@ -261,7 +292,10 @@ class ImageStore:
         folder = Path(context) if context is not None else path.parent
         if not folder.is_dir():
             raise SpecError("context", str(folder), "name a directory that exists")
-        with _lock(name), with_registry(path.resolve(), short_names, arguments, self._is_here) as named:
+        with (
+            _lock(name),
+            with_registry(path.resolve(), short_names, arguments, self._is_here) as named,
+        ):
             if force or not self.exists(name):
                 with BuildLog(name, on_output) as lines:
                     self._build(folder.resolve(), name, named, arguments, lines, force)
@@ -277,36 +311,43 @@ class ImageStore:
         force: bool = False,
         on_output: OnOutput = None,
     ) -> str:
-        """Build an image with the Python packages of a requirements file on top of the recipe `dev`; return ``name``.
+        """Build an image with the Python packages of a requirements file on top of the recipe
+        `dev`; return ``name``.
 
-        pip of the host downloads the wheels, so that the build needs neither a registry nor a package index. Wheels
-        that do not exist are built in a container of `dev` with the network of this machine, its proxies and its
-        certificates; none of these is left in the image. Before `dev` is made, one error lists all lines that cannot be
-        used and all packages that cannot be had.
+        pip of the host downloads the wheels, so that the build needs neither a registry nor a
+        package index. Wheels that do not exist are built in a container of `dev` with the network
+        of this machine, its proxies and its certificates; none of these is left in the image.
+        Before `dev` is made, one error lists all lines that cannot be used and all packages that
+        cannot be had.
 
         Args:
             name: the reference of the new image.
             requirements: a requirements file of pip.
-            build_args: ``PIP_INDEX_URL``, the index in place of pip's setting; it is not kept in the image.
-            sdist: build missing wheels on this machine; this runs code of the packages, as the user.
+            build_args: ``PIP_INDEX_URL``, the index in place of pip's setting; it is not kept in
+                the image.
+            sdist: build missing wheels on this machine; this runs code of the packages, as the
+                user.
             force: build the image even if it exists.
             on_output: called with each line of output.
 
         Raises:
             ImageBuildError: a line cannot be used, a package cannot be had, or a step failed.
-            SpecError: the file does not exist or names no package, a build argument is unknown, or the name is that of
-                a recipe.
+            SpecError: the file does not exist or names no package, a build argument is unknown, or
+                the name is that of a recipe.
         """
         arguments = dict(build_args or {})
         index_url = arguments.pop(_INDEX, "")
         if unknown := next((one for one in arguments if one not in PROXY_VARIABLES), None):
             raise SpecError("build argument", unknown, f"a requirements file has only {_INDEX}")
         if name in recipe_names():
-            raise SpecError("name", name, "it is a shipped recipe; choose another name for the image")
+            raise SpecError(
+                "name", name, "it is a shipped recipe; choose another name for the image"
+            )
         path = _existing("requirements", requirements)
         if not any(line.partition(b"#")[0].strip() for line in path.read_bytes().splitlines()):
             raise SpecError("requirements", str(requirements), "the file must name a package")
-        if (force or not self._is_here(name)) and "images.build" in self._refuses():  # ask now: downloads take minutes
+        # ask now: downloads take minutes
+        if (force or not self._is_here(name)) and "images.build" in self._refuses():
             self.ensure(DEV)
 
         def context(lines: BuildLog) -> AbstractContextManager[Path]:
@@ -323,18 +364,27 @@ class ImageStore:
             **options,
         )
 
-    def _build_recipe(self, name: str, build_args: Mapping[str, str], *, force: bool, on_output: OnOutput) -> str:
+    def _build_recipe(
+        self, name: str, build_args: Mapping[str, str], *, force: bool, on_output: OnOutput
+    ) -> str:
         recipe = load_recipe(name)
         arguments = recipe.arguments(build_args)
         if recipe.base_recipe is not None and (force or not self.exists(recipe.reference)):
             self.ensure(recipe.base_recipe, on_output=on_output)
-        file = f"{recipe.name}{SUFFIX}" if isinstance(self._images, BuildsDefinitions) else _CONTAINERFILE
-        index_url = arguments.pop(_INDEX, "") if recipe.wheels_for else ""  # not into the history of the image
+        file = (
+            f"{recipe.name}{SUFFIX}"
+            if isinstance(self._images, BuildsDefinitions)
+            else _CONTAINERFILE
+        )
+        # not into the history of the image
+        index_url = arguments.pop(_INDEX, "") if recipe.wheels_for else ""
 
         def context(lines: BuildLog) -> AbstractContextManager[Path]:
             def add_wheels(folder: Path, python: str) -> None:
                 options = {"index_url": index_url, "python": python, "more": ("pip",)}
-                self._packages(folder / "requirements.txt", lines, **options).wheels(folder / "wheels")
+                self._packages(folder / "requirements.txt", lines, **options).wheels(
+                    folder / "wheels"
+                )
 
             return recipe.context(add_wheels)
 
@@ -357,7 +407,9 @@ class ImageStore:
         return reference
 
     def _is_here(self, reference: str) -> bool:
-        """Return whether a base image is on this machine; Podman keeps a name without a registry under localhost/."""
+        """Return whether a base image is on this machine; Podman keeps a name without a registry
+        under localhost/.
+        """
         return self.exists(reference) or self.exists(f"localhost/{reference}")
 
     def _build(
@@ -375,17 +427,31 @@ class ImageStore:
             if containerfile.suffix != SUFFIX:
                 with checked_dockerfile(containerfile, context, arguments) as safe:
                     self._images.build(
-                        context, reference, containerfile=safe, build_args=arguments, force=force, on_output=lines
+                        context,
+                        reference,
+                        containerfile=safe,
+                        build_args=arguments,
+                        force=force,
+                        on_output=lines,
                     )
             elif isinstance(self._images, BuildsDefinitions):
                 parse_stages(read_definition(containerfile), arguments)
                 self._images.build_definition(
-                    context, reference, definition=containerfile, build_args=arguments, on_output=lines
+                    context,
+                    reference,
+                    definition=containerfile,
+                    build_args=arguments,
+                    on_output=lines,
                 )
             else:
                 with containerfile_of(containerfile, context, arguments) as made:
                     self._images.build(
-                        made.parent, reference, containerfile=made, build_args=known, force=force, on_output=lines
+                        made.parent,
+                        reference,
+                        containerfile=made,
+                        build_args=known,
+                        force=force,
+                        on_output=lines,
                     )
         except ImageBuildError as error:
             raise lines.failure(reference, error) from error

@@ -1,6 +1,7 @@
 """The containers of a pool: start, spares, shrinking, recycling, health checks, replacement.
 
-The code runs on the pool's event loop; blocking calls run in threads. No lock is held during a blocking call.
+The code runs on the pool's event loop; blocking calls run in threads. No lock is held during a
+blocking call.
 """
 
 from __future__ import annotations
@@ -74,7 +75,10 @@ class Fleet:
         """Return the status, without waiting acquires and lost containers."""
         counts = {state: sum(1 for _ in self.roster.cells(state)) for state in CellState}
         serving = self.roster.serving()
-        taken = sum(member.count(CellState.LEASED) + member.count(CellState.QUARANTINED) for member in serving)
+        taken = sum(
+            member.count(CellState.LEASED) + member.count(CellState.QUARANTINED)
+            for member in serving
+        )
         total = sum(len(member.cells) for member in serving)
         return PoolStatus(
             name=self._config.name,
@@ -112,7 +116,9 @@ class Fleet:
 
     def coming(self) -> int:
         """Return how many slots will be free soon: in starting containers, or after their reset."""
-        return self.starting * self.layout.slots + sum(m.count(CellState.CLEANING) for m in self.roster.serving())
+        return self.starting * self.layout.slots + sum(
+            m.count(CellState.CLEANING) for m in self.roster.serving()
+        )
 
     def balance(self, waiting: int) -> None:
         """End unneeded containers and start needed ones; the pool calls this after every change.
@@ -139,7 +145,9 @@ class Fleet:
             self._watching = self._tasks.start(self._watch())
 
     def shrink(self) -> None:
-        """End all unused containers, even below the minimum; the minimum returns with the next acquire."""
+        """End all unused containers, even below the minimum; the minimum returns with the next
+        acquire.
+        """
         self._asleep = True
         for member in self.roster.serving():
             if not member.is_busy:
@@ -157,20 +165,33 @@ class Fleet:
         if waiting or self.roster.busy():
             self._asleep = False
         least = 0 if self._asleep else self._config.min_containers
-        self._owed = max(0, min(self._owed, self._config.max_containers - len(serving) - self.starting))
+        self._owed = max(
+            0, min(self._owed, self._config.max_containers - len(serving) - self.starting)
+        )
         wanted = max(wanted, self._owed, least - len(serving) - self.starting)
         if self.roster.busy():
             unused = sum(not member.is_busy for member in serving) + self.starting
             wanted = max(wanted, self.layout.spares - unused)
         room = (
-            self._config.max_containers + self.layout.spares - len(self.roster.members) - self.starting - self._closing
+            self._config.max_containers
+            + self.layout.spares
+            - len(self.roster.members)
+            - self.starting
+            - self._closing
         )
         return max(0, min(wanted, room, self._limit.now - self.starting))
 
     def _retire(self, now: float) -> None:
         """Drain the containers that are too old, then those that are idle and not needed."""
-        lifetime, timeout, busy = self._config.max_lifetime_s, self._config.idle_timeout_s, self.roster.busy()
-        kept = max(0 if self._asleep else self._config.min_containers, busy + (self.layout.spares if busy else 0))
+        lifetime, timeout, busy = (
+            self._config.max_lifetime_s,
+            self._config.idle_timeout_s,
+            self.roster.busy(),
+        )
+        kept = max(
+            0 if self._asleep else self._config.min_containers,
+            busy + (self.layout.spares if busy else 0),
+        )
         surplus = len(self.roster.serving()) - kept
         for member in self.roster.serving():
             if lifetime is not None and now - member.born >= lifetime:
@@ -191,10 +212,16 @@ class Fleet:
         """
         if not member.draining:
             member.draining = why
-            log.info("container draining", pool=self._config.name, container=member.container.name, why=why)
+            log.info(
+                "container draining",
+                pool=self._config.name,
+                container=member.container.name,
+                why=why,
+            )
 
     def lose(self, member: PoolMember, why: str) -> None:
-        """Record that a container ended by itself; its leases are lost, and a new container may replace it.
+        """Record that a container ended by itself; its leases are lost, and a new container may
+        replace it.
 
         Args:
             member: the container; it is ignored if it is no longer in the roster.
@@ -204,7 +231,9 @@ class Fleet:
             return
         member.lost = True
         self.roster.members.remove(member)
-        log.warning("container lost", pool=self._config.name, container=member.container.name, why=why)
+        log.warning(
+            "container lost", pool=self._config.name, container=member.container.name, why=why
+        )
         self._tasks.start(self._end(member))
         self._lost(member, why)
         self._changed()
@@ -230,7 +259,12 @@ class Fleet:
             if self._closed or member.lost:
                 return
             cell.state = CellState.QUARANTINED
-            log.warning("slot quarantined", pool=self._config.name, slot=cell.slot_exec.slot_id, why=str(error))
+            log.warning(
+                "slot quarantined",
+                pool=self._config.name,
+                slot=cell.slot_exec.slot_id,
+                why=str(error),
+            )
             self.drain(member, f"a slot could not be made clean: {error}")
         else:
             cell.state = CellState.FREE
@@ -242,7 +276,9 @@ class Fleet:
             members = tuple(self._open)
         if self._watching is not None:
             self._watching.cancel()
-        ended = await asyncio.gather(*(self._end(member) for member in members), return_exceptions=True)
+        ended = await asyncio.gather(
+            *(self._end(member) for member in members), return_exceptions=True
+        )
         await self._tasks.wait()
         self.roster.members.clear()
         for error in ended:
@@ -250,7 +286,8 @@ class Fleet:
                 raise error
 
     def abandon(self) -> None:
-        """End all containers and block until they have ended; for a program that exits without :meth:`close`.
+        """End all containers and block until they have ended; for a program that exits without
+        :meth:`close`.
 
         Safe in any thread.
         """
@@ -270,14 +307,18 @@ class Fleet:
                 return
             delay_s = self.backoff.note(error, loop.time())
             self._limit.note_failure()
-            log.warning("container not started", pool=self._config.name, why=str(error), retry_in_s=delay_s)
+            log.warning(
+                "container not started", pool=self._config.name, why=str(error), retry_in_s=delay_s
+            )
         else:
             self.backoff = StartBackoff()
             member.born = member.idle_since = member.asked = loop.time()
             self.roster.members.append(member)
             name, duration_s = member.container.name, loop.time() - began
             self._limit.note(duration_s, self.starting)
-            log.info("container started", pool=self._config.name, container=name, duration_s=duration_s)
+            log.info(
+                "container started", pool=self._config.name, container=name, duration_s=duration_s
+            )
         finally:
             self.starting -= 1
             self._changed()
@@ -288,10 +329,13 @@ class Fleet:
         try:
             with self._lock:
                 if self._closed:
-                    raise PoolClosedError(f"pool {self._config.name!r} was stopped while a container was starting")
+                    raise PoolClosedError(
+                        f"pool {self._config.name!r} was stopped while a container was starting"
+                    )
                 self._open.add(member)
             member.cells = [
-                Cell(member=member, slot_exec=slot_exec) for slot_exec in self._isolation.prepare(member.container)
+                Cell(member=member, slot_exec=slot_exec)
+                for slot_exec in self._isolation.prepare(member.container)
             ]
         except BaseException:
             self._end_now(member)
@@ -343,13 +387,16 @@ class Fleet:
 
         async def ask() -> None:
             try:
-                answers = await blocking(RESETS, lambda: member.container.responds(min(interval, _PATIENCE_S)))
+                answers = await blocking(
+                    RESETS, lambda: member.container.responds(min(interval, _PATIENCE_S))
+                )
             except Exception as error:  # noqa: BLE001 - the check failed, not the container; it is repeated
                 log.warning("container not asked", container=member.container.name, why=str(error))
                 answers = True
             finally:
                 member.asked = asyncio.get_running_loop().time()
-            if not answers and not self._closed and member.is_idle:  # a user of it notices by a command
+            # a user of it notices by a command
+            if not answers and not self._closed and member.is_idle:
                 self.lose(member, "it did not answer")
 
         self._tasks.start(ask())

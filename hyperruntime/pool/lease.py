@@ -35,7 +35,9 @@ class Lease(LeaseFiles):
     """
 
     def __init__(self, pool: SlotPool, slot: Slot) -> None:
-        """Bind a lease to its pool; the pool checks with each call that the lease is still valid."""
+        """Bind a lease to its pool; the pool checks with each call that the lease is still
+        valid.
+        """
         self.pool, self.slot = pool, slot
 
     async def _run(self, work: Callable[[SlotExec], Coroutine[Any, Any, T]]) -> T:
@@ -53,7 +55,8 @@ class Lease(LeaseFiles):
             timeout_s: time limit in seconds, 300 by default; None means no limit.
             env: variables in addition to the slot's.
             workdir: absolute, or relative to the workspace; None means the workspace.
-            group: name of a group of the slot's commands, for :meth:`end_group` and :meth:`signal_group`.
+            group: name of a group of the slot's commands, for :meth:`end_group` and
+                :meth:`signal_group`.
 
         Raises:
             StaleLeaseError: the slot was released, or its lease expired.
@@ -62,16 +65,23 @@ class Lease(LeaseFiles):
         options.setdefault("timeout_s", 300.0)
         return await self._run(lambda slot_exec: slot_exec.aexec(args, **options))
 
-    async def spawn(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> Process:
+    async def spawn(
+        self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]
+    ) -> Process:
         """Start a command in the slot in the background; it ends with the lease, if not before.
 
-        Arguments and errors are those of :meth:`Container.spawn` and :meth:`exec`, but there is no time limit unless
-        one is given.
+        Arguments and errors are those of :meth:`Container.spawn` and :meth:`exec`, but there is no
+        time limit unless one is given.
         """
         return await self._run(lambda slot_exec: slot_exec.aspawn(args, **options))
 
     async def terminal(
-        self, args: Sequence[str | bytes], *, rows: int = 24, cols: int = 80, **options: Unpack[SlotTerminalKeywords]
+        self,
+        args: Sequence[str | bytes],
+        *,
+        rows: int = 24,
+        cols: int = 80,
+        **options: Unpack[SlotTerminalKeywords],
     ) -> Terminal:
         """Start a command in the slot on a terminal; it ends with the lease, if not before.
 
@@ -84,7 +94,8 @@ class Lease(LeaseFiles):
         return await self._run(start)
 
     async def shell(self, **options: Unpack[SlotShellKeywords]) -> Shell:
-        """Return a persistent bash of the slot; it ends with the lease, if not before, and then runs no text.
+        """Return a persistent bash of the slot; it ends with the lease, if not before, and then
+        runs no text.
 
         Arguments and errors are those of :meth:`Container.shell` and :meth:`exec`.
         """
@@ -97,22 +108,31 @@ class Lease(LeaseFiles):
     async def signal_group(self, group: str, number: int) -> bool:
         """Send a signal to all processes of a group's commands; return whether there were any.
 
-        Groups of other slots do not get it. Errors are those of :meth:`Container.signal_group` and :meth:`exec`.
+        Groups of other slots do not get it. Errors are those of :meth:`Container.signal_group` and
+        :meth:`exec`.
         """
         return await self._run(lambda slot_exec: slot_exec.asignal_group(group, number))
 
     async def end_group(self, group: str) -> bool:
-        """Kill all processes of a group's commands; return whether none is left; see :meth:`Container.end_group`."""
+        """Kill all processes of a group's commands; return whether none is left; see
+        :meth:`Container.end_group`.
+        """
         return await self._run(lambda slot_exec: slot_exec.aend_group(group))
 
     async def tool(
-        self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None, policy: ToolPolicy | None = None
+        self,
+        name: str,
+        args: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        policy: ToolPolicy | None = None,
     ) -> ExecutionResult:
         """Call a tool in the slot; see :meth:`SlotPool.execute` for arguments and errors."""
         return await self.pool.execute(self.slot, name, args, timeout_s=timeout_s, policy=policy)
 
     async def end_processes(self) -> None:
-        """End all processes of the slot, including background processes and persistent shells; its files stay.
+        """End all processes of the slot, including background processes and persistent shells; its
+        files stay.
 
         Raises:
             PoolError: a process could not be ended.
@@ -131,7 +151,8 @@ class Lease(LeaseFiles):
         *,
         timeout_s: float | None = DEFAULT_TIMEOUT_S,
     ) -> None:
-        """Copy a file or directory of the host into the slot; the errors are those of :meth:`Container.put`.
+        """Copy a file or directory of the host into the slot; the errors are those of
+        :meth:`Container.put`.
 
         Args:
             source: path on the host.
@@ -166,7 +187,9 @@ class Lease(LeaseFiles):
 
         async def copy(slot_exec: SlotExec) -> ExtractReport:
             path = posixpath.join(slot_exec.workspace, source)
-            return await slot_exec.container.aget(path, target, limits=limits, timeout_s=timeout_s, **slot_exec.options)
+            return await slot_exec.container.aget(
+                path, target, limits=limits, timeout_s=timeout_s, **slot_exec.options
+            )
 
         return await self._run(copy)
 

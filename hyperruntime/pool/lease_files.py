@@ -33,18 +33,24 @@ _UNDO_TIMEOUT_S = 5.0
 class LeaseFiles:
     """Reads and writes single files of a slot as the slot's user.
 
-    The methods are those of :class:`Container` of the same name. Paths are absolute, or relative to the workspace.
-    ``timeout_s`` is a limit in seconds; None means no limit.
+    The methods are those of :class:`Container` of the same name. Paths are absolute, or relative to
+    the workspace. ``timeout_s`` is a limit in seconds; None means no limit.
     """
 
     slot: Slot
 
-    async def exec(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> ExecResult:
+    async def exec(
+        self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]
+    ) -> ExecResult:
         """Run a command in the slot."""
         raise NotImplementedError
 
     async def read_file(
-        self, path: str, *, limit_bytes: int = READ_LIMIT_BYTES, timeout_s: float | None = FILE_TIMEOUT_S
+        self,
+        path: str,
+        *,
+        limit_bytes: int = READ_LIMIT_BYTES,
+        timeout_s: float | None = FILE_TIMEOUT_S,
     ) -> bytes:
         """Return the bytes of a file; see :meth:`Container.read_file`."""
         return await self._call(read_call(self._inside(path), limit_bytes, timeout_s), timeout_s)
@@ -87,7 +93,9 @@ class LeaseFiles:
     ) -> None:
         """Write many files; see :meth:`Container.write_files`."""
         placed = {self._inside(path): data for path, data in files.items()}
-        if call := write_call(placed, mode=mode, parents=parents, timeout_s=timeout_s, on_error=on_error):
+        if call := write_call(
+            placed, mode=mode, parents=parents, timeout_s=timeout_s, on_error=on_error
+        ):
             await self._call(call, timeout_s)
 
     async def stat(
@@ -97,7 +105,9 @@ class LeaseFiles:
         call = stat_call(self._inside(path), follow_symlinks=follow_symlinks, timeout_s=timeout_s)
         return await self._call(call, timeout_s)
 
-    async def listdir(self, path: str = ".", *, timeout_s: float | None = FILE_TIMEOUT_S) -> list[str]:
+    async def listdir(
+        self, path: str = ".", *, timeout_s: float | None = FILE_TIMEOUT_S
+    ) -> list[str]:
         """Return the sorted names in a directory; see :meth:`Container.listdir`."""
         return await self._call(list_call(self._inside(path), timeout_s), timeout_s)
 
@@ -134,10 +144,16 @@ class SyncLeaseFiles:
     _lease: LeaseFiles
 
     def read_file(
-        self, path: str, *, limit_bytes: int = READ_LIMIT_BYTES, timeout_s: float | None = FILE_TIMEOUT_S
+        self,
+        path: str,
+        *,
+        limit_bytes: int = READ_LIMIT_BYTES,
+        timeout_s: float | None = FILE_TIMEOUT_S,
     ) -> bytes:
         """Return the bytes of a file; see :meth:`Container.read_file`."""
-        return self._loop.run(self._lease.read_file(path, limit_bytes=limit_bytes, timeout_s=timeout_s))
+        return self._loop.run(
+            self._lease.read_file(path, limit_bytes=limit_bytes, timeout_s=timeout_s)
+        )
 
     def read_files(
         self,
@@ -148,7 +164,9 @@ class SyncLeaseFiles:
         timeout_s: float | None = FILE_TIMEOUT_S,
     ) -> dict[str, bytes]:
         """Return the bytes of many files, by absolute path; see :meth:`Container.read_files`."""
-        reading = self._lease.read_files(paths, limit_bytes=limit_bytes, on_error=on_error, timeout_s=timeout_s)
+        reading = self._lease.read_files(
+            paths, limit_bytes=limit_bytes, on_error=on_error, timeout_s=timeout_s
+        )
         return self._loop.run(reading)
 
     def write_file(
@@ -161,7 +179,9 @@ class SyncLeaseFiles:
         timeout_s: float | None = FILE_TIMEOUT_S,
     ) -> None:
         """Write a whole file; see :meth:`Container.write_file`."""
-        self._loop.run(self._lease.write_file(path, data, mode=mode, parents=parents, timeout_s=timeout_s))
+        self._loop.run(
+            self._lease.write_file(path, data, mode=mode, parents=parents, timeout_s=timeout_s)
+        )
 
     def write_files(
         self,
@@ -173,12 +193,18 @@ class SyncLeaseFiles:
         timeout_s: float | None = FILE_TIMEOUT_S,
     ) -> None:
         """Write many files; see :meth:`Container.write_files`."""
-        writing = self._lease.write_files(files, mode=mode, parents=parents, on_error=on_error, timeout_s=timeout_s)
+        writing = self._lease.write_files(
+            files, mode=mode, parents=parents, on_error=on_error, timeout_s=timeout_s
+        )
         self._loop.run(writing)
 
-    def stat(self, path: str, *, follow_symlinks: bool = True, timeout_s: float | None = FILE_TIMEOUT_S) -> FileStat:
+    def stat(
+        self, path: str, *, follow_symlinks: bool = True, timeout_s: float | None = FILE_TIMEOUT_S
+    ) -> FileStat:
         """Return the facts of a path; see :meth:`Container.stat`."""
-        return self._loop.run(self._lease.stat(path, follow_symlinks=follow_symlinks, timeout_s=timeout_s))
+        return self._loop.run(
+            self._lease.stat(path, follow_symlinks=follow_symlinks, timeout_s=timeout_s)
+        )
 
     def listdir(self, path: str = ".", *, timeout_s: float | None = FILE_TIMEOUT_S) -> list[str]:
         """Return the sorted names in a directory; see :meth:`Container.listdir`."""

@@ -24,7 +24,8 @@ _LOST = (ContainerLostError, ContainerStateError, ExecLostError)
 
 
 class RunningCall:
-    """One running call; it runs in the task of its caller, because a task of its own costs two turns of the loop.
+    """One running call; it runs in the task of its caller, because a task of its own costs two
+    turns of the loop.
 
     Attributes:
         done: set when the call has ended.
@@ -44,7 +45,9 @@ class RunningCall:
             self._task.cancel()
 
     def end(self) -> bool:
-        """End the call; return whether :meth:`cancel` was called, and no other code cancelled its task."""
+        """End the call; return whether :meth:`cancel` was called, and no other code cancelled its
+        task.
+        """
         self.done.set_result(None)
         return self._is_cancelled and self._task.uncancel() <= self._before
 
@@ -56,7 +59,8 @@ class Grant:
     Attributes:
         slot: the handle of its holder.
         cell: the leased slot.
-        verdict: makes the error for all its calls once the lease has ended; None while the lease is valid.
+        verdict: makes the error for all its calls once the lease has ended; None while the lease is
+            valid.
         running: the calls that are running.
         timer: ends the lease at its timeout; None if it has none.
     """
@@ -155,5 +159,6 @@ def stale(slot: Slot, why: str) -> StaleLeaseError:
         why: what happened to the lease; the rest of a sentence that begins with the slot.
     """
     return StaleLeaseError(
-        f"slot {slot.slot_id} (lease {slot.generation} for {slot.task_id!r}) {why}; acquire another one"
+        f"slot {slot.slot_id} (lease {slot.generation} for {slot.task_id!r}) {why}; acquire "
+        "another one"
     )

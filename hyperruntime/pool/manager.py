@@ -1,6 +1,7 @@
 """Several pools in one object: one for each profile, and one for each spec that is asked for.
 
-A profile's pool starts with its first use. A slot names its pool, so calls with a slot need no profile.
+A profile's pool starts with its first use. A slot names its pool, so calls with a slot need no
+profile.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _DIGITS = 12
 
 
 class PoolManager:
-    """Manages several pools; ``async with PoolManager(runtime, profiles) as pools:`` stops them at the end.
+    """Manages several pools; ``async with PoolManager(runtime, profiles) as pools:`` stops them at
+    the end.
 
     Attributes:
         default_profile: the profile to use if the caller names none.
@@ -39,13 +41,17 @@ class PoolManager:
     """
 
     def __init__(
-        self, runtime: Runtime | Callable[[PoolConfig], Any], profiles: Profiles, *, max_spec_pools: int = 16
+        self,
+        runtime: Runtime | Callable[[PoolConfig], Any],
+        profiles: Profiles,
+        *,
+        max_spec_pools: int = 16,
     ) -> None:
         """Store the configuration; nothing starts yet.
 
         Args:
-            runtime: starts the containers; it must stay open as long as the pools. Or a function that makes a pool,
-                such as ``functools.partial(hyperruntime.ClusterPool, cluster)``.
+            runtime: starts the containers; it must stay open as long as the pools. Or a function
+                that makes a pool, such as ``functools.partial(hyperruntime.ClusterPool, cluster)``.
             profiles: the configuration of each pool.
             max_spec_pools: how many unused pools of :meth:`pool_for` may keep their containers.
 
@@ -103,10 +109,11 @@ class PoolManager:
         return await self._started(self._configs[name])
 
     async def pool_for(self, spec: ContainerSpec) -> SlotPool:
-        """Return the pool of a spec, with the settings of the default profile but no minimum of containers.
-
-        The number of such pools is not limited. Of the unused pools, only the last ``max_spec_pools`` keep their
+        """Return the pool of a spec, with the settings of the default profile but no minimum of
         containers.
+
+        The number of such pools is not limited. Of the unused pools, only the last
+        ``max_spec_pools`` keep their containers.
 
         Raises:
             PoolClosedError: the pools were stopped.
@@ -172,7 +179,8 @@ class PoolManager:
         pool = self._pools.get(slot.profile)
         if pool is None:
             raise StaleLeaseError(
-                f"slot {slot.slot_id} does not belong to this PoolManager; use what acquire() returned"
+                f"slot {slot.slot_id} does not belong to this PoolManager; use what acquire() "
+                "returned"
             )
         return pool
 

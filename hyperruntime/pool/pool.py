@@ -83,7 +83,9 @@ class SlotPool:
         try:
             info = self._engine = await blocking(STARTS, lambda: self._runtime.info)
             layout = make_layout(self.config, users=info.users, driver=self._runtime.name)
-            self._fleet_or_none = Fleet(self._runtime, self.config, layout, changed=self._dispatch, lost=self._on_lost)
+            self._fleet_or_none = Fleet(
+                self._runtime, self.config, layout, changed=self._dispatch, lost=self._on_lost
+            )
             await self._fleet_or_none.start()
         except BaseException:
             await self.stop()
@@ -117,8 +119,10 @@ class SlotPool:
         """Lease a slot, first come first served; the pool starts a container if needed and allowed.
 
         Args:
-            task_id: the task of the lease; None means a random name. A task gets the slot that it kept at its release.
-            timeout_s: how long to wait; 0 means not at all, None the config's ``acquire_timeout_s``.
+            task_id: the task of the lease; None means a random name. A task gets the slot that it
+                kept at its release.
+            timeout_s: how long to wait; 0 means not at all, None the config's
+                ``acquire_timeout_s``.
 
         Raises:
             SpecError: ``timeout_s`` or ``task_id`` is invalid.
@@ -149,15 +153,18 @@ class SlotPool:
         )
 
     async def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
-        """Release a slot; its processes end and it is reset before its next lease. Does not wait for that.
+        """Release a slot; its processes end and it is reset before its next lease. Does not wait
+        for that.
 
         Args:
             slot: what :meth:`acquire` returned.
-            reset_workspace: False keeps the slot with its files and processes for the next acquire of the same task. It
-                is reset when another acquire needs a slot, or after ``idle_timeout_s``.
+            reset_workspace: False keeps the slot with its files and processes for the next acquire
+                of the same task. It is reset when another acquire needs a slot, or after
+                ``idle_timeout_s``.
 
         Raises:
-            StaleLeaseError: the slot was released before, its lease expired, or it does not belong to this pool.
+            StaleLeaseError: the slot was released before, its lease expired, or it does not belong
+                to this pool.
         """
         grant = self._grants.find(slot)
         if not reset_workspace and grant.verdict is None and not grant.cell.member.draining:
@@ -167,8 +174,12 @@ class SlotPool:
         self._dispatch()
 
     @asynccontextmanager
-    async def lease(self, task_id: str | None = None, *, timeout_s: float | None = None) -> AsyncIterator[Lease]:
-        """Lease a slot for a block, then release and reset it; see :meth:`acquire` for arguments and errors."""
+    async def lease(
+        self, task_id: str | None = None, *, timeout_s: float | None = None
+    ) -> AsyncIterator[Lease]:
+        """Lease a slot for a block, then release and reset it; see :meth:`acquire` for arguments
+        and errors.
+        """
         slot = await self.acquire(task_id, timeout_s=timeout_s)
         try:
             yield Lease(self, slot)
@@ -176,7 +187,9 @@ class SlotPool:
             await self.release_if_held(slot)
 
     async def release_if_held(self, slot: Slot) -> None:
-        """Release a slot, except if it was released or its lease expired; for ``finally`` blocks."""
+        """Release a slot, except if it was released or its lease expired; for ``finally``
+        blocks.
+        """
         with suppress(StaleLeaseError):
             await self.release(slot)
 
@@ -198,7 +211,8 @@ class SlotPool:
         timeout_s: float | None = None,
         policy: ToolPolicy | None = None,
     ) -> ExecutionResult:
-        """Call a tool in a slot; the calls of one slot run one after another, in the order they came.
+        """Call a tool in a slot; the calls of one slot run one after another, in the order they
+        came.
 
         Args:
             slot: what :meth:`acquire` returned.
@@ -212,16 +226,20 @@ class SlotPool:
             SandboxLostError: the slot's container ended.
         """
         policy = policy or self.config.tools
-        return await self.run(slot, lambda slot_exec: call_tool(slot_exec, tool, args, timeout_s, policy))
+        return await self.run(
+            slot, lambda slot_exec: call_tool(slot_exec, tool, args, timeout_s, policy)
+        )
 
     async def execute_batch(
         self, requests: Sequence[Request], *, timeout_s: float | None = None
     ) -> list[ExecutionResult]:
-        """Call many tools, in different slots at the same time; errors become results, in the order of the requests.
+        """Call many tools, in different slots at the same time; errors become results, in the order
+        of the requests.
 
         Args:
             requests: the slot, the tool's name and its arguments for each call.
-            timeout_s: maximum seconds for each call; None leaves it to the arguments and the policy.
+            timeout_s: maximum seconds for each call; None leaves it to the arguments and the
+                policy.
         """
         return await run_batch(requests, self.execute, timeout_s=timeout_s)
 
@@ -248,11 +266,15 @@ class SlotPool:
         return attrs.evolve(status, state=self._state, waiting=len(self._queue), lost=self._lost)
 
     def shrink(self) -> None:
-        """End all unused containers, even below the minimum; the minimum returns with the next acquire."""
+        """End all unused containers, even below the minimum; the minimum returns with the next
+        acquire.
+        """
         self._fleet.shrink()
 
     def abandon(self) -> None:
-        """End all containers and block until they have ended, in any thread; for an exit without :meth:`stop`."""
+        """End all containers and block until they have ended, in any thread; for an exit without
+        :meth:`stop`.
+        """
         if self._fleet_or_none is not None:
             self._fleet_or_none.abandon()
 
@@ -268,13 +290,17 @@ class SlotPool:
             PoolClosedError: the pool is not started.
         """
         if self._engine is None:
-            raise PoolClosedError(f"pool {self.config.name!r} is not started; use `async with` or call start()")
+            raise PoolClosedError(
+                f"pool {self.config.name!r} is not started; use `async with` or call start()"
+            )
         return self._engine
 
     @property
     def _fleet(self) -> Fleet:
         if self._state == "new":
-            raise PoolClosedError(f"pool {self.config.name!r} is not started; use `async with` or call start()")
+            raise PoolClosedError(
+                f"pool {self.config.name!r} is not started; use `async with` or call start()"
+            )
         if self._state != "open" or self._fleet_or_none is None:
             raise self._closed_error()
         return self._fleet_or_none
@@ -294,7 +320,13 @@ class SlotPool:
         if (timeout_s := self.config.lease_timeout_s) is not None:
             grant.timer = asyncio.get_running_loop().call_later(timeout_s, self._expire, grant)
         self._grants.add(grant)
-        log.debug("slot acquired", pool=self.config.name, slot=slot.slot_id, task=task_id, generation=slot.generation)
+        log.debug(
+            "slot acquired",
+            pool=self.config.name,
+            slot=slot.slot_id,
+            task=task_id,
+            generation=slot.generation,
+        )
         return slot
 
     def _dispatch(self) -> None:
@@ -310,19 +342,30 @@ class SlotPool:
             self._queue.serve(self._grant(cell, task_id))
         fleet.balance(len(self._queue))
         self._reset_kept(fleet)
-        if fleet.backoff.is_news and fleet.backoff.is_hopeless and not fleet.starting and not fleet.roster.serving():
+        if (
+            fleet.backoff.is_news
+            and fleet.backoff.is_hopeless
+            and not fleet.starting
+            and not fleet.roster.serving()
+        ):
             fleet.backoff.is_news = False
             error = fleet.backoff.error
             self._queue.fail_all(lambda: cannot_start(self.config.name, error))
 
     def _reset_kept(self, fleet: Fleet) -> None:
-        """Reset slots kept for a task if another acquire needs them, their time is over, or their container drains."""
+        """Reset slots kept for a task if another acquire needs them, their time is over, or their
+        container drains.
+        """
         kept = sorted(fleet.roster.cells(CellState.KEPT), key=lambda cell: cell.kept_since)
         missing = len(self._queue) - fleet.coming() if kept else 0
         patience_s = self.config.idle_timeout_s
         for number, cell in enumerate(kept):
             waited_s = asyncio.get_running_loop().time() - cell.kept_since
-            if number < missing or cell.member.draining or (patience_s is not None and waited_s > patience_s):
+            if (
+                number < missing
+                or cell.member.draining
+                or (patience_s is not None and waited_s > patience_s)
+            ):
                 self._begin_reset(cell)
 
     def _keep(self, grant: Grant) -> None:
@@ -342,13 +385,19 @@ class SlotPool:
             self._dispatch()
 
     def _expire(self, grant: Grant) -> None:
-        log.warning("lease expired", pool=self.config.name, slot=grant.slot.slot_id, task=grant.slot.task_id)
-        self._end_lease(grant, lambda: stale(grant.slot, f"expired after {self.config.lease_timeout_s:g} s"))
+        log.warning(
+            "lease expired", pool=self.config.name, slot=grant.slot.slot_id, task=grant.slot.task_id
+        )
+        self._end_lease(
+            grant, lambda: stale(grant.slot, f"expired after {self.config.lease_timeout_s:g} s")
+        )
         self._dispatch()
 
     def _end_lease(self, grant: Grant, verdict: Callable[[], HyperRuntimeError]) -> None:
         self._grants.remove(grant)
-        log.debug("slot released", pool=self.config.name, slot=grant.slot.slot_id, task=grant.slot.task_id)
+        log.debug(
+            "slot released", pool=self.config.name, slot=grant.slot.slot_id, task=grant.slot.task_id
+        )
         if grant.verdict is None:
             grant.verdict = verdict
             self._begin_reset(grant.cell, grant)
@@ -362,7 +411,12 @@ class SlotPool:
                     await grant.end_calls()
                 await cell.slot_exec.close()
             except Exception as error:  # noqa: BLE001 - the reset below ends and checks everything itself
-                log.warning("calls not ended", pool=self.config.name, slot=cell.slot_exec.slot_id, why=str(error))
+                log.warning(
+                    "calls not ended",
+                    pool=self.config.name,
+                    slot=cell.slot_exec.slot_id,
+                    why=str(error),
+                )
             if self._fleet_or_none is not None:
                 await self._fleet_or_none.renew(cell)
 
@@ -374,8 +428,8 @@ class SlotPool:
             if grant.cell.member is not member:
                 continue
             grant.verdict = lambda slot=grant.slot: SandboxLostError(
-                f"the container of slot {slot.slot_id} is gone ({why}), with all files of {slot.task_id!r}; "
-                "release the slot and acquire another one"
+                f"the container of slot {slot.slot_id} is gone ({why}), with all files of "
+                f"{slot.task_id!r}; release the slot and acquire another one"
             )
 
     def _closed_error(self) -> HyperRuntimeError:

@@ -1,4 +1,6 @@
-"""The containers of a pool, their slots, and failures to start: their state only; nothing here blocks or waits."""
+"""The containers of a pool, their slots, and failures to start: their state only; nothing here
+blocks or waits.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +24,18 @@ if TYPE_CHECKING:
     from hyperruntime.container import Container
     from hyperruntime.pool.slots.slot_exec import SlotExec
 
-_SLOW, _FEWER = 2.0, 0.9  # a start above _SLOW times the quickest one multiplies the limit by _FEWER
+# a start above _SLOW times the quickest one multiplies the limit by _FEWER
+_SLOW, _FEWER = 2.0, 0.9
 _FIRST_DELAY_S, _MAX_DELAY_S = 0.25, 15.0
 _TRIES = 3
-_PERMANENT = (DeviceNotFoundError, EngineUnavailableError, ImageError, SpecError, StorageError, UnsupportedOptionError)
+_PERMANENT = (
+    DeviceNotFoundError,
+    EngineUnavailableError,
+    ImageError,
+    SpecError,
+    StorageError,
+    UnsupportedOptionError,
+)
 
 
 class CellState(enum.Enum):
@@ -89,7 +99,10 @@ class PoolMember:
     @property
     def is_idle(self) -> bool:
         """Whether no slot is leased, kept for a task, or being cleaned."""
-        return not any(cell.state in (CellState.LEASED, CellState.KEPT, CellState.CLEANING) for cell in self.cells)
+        return not any(
+            cell.state in (CellState.LEASED, CellState.KEPT, CellState.CLEANING)
+            for cell in self.cells
+        )
 
     def count(self, state: CellState) -> int:
         """Return how many slots are in a state."""
@@ -127,10 +140,15 @@ class Roster:
     def next_free(self) -> Cell | None:
         """Return the slot to lease next; None if none is free, or too many containers are in use.
 
-        It is in the container with the most leases, so that other containers become unused and can end.
+        It is in the container with the most leases, so that other containers become unused and can
+        end.
         """
         free = [member for member in self.serving() if member.count(CellState.FREE)]
-        best = max(free, key=lambda member: member.count(CellState.LEASED) + member.count(CellState.KEPT), default=None)
+        best = max(
+            free,
+            key=lambda member: member.count(CellState.LEASED) + member.count(CellState.KEPT),
+            default=None,
+        )
         if best is None or (not best.is_busy and self.busy() >= self._max_busy):
             return None
         return next(cell for cell in best.cells if cell.state is CellState.FREE)
@@ -171,11 +189,14 @@ class StartBackoff:
     @property
     def is_hopeless(self) -> bool:
         """Whether waiting acquires should fail: the error is permanent, or the third try failed."""
-        return self.error is not None and (isinstance(self.error, _PERMANENT) or self._failures >= _TRIES)
+        return self.error is not None and (
+            isinstance(self.error, _PERMANENT) or self._failures >= _TRIES
+        )
 
 
 class StartLimit:
-    """How many containers may start at once: more while starts stay quick, fewer when they become slow or fail.
+    """How many containers may start at once: more while starts stay quick, fewer when they become
+    slow or fail.
 
     Additive increase and multiplicative decrease by the time that a start takes.
     Source: Brakmo and Peterson, "TCP Vegas", 1995.
@@ -205,12 +226,15 @@ class StartLimit:
             starting: how many were starting, with this one.
         """
         if starting == 1 and took_s > self._quickest_s:
-            self._quickest_s = (self._quickest_s + took_s) / 2  # no other start is to blame: the machine is slower now
+            # no other start is to blame: the machine is slower now
+            self._quickest_s = (self._quickest_s + took_s) / 2
         self._quickest_s = min(took_s, self._quickest_s)
         if took_s > _SLOW * self._quickest_s:
             self._limit, self._doubles = max(1.0, self._limit * _FEWER), False
         elif starting >= self.now:
-            self._limit = min(float(self._most), self._limit + (1 if self._doubles else 1 / self._limit))
+            self._limit = min(
+                float(self._most), self._limit + (1 if self._doubles else 1 / self._limit)
+            )
 
     def note_failure(self) -> None:
         """Learn from a start that failed."""

@@ -1,6 +1,7 @@
 """A pool for programs without asyncio: the same methods, run on an event loop in a thread.
 
-A forked child has neither the thread nor the containers; its calls to the parent's pool raise PoolClosedError.
+A forked child has neither the thread nor the containers; its calls to the parent's pool raise
+PoolClosedError.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ def _end_with_program() -> None:
         pool.abandon()
 
 
-# Before it calls atexit functions, the interpreter waits for the threads that run commands, and so for the commands.
-# concurrent.futures registers that wait with threading._register_atexit, whose functions run in reverse order: ours,
-# registered later, runs first. Source: threading.py, _shutdown.
+# Before it calls atexit functions, the interpreter waits for the threads that run commands, and so
+# for the commands. concurrent.futures registers that wait with threading._register_atexit, whose
+# functions run in reverse order: ours, registered later, runs first. Source: threading.py,
+# _shutdown.
 threading._register_atexit(_end_with_program)  # type: ignore[attr-defined]  # noqa: SLF001 - see above
 
 
@@ -75,7 +77,12 @@ class SyncLease(SyncLeaseFiles):
         return self._loop.run(self._lease.spawn(args, **options))
 
     def terminal(
-        self, args: Sequence[str | bytes], *, rows: int = 24, cols: int = 80, **options: Unpack[SlotTerminalKeywords]
+        self,
+        args: Sequence[str | bytes],
+        *,
+        rows: int = 24,
+        cols: int = 80,
+        **options: Unpack[SlotTerminalKeywords],
     ) -> Terminal:
         """Start a command in the slot on a terminal; see :meth:`Lease.terminal`."""
         return self._loop.run(self._lease.terminal(args, rows=rows, cols=cols, **options))
@@ -97,12 +104,23 @@ class SyncLease(SyncLeaseFiles):
         self._loop.run(self._lease.end_processes())
 
     def tool(
-        self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None, policy: ToolPolicy | None = None
+        self,
+        name: str,
+        args: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        policy: ToolPolicy | None = None,
     ) -> ExecutionResult:
         """Call a tool in the slot; see :meth:`SlotPool.execute`."""
         return self._loop.run(self._lease.tool(name, args, timeout_s=timeout_s, policy=policy))
 
-    def put(self, source: str | os.PathLike[str], target: str, *, timeout_s: float | None = DEFAULT_TIMEOUT_S) -> None:
+    def put(
+        self,
+        source: str | os.PathLike[str],
+        target: str,
+        *,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> None:
         """Copy a file or directory of the host into the slot; see :meth:`Lease.put`."""
         self._loop.run(self._lease.put(source, target, timeout_s=timeout_s))
 
@@ -123,7 +141,8 @@ class SyncLease(SyncLeaseFiles):
 
 
 class SyncPool(Closing):
-    """A pool for programs without asyncio, safe to use from many threads; :func:`open_pool` makes one.
+    """A pool for programs without asyncio, safe to use from many threads; :func:`open_pool` makes
+    one.
 
     Attributes:
         pool: the asynchronous pool, for coroutines given to :meth:`submit`.
@@ -140,7 +159,9 @@ class SyncPool(Closing):
             HyperRuntimeError: the pool cannot be started; nothing is left running.
         """
         self.pool = SlotPool(runtime, config)
-        self._loop = BackgroundLoop("hyperruntime-pool-loop", lambda why: PoolClosedError(f"this pool {why}"))
+        self._loop = BackgroundLoop(
+            "hyperruntime-pool-loop", lambda why: PoolClosedError(f"this pool {why}")
+        )
         _open_pools.get().add(self)
         try:
             self._loop.run(self.pool.start())
@@ -159,7 +180,8 @@ class SyncPool(Closing):
             return future.result()
         except BaseException:
             if not future.cancel() and future.exception() is None:
-                self._loop.submit(self.pool.release_if_held(future.result()))  # acquired during the interrupt
+                # acquired during the interrupt
+                self._loop.submit(self.pool.release_if_held(future.result()))
             raise
 
     def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
@@ -167,7 +189,9 @@ class SyncPool(Closing):
         self._loop.run(self.pool.release(slot, reset_workspace=reset_workspace))
 
     @contextmanager
-    def lease(self, task_id: str | None = None, *, timeout_s: float | None = None) -> Iterator[SyncLease]:
+    def lease(
+        self, task_id: str | None = None, *, timeout_s: float | None = None
+    ) -> Iterator[SyncLease]:
         """Lease a slot for a block, then release and reset it; see :meth:`SlotPool.acquire`."""
         slot = self.acquire(task_id, timeout_s=timeout_s)
         try:
@@ -185,8 +209,12 @@ class SyncPool(Closing):
         """Call a tool in a slot; see :meth:`SlotPool.execute`."""
         return self._loop.run(self.pool.execute(slot, tool, args, timeout_s=timeout_s))
 
-    def execute_batch(self, requests: Sequence[Request], *, timeout_s: float | None = None) -> list[ExecutionResult]:
-        """Call many tools, in different slots at the same time; see :meth:`SlotPool.execute_batch`."""
+    def execute_batch(
+        self, requests: Sequence[Request], *, timeout_s: float | None = None
+    ) -> list[ExecutionResult]:
+        """Call many tools, in different slots at the same time; see
+        :meth:`SlotPool.execute_batch`.
+        """
         return self._loop.run(self.pool.execute_batch(requests, timeout_s=timeout_s))
 
     def status(self) -> PoolStatus:
@@ -211,24 +239,30 @@ class SyncPool(Closing):
         _open_pools.get().discard(self)
 
     def abandon(self) -> None:
-        """End all containers and block until they have ended; called at exit for a pool that was not closed."""
+        """End all containers and block until they have ended; called at exit for a pool that was
+        not closed.
+        """
         if self._loop.is_here:
             self.pool.abandon()
 
 
 @contextmanager
-def open_pool(config: PoolConfig | ContainerSpec, runtime: Runtime | str | None = None) -> Iterator[SyncPool]:
+def open_pool(
+    config: PoolConfig | ContainerSpec, runtime: Runtime | str | None = None
+) -> Iterator[SyncPool]:
     """Open a pool for a block of a program without asyncio.
 
     Args:
         config: the pool's configuration, or only the spec of its containers.
-        runtime: an open runtime, which stays open; or an argument of :func:`~hyperruntime.runtime.open_runtime`, whose
-            runtime is closed after the block.
+        runtime: an open runtime, which stays open; or an argument of
+            :func:`~hyperruntime.runtime.open_runtime`, whose runtime is closed after the block.
 
     Raises:
         HyperRuntimeError: the pool cannot be started.
     """
     config = PoolConfig(spec=config) if isinstance(config, ContainerSpec) else config
     with ExitStack() as stack:
-        opened = runtime if isinstance(runtime, Runtime) else stack.enter_context(open_runtime(runtime))
+        opened = (
+            runtime if isinstance(runtime, Runtime) else stack.enter_context(open_runtime(runtime))
+        )
         yield stack.enter_context(SyncPool(opened, config))

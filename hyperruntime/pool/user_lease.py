@@ -19,7 +19,8 @@ T = TypeVar("T")
 
 
 class UserLease(Lease):
-    """A lease whose commands, tools and copies run as a user of its container; made by :func:`lease_as`.
+    """A lease whose commands, tools and copies run as a user of its container; made by
+    :func:`lease_as`.
 
     Attributes:
         user: the user.
@@ -36,19 +37,29 @@ class UserLease(Lease):
         return await self.pool.run(self.slot, lambda slot_exec: work(slot_exec.view(self.user)))
 
     async def tool(
-        self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None, policy: ToolPolicy | None = None
+        self,
+        name: str,
+        args: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        policy: ToolPolicy | None = None,
     ) -> ExecutionResult:
-        """Call a tool in the slot as the user; see :meth:`SlotPool.execute` for arguments and errors."""
+        """Call a tool in the slot as the user; see :meth:`SlotPool.execute` for arguments and
+        errors.
+        """
         policy = policy or self.pool.config.tools
-        return await self._run(lambda slot_exec: call_tool(slot_exec, name, args, timeout_s, policy))
+        return await self._run(
+            lambda slot_exec: call_tool(slot_exec, name, args, timeout_s, policy)
+        )
 
 
 async def lease_as(lease: Lease, user: str) -> UserLease:
-    """Return a lease of the same slot as a user of its container; the slot keeps its own user for the first lease.
+    """Return a lease of the same slot as a user of its container; the slot keeps its own user for
+    the first lease.
 
-    The slot needs a container of its own, which runs as root. Call this before commands that are not trusted run: the
-    container says who the user is. ``HOME`` is the user's home directory. :meth:`Lease.end_processes` of either lease
-    ends the processes of both.
+    The slot needs a container of its own, which runs as root. Call this before commands that are
+    not trusted run: the container says who the user is. ``HOME`` is the user's home directory.
+    :meth:`Lease.end_processes` of either lease ends the processes of both.
 
     Args:
         lease: the lease.

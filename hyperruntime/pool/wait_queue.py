@@ -13,7 +13,9 @@ T = TypeVar("T")
 
 
 class WaitQueue(Generic[T]):
-    """A FIFO queue of acquires that wait for a slot, or for a node; a cancelled or timed-out acquire leaves it."""
+    """A FIFO queue of acquires that wait for a slot, or for a node; a cancelled or timed-out
+    acquire leaves it.
+    """
 
     def __init__(self) -> None:
         """Begin with an empty queue."""
@@ -24,7 +26,9 @@ class WaitQueue(Generic[T]):
         return len(self._waiters)
 
     def __bool__(self) -> bool:
-        """Return whether an acquire waits; first removes cancelled waiters from the front of the queue."""
+        """Return whether an acquire waits; first removes cancelled waiters from the front of the
+        queue.
+        """
         while self._waiters and (first := next(iter(self._waiters))).done():
             del self._waiters[first]
         return bool(self._waiters)
@@ -99,9 +103,9 @@ def too_late(status: PoolStatus, timeout_s: float, cause: Exception | None) -> S
     """
     why = f"; containers do not start: {cause}" if cause is not None else ""
     error = SlotTimeoutError(
-        f"no slot of pool {status.name!r} became free within {timeout_s:g} s ({status.leased} leased, "
-        f"{status.waiting} other acquires waiting, at most {status.max_containers} containers in use){why}; "
-        "release slots, or raise timeout_s or max_containers"
+        f"no slot of pool {status.name!r} became free within {timeout_s:g} s ({status.leased} "
+        f"leased, {status.waiting} other acquires waiting, at most {status.max_containers} "
+        f"containers in use){why}; release slots, or raise timeout_s or max_containers"
     )
     error.__cause__ = cause
     return error

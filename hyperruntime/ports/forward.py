@@ -45,9 +45,12 @@ Run = Callable[[list[str], ExecOptions], ExecResult]
 
 PYTHON_ARGS = ("python3", "-I", "-S", "-")
 _START_S, _END_S = 20.0, 5.0
-_MOST_WAITING = 64  # clients for which the forwarder has no connection yet; further ones wait in the kernel's queue
-_MOST_TUNNELS = 2 * IDLE  # connections from the container that no client uses: the container is not trusted
-_GREET_S, _PAUSE_S = 5.0, 0.2  # for such a connection to send the token; before a retry when no descriptor is left
+# clients for which the forwarder has no connection yet; further ones wait in the kernel's queue
+_MOST_WAITING = 64
+# connections from the container that no client uses: the container is not trusted
+_MOST_TUNNELS = 2 * IDLE
+# for such a connection to send the token; before a retry when no descriptor is left
+_GREET_S, _PAUSE_S = 5.0, 0.2
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _TOKEN_BYTES = 32
 _MAX_PORT = 65535
@@ -91,7 +94,9 @@ class Forwards:
                 raise ContainerStateError("the container is closed; start another one")
             known = self._open.get(key)
             if known is None or known.has_ended:
-                known = self._open[key] = Forward(self._engine, self._run, port, host, exchange, options)
+                known = self._open[key] = Forward(
+                    self._engine, self._run, port, host, exchange, options
+                )
             return known.address
 
     def close(self) -> None:
@@ -114,17 +119,25 @@ class ContainerPorts:
         raise NotImplementedError
 
     def forward(
-        self, port: int, *, host: str = "127.0.0.1", user: str | RunAs | None = None, group: str | None = None
+        self,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        user: str | RunAs | None = None,
+        group: str | None = None,
     ) -> tuple[str, int]:
-        """Listen on the host, connect all clients to a port of the container, and return host and port.
+        """Listen on the host, connect all clients to a port of the container, and return host and
+        port.
 
-        The container needs no network, and the program that listens in it may start later. The image needs Python 3. A
-        second call with the same arguments returns the same address. The forwarding ends with the container.
+        The container needs no network, and the program that listens in it may start later. The
+        image needs Python 3. A second call with the same arguments returns the same address. The
+        forwarding ends with the container.
 
         Args:
             port: TCP port on the container's 127.0.0.1 or ::1.
-            host: address of this machine on which to listen. Every local user of this machine can connect to 127.0.0.1;
-                with another address than the loopback, other machines can too.
+            host: address of this machine on which to listen. Every local user of this machine can
+                connect to 127.0.0.1; with another address than the loopback, other machines can
+                too.
             user: user of the forwarder in the container; as for :meth:`exec`.
             group: as for :meth:`exec`.
 
@@ -136,20 +149,30 @@ class ContainerPorts:
         return self._forwards.open(port, host, self.exchange, ExecOptions(user=user, group=group))
 
     async def aforward(
-        self, port: int, *, host: str = "127.0.0.1", user: str | RunAs | None = None, group: str | None = None
+        self,
+        port: int,
+        *,
+        host: str = "127.0.0.1",
+        user: str | RunAs | None = None,
+        group: str | None = None,
     ) -> tuple[str, int]:
         """Do what :meth:`forward` does without blocking the event loop."""
-        return await blocking(STREAMS, lambda: self.forward(port, host=host, user=user, group=group))
+        return await blocking(
+            STREAMS, lambda: self.forward(port, host=host, user=user, group=group)
+        )
 
 
 class Forward:
-    """One forwarded port: it listens on the host, and a forwarder in the container connects the clients.
+    """One forwarded port: it listens on the host, and a forwarder in the container connects the
+    clients.
 
     Attributes:
         address: host and port on which it listens.
     """
 
-    def __init__(self, engine: str, run: Run, port: int, host: str, exchange: Mount, options: ExecOptions) -> None:
+    def __init__(
+        self, engine: str, run: Run, port: int, host: str, exchange: Mount, options: ExecOptions
+    ) -> None:
         """Listen, and wait until the forwarder runs.
 
         Args:
@@ -162,7 +185,10 @@ class Forward:
 
         Raises the errors of :meth:`Container.forward`.
         """
-        self._token, self._name = secrets.token_hex(_TOKEN_BYTES // 2), f"forward-{secrets.token_hex(8)}"
+        self._token, self._name = (
+            secrets.token_hex(_TOKEN_BYTES // 2),
+            f"forward-{secrets.token_hex(8)}",
+        )
         self._socket = os.path.join(exchange.source, self._name)
         self._listener = listen(host)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
@@ -176,7 +202,8 @@ class Forward:
         self._wake, self._lock = os.eventfd(0), threading.Lock()
         self._idle: deque[socket.socket] = deque()
         self._waiting: deque[socket.socket] = deque()
-        self._greeting: dict[socket.socket, float] = {}  # with the time until which each may send the token
+        # with the time until which each may send the token
+        self._greeting: dict[socket.socket, float] = {}
         self._paused_until = 0.0
         self._started, self._closing = threading.Event(), False
         self._error: HyperRuntimeError | None = None
@@ -195,7 +222,9 @@ class Forward:
 
     def _failure(self, start_s: float) -> HyperRuntimeError | None:
         if self._error is None and not self._started.is_set():
-            return ExecStartError(f"the forwarder of {self.address} did not start within {start_s:g} s; retry")
+            return ExecStartError(
+                f"the forwarder of {self.address} did not start within {start_s:g} s; retry"
+            )
         return self._error
 
     @property
@@ -214,14 +243,21 @@ class Forward:
 
     def _exec(self, engine: str, run: Run, args: list[str], options: ExecOptions) -> None:
         try:
-            result = run(args, attrs.evolve(options, input=forwarder_program(), env={TOKEN: self._token}))
+            result = run(
+                args, attrs.evolve(options, input=forwarder_program(), env={TOKEN: self._token})
+            )
         except HyperRuntimeError as error:
             self._error = error
         else:
             tail = result.stderr.decode(errors="replace").strip()[-300:]
-            self._error = ExecStartError(f"the forwarder ended with exit code {result.exit_code}: {tail}")
+            self._error = ExecStartError(
+                f"the forwarder ended with exit code {result.exit_code}: {tail}"
+            )
             if result.not_executed:
-                why = "the image has no python3, which the forwarder needs; use one that has it, such as the base image"
+                why = (
+                    "the image has no python3, which the forwarder needs; use one that has it, "
+                    "such as the base image"
+                )
                 self._error = UnsupportedOptionError(engine, "forward", why)
         self._started.set()
         if not self._closing:
@@ -237,7 +273,9 @@ class Forward:
             while not self._closing:
                 for key, _ in selector.select(self._wait_s()):
                     if key.fileobj is self._tunnels:
-                        self._accept(self._tunnels, lambda tunnel: advance(selector, self._greet(tunnel)))
+                        self._accept(
+                            self._tunnels, lambda tunnel: advance(selector, self._greet(tunnel))
+                        )
                     elif key.fileobj is self._listener:
                         self._accept(self._listener, self._waiting.append)
                     elif key.fileobj != self._wake:
@@ -252,7 +290,8 @@ class Forward:
     def _accept(self, listener: socket.socket, take: Callable[[socket.socket], None]) -> None:
         try:
             client, _ = listener.accept()
-        except OSError as error:  # the client has gone, or no descriptor is left: then the listener stays readable
+        # the client has gone, or no descriptor is left: then the listener stays readable
+        except OSError as error:
             if error.errno in _FULL:
                 self._paused_until = time.monotonic() + _PAUSE_S
             return
@@ -271,7 +310,9 @@ class Forward:
             self._selector.unregister(tunnel).data.close()
 
     def _choose_listeners(self) -> None:
-        """Accept clients only while few wait, and connections from the container only while few are unused."""
+        """Accept clients only while few wait, and connections from the container only while few are
+        unused.
+        """
         paused = time.monotonic() < self._paused_until
         if not paused:
             self._paused_until = 0.0
@@ -287,7 +328,9 @@ class Forward:
                 self._selector.register(listener, selectors.EVENT_READ)
 
     def _greet(self, tunnel: socket.socket) -> Waits:
-        """Take a connection of the forwarder if it knows the token; other programs in the container do not."""
+        """Take a connection of the forwarder if it knows the token; other programs in the container
+        do not.
+        """
         said = b""
         self._greeting[tunnel] = time.monotonic() + _GREET_S
         try:
@@ -350,8 +393,12 @@ def listen(host: str) -> socket.socket:
     if not host:
         raise SpecError("host", host, "an address; 0.0.0.0 listens on all of this machine")
     try:
-        listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
+        listener = socket.create_server(
+            (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET
+        )
     except (OSError, TypeError, UnicodeError) as error:
-        raise SpecError("host", host, f"an address of this machine on which it can listen ({error})") from error
+        raise SpecError(
+            "host", host, f"an address of this machine on which it can listen ({error})"
+        ) from error
     listener.setblocking(False)
     return listener

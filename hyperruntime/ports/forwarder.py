@@ -3,11 +3,13 @@
     python3 - SOCKET [PORT]
     python3 - SOCKET to PORT
 
-The first form listens on 127.0.0.1 and connects each client to a socket of the host, byte for byte, in one thread. It
-prints its port as the first line. The second form is for clients on the host, which cannot reach the container: it
-keeps idle connections to the host's socket, and connects one to 127.0.0.1:PORT (or ::1) when the host sends ``GO``.
+The first form listens on 127.0.0.1 and connects each client to a socket of the host, byte for byte,
+in one thread. It prints its port as the first line. The second form is for clients on the host,
+which cannot reach the container: it keeps idle connections to the host's socket, and connects one
+to 127.0.0.1:PORT (or ::1) when the host sends ``GO``.
 
-The container's Python reads the program from standard input; the library imports only ``pipe`` and ``advance``.
+The container's Python reads the program from standard input; the library imports only ``pipe`` and
+``advance``.
 """
 
 import collections.abc
@@ -27,10 +29,14 @@ GO = b"g"
 TOKEN = "HYPERRUNTIME_FORWARD_TOKEN"  # noqa: S105 - variable with the word that begins each connection to the host
 
 
-def pipe(source: socket.socket, sink: socket.socket) -> "collections.abc.Iterator[tuple[socket.socket, int]]":
-    """Copy one direction of a connection; yield each socket and event to wait for, and close both sockets at the end.
+def pipe(
+    source: socket.socket, sink: socket.socket
+) -> "collections.abc.Iterator[tuple[socket.socket, int]]":
+    """Copy one direction of a connection; yield each socket and event to wait for, and close both
+    sockets at the end.
 
-    It holds one piece. The other direction has duplicates of the sockets; it ends too if the connection breaks.
+    It holds one piece. The other direction has duplicates of the sockets; it ends too if the
+    connection breaks.
     """
     try:
         while True:
@@ -53,7 +59,9 @@ def pipe(source: socket.socket, sink: socket.socket) -> "collections.abc.Iterato
         sink.close()
 
 
-def advance(selector: selectors.BaseSelector, copying: "collections.abc.Iterator[tuple[socket.socket, int]]") -> None:
+def advance(
+    selector: selectors.BaseSelector, copying: "collections.abc.Iterator[tuple[socket.socket, int]]"
+) -> None:
     """Let one direction copy until it must wait or has ended."""
     waits = next(copying, None)
     if waits is not None:
@@ -110,7 +118,9 @@ def main(path: str, port: int = 0) -> None:
 
 
 class Dialer:
-    """Keeps idle connections to the host, and connects those that the host uses to a port in the container."""
+    """Keeps idle connections to the host, and connects those that the host uses to a port in the
+    container.
+    """
 
     def __init__(self, path: str, port: int) -> None:
         """Connect to the host's socket ``path``; clients are connected to ``port``."""
@@ -133,7 +143,9 @@ class Dialer:
                 advance(self.selector, key.data)
 
     def serve(self, host: socket.socket) -> "collections.abc.Iterator[tuple[socket.socket, int]]":
-        """Wait for the host's call, then connect to the port; a failure closes the host's connection."""
+        """Wait for the host's call, then connect to the port; a failure closes the host's
+        connection.
+        """
         yield host, selectors.EVENT_READ
         self.idle -= 1
         if host.recv(1) != GO:

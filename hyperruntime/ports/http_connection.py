@@ -43,10 +43,11 @@ class Connections:
 
 
 class BoundedConnection(web.RequestHandler):
-    """A connection of aiohttp that is closed if no request arrives in time, or too many arrive ahead of their answers.
+    """A connection of aiohttp that is closed if no request arrives in time, or too many arrive
+    ahead of their answers.
 
-    The time runs while no request is served. It starts when the wait starts, not at the last byte, so a client that
-    sends a byte now and then cannot keep the connection open.
+    The time runs while no request is served. It starts when the wait starts, not at the last byte,
+    so a client that sends a byte now and then cannot keep the connection open.
     """
 
     def __init__(
@@ -92,9 +93,13 @@ class BoundedConnection(web.RequestHandler):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse bytes; drop a client that sends many requests ahead, or asks for another protocol and may not."""
+        """Parse bytes; drop a client that sends many requests ahead, or asks for another protocol
+        and may not.
+        """
         super().data_received(data)
-        upgrades = not self._may_upgrade and any(getattr(self, name, False) is True for name in _UPGRADED)
+        upgrades = not self._may_upgrade and any(
+            getattr(self, name, False) is True for name in _UPGRADED
+        )
         if upgrades or len(self._messages) > _MAX_AHEAD:
             self.drop()
 
@@ -117,17 +122,20 @@ class BoundedConnection(web.RequestHandler):
             self._socket.abort()
 
     def log_exception(self, *args: Any, **kw: Any) -> None:  # noqa: ANN401 - as logging takes them
-        """Log an error of the server as a warning, and a client's malformed request for debugging only."""
+        """Log an error of the server as a warning, and a client's malformed request for debugging
+        only.
+        """
         error = kw.get("exc_info")
         write = log.debug if isinstance(error, HttpProcessingError) else log.warning
         write("http request failed", error=repr(error))
 
 
 class BoundedProtocol(asyncio.Protocol):
-    """Bounds the connections of uvicorn: a base class, to be listed before uvicorn's own protocol class.
+    """Bounds the connections of uvicorn: a base class, to be listed before uvicorn's own protocol
+    class.
 
-    A connection is closed if its server is at its limit, or if for a whole period no request began or was served. So a
-    client that sends a byte now and then cannot keep it open.
+    A connection is closed if its server is at its limit, or if for a whole period no request began
+    or was served. So a client that sends a byte now and then cannot keep it open.
 
     Attributes:
         bounds: counts the connections of all servers of this process; a class may have its own.
@@ -154,7 +162,8 @@ class BoundedProtocol(asyncio.Protocol):
         self.bounds.open, self._is_counted = self.bounds.open - self._is_counted, False
 
     def _look_later(self, transport: asyncio.BaseTransport) -> None:
-        last = getattr(self, "cycle", None)  # uvicorn's attribute: the last request whose head is there
+        # uvicorn's attribute: the last request whose head is there
+        last = getattr(self, "cycle", None)
 
         def look() -> None:
             if getattr(self, "cycle", None) is last and (last is None or last.response_complete):
@@ -188,7 +197,8 @@ async def serving_app(
     tls: ssl.SSLContext | None = None,
     **options: Any,  # noqa: ANN401
 ) -> AsyncIterator[asyncio.Server]:
-    """Serve an application inside the block, on bounded connections; yield the server, which may be closed earlier.
+    """Serve an application inside the block, on bounded connections; yield the server, which may be
+    closed earlier.
 
     Args:
         app: the application; it was not served before.
@@ -203,12 +213,18 @@ async def serving_app(
     """
     app.middlewares.insert(0, _timed)
     runner = web.AppRunner(
-        app, access_log=None, handler_cancellation=ends_requests, shutdown_timeout=shutdown_s, **options
+        app,
+        access_log=None,
+        handler_cancellation=ends_requests,
+        shutdown_timeout=shutdown_s,
+        **options,
     )
     await runner.setup()
     connections, server = Connections(most, client_s), cast(web.Server, runner.server)
     accepting = await asyncio.get_running_loop().create_server(
-        lambda: BoundedConnection(connections, server, may_upgrade=may_upgrade, access_log=None, **options),
+        lambda: BoundedConnection(
+            connections, server, may_upgrade=may_upgrade, access_log=None, **options
+        ),
         sock=listener,
         ssl=tls,
         ssl_handshake_timeout=None if tls is None else client_s,

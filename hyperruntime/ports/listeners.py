@@ -25,7 +25,8 @@ class ListenError(HyperRuntimeError):
 def names_this_machine(host: str) -> bool:
     """Return whether the ``Host`` header of a request names this machine.
 
-    With DNS rebinding, the header has the name of another site, which was made to point to this machine.
+    With DNS rebinding, the header has the name of another site, which was made to point to this
+    machine.
     """
     name = host if host.endswith("]") else host.rpartition(":")[0] or host
     return name.lower() in _HOSTS
@@ -47,7 +48,9 @@ def listen_on(host: str, port: int) -> socket.socket:
         return _listening(family, address)
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ListenError(f"cannot listen on {host}:{port}: {reason}; give another --host or --port") from error
+        raise ListenError(
+            f"cannot listen on {host}:{port}: {reason}; give another --host or --port"
+        ) from error
 
 
 def listen_on_loopback(wanted: int, remembered: int) -> socket.socket:
@@ -66,7 +69,9 @@ def listen_on_loopback(wanted: int, remembered: int) -> socket.socket:
     try:
         return _listening(socket.AF_INET, (LOOPBACK, wanted))
     except OSError as error:
-        raise ListenError(f"port {wanted} cannot be used: {error.strerror}; give another --port") from error
+        raise ListenError(
+            f"port {wanted} cannot be used: {error.strerror}; give another --port"
+        ) from error
 
 
 def _listening(family: int, address: tuple[Any, ...]) -> socket.socket:
@@ -74,7 +79,8 @@ def _listening(family: int, address: tuple[Any, ...]) -> socket.socket:
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)  # `::` does not mean 0.0.0.0 too
+            # `::` does not mean 0.0.0.0 too
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         made.bind(address)
         made.listen(256)
     except BaseException:
@@ -84,10 +90,12 @@ def _listening(family: int, address: tuple[Any, ...]) -> socket.socket:
 
 
 def listen_on_socket(path: Path) -> socket.socket:
-    """Return a listening Unix socket in a directory that only this user may enter; a missing directory is made.
+    """Return a listening Unix socket in a directory that only this user may enter; a missing
+    directory is made.
 
     Raises:
-        ListenError: the directory is open to others, another server uses the socket, or it cannot be made.
+        ListenError: the directory is open to others, another server uses the socket, or it cannot
+            be made.
         StorageError: the directory cannot be made.
     """
     path = path.absolute()
@@ -95,10 +103,14 @@ def listen_on_socket(path: Path) -> socket.socket:
     if not folder.exists():
         make_private_directory(folder)
     found = os.stat(folder)
-    if not stat.S_ISDIR(found.st_mode) or stat.S_IMODE(found.st_mode) != _PRIVATE or found.st_uid != os.geteuid():
+    if (
+        not stat.S_ISDIR(found.st_mode)
+        or stat.S_IMODE(found.st_mode) != _PRIVATE
+        or found.st_uid != os.geteuid()
+    ):
         raise ListenError(
-            f"{str(folder)!r} is not a directory that only you may enter; name one with `mkdir -m 700`, or one that "
-            "does not exist yet"
+            f"{str(folder)!r} is not a directory that only you may enter; name one with `mkdir "
+            "-m 700`, or one that does not exist yet"
         )
     made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

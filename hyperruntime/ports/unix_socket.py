@@ -7,7 +7,8 @@ import socket
 
 
 def listen_in(directory: str, name: str) -> socket.socket:
-    """Return a listening socket in a directory, also where its path is longer than the 107 bytes of unix(7).
+    """Return a listening socket in a directory, also where its path is longer than the 107 bytes of
+    unix(7).
 
     Args:
         directory: the exchange directory on the host; it keeps other users of the host out.

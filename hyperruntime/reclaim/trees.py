@@ -1,4 +1,5 @@
-"""Reclaim directories that containers wrote in, in this process or in the containers' user namespace.
+"""Reclaim directories that containers wrote in, in this process or in the containers' user
+namespace.
 
 No program of an image runs.
 """
@@ -20,12 +21,14 @@ log = get_logger(__name__)
 
 
 def reclaim_trees(paths: Sequence[Path], reclaim_args: Sequence[str], timeout_s: float) -> None:
-    """Give trees to this user, make them readable, and remove special mode bits and file capabilities.
+    """Give trees to this user, make them readable, and remove special mode bits and file
+    capabilities.
 
     Args:
-        paths: directories whose parents belong to this user and cannot be reached by containers; missing ones are
-            skipped.
-        reclaim_args: command prefix from :class:`~hyperruntime.driver.EngineInfo`; used if this user lacks permission.
+        paths: directories whose parents belong to this user and cannot be reached by containers;
+            missing ones are skipped.
+        reclaim_args: command prefix from :class:`~hyperruntime.driver.EngineInfo`; used if this
+            user lacks permission.
         timeout_s: seconds for all trees together.
 
     Raises:
@@ -40,7 +43,9 @@ def reclaim_trees(paths: Sequence[Path], reclaim_args: Sequence[str], timeout_s:
             continue  # never created
         except PermissionError as error:
             if not reclaim_args:
-                raise ReclaimError(f"{str(path)!r} holds an entry that this user may not change: {error}") from error
+                raise ReclaimError(
+                    f"{str(path)!r} holds an entry that this user may not change: {error}"
+                ) from error
             _reclaim_behind(reclaim_args, path, until)
         except TimeoutError:
             raise
@@ -73,12 +78,19 @@ def _reclaim_behind(reclaim_args: Sequence[str], path: Path, until: float) -> No
     try:
         result = run_process(args, cwd="/", timeout_s=left + begin_s)
     except TimeoutError as error:  # the program itself keeps its deadline
-        why = f"`{reclaim_args[0]}` did not begin within {begin_s:.0f} s; the engine or the machine is overloaded"
+        why = (
+            f"`{reclaim_args[0]}` did not begin within {begin_s:.0f} s; the engine or the "
+            "machine is overloaded"
+        )
         raise ReclaimError(f"{str(path)!r} cannot be reclaimed: {why}") from error
     except OSError as error:
-        raise ReclaimError(f"`{args[0]}` cannot be started: {error}; see `hyperrun doctor`") from error
+        raise ReclaimError(
+            f"`{args[0]}` cannot be started: {error}; see `hyperrun doctor`"
+        ) from error
     if result.exit_code == 0:
         return
     if result.error_text.startswith(TimeoutError.__name__):
         raise TimeoutError(result.error_text)
-    raise ReclaimError(f"{str(path)!r} cannot be reclaimed: {result.error_text}; see `hyperrun doctor`")
+    raise ReclaimError(
+        f"{str(path)!r} cannot be reclaimed: {result.error_text}; see `hyperrun doctor`"
+    )

@@ -3,8 +3,9 @@
 The module is also a program, because only a new process can enter a user namespace:
 ``python -I -S walk.py SECONDS PATH...``.
 
-Nothing in the tree is trusted. Each name is looked up in an open directory and no link is followed, so a container
-that still runs cannot lead the walk out of the tree. At any depth, only one directory is kept open.
+Nothing in the tree is trusted. Each name is looked up in an open directory and no link is followed,
+so a container that still runs cannot lead the walk out of the tree. At any depth, only one
+directory is kept open.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ class _MovedError(Exception):
 def reclaim_tree(path: str, until: float) -> None:
     """Give a tree to the owner of its parent directory.
 
-    The owner can then read, write and remove all of it. Set-user-ID and set-group-ID bits, file capabilities and the
-    sticky bit of files are removed. A directory keeps its sticky bit, which only restricts access.
+    The owner can then read, write and remove all of it. Set-user-ID and set-group-ID bits, file
+    capabilities and the sticky bit of files are removed. A directory keeps its sticky bit, which
+    only restricts access.
 
     Args:
         path: top of the tree.
@@ -105,7 +107,9 @@ class _Walk:
             return None  # removed during the walk
 
     def _open_up(self, directory: int, name: str) -> int | None:
-        """Set the mode of an entry that is not a link; return a file descriptor if it is a directory."""
+        """Set the mode of an entry that is not a link; return a file descriptor if it is a
+        directory.
+        """
         handle = os.open(name, _HANDLE, dir_fd=directory)
         try:
             mode = os.fstat(handle).st_mode
@@ -115,7 +119,8 @@ class _Walk:
             kept, given = (0o1777, 0o700) if is_directory else (0o777, 0o600)
             wanted = stat.S_IMODE(mode) & kept | given
             if wanted != stat.S_IMODE(mode):
-                os.chmod(f"/proc/self/fd/{handle}", wanted)  # not by name: the name may belong to another file by now
+                # not by name: the name may belong to another file by now
+                os.chmod(f"/proc/self/fd/{handle}", wanted)
             return _reopen(handle) if is_directory else None
         finally:
             os.close(handle)
@@ -127,7 +132,8 @@ class _Walk:
         except OSError as error:
             if error.errno in (errno.ENODATA, errno.ENOTSUP, errno.ENOENT):
                 return
-            if error.errno != errno.EOVERFLOW:  # capabilities that are not valid in this user namespace
+            # capabilities that are not valid in this user namespace
+            if error.errno != errno.EOVERFLOW:
                 raise
         # Any chown, even to the same owner, removes capabilities; see chown(2) and capabilities(7).
         os.chown(name, self._owner, -1, dir_fd=directory, follow_symlinks=False)

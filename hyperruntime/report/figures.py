@@ -36,8 +36,9 @@ def can_draw() -> bool:
 def draw_lineage(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
     """Return a picture of a run's lineage as SVG and PNG, by format.
 
-    The horizontal axis is the generation's number, the vertical axis its score. Lines connect parents to children, not
-    all in a large run, and the path to the best one is highlighted. Generations without a score are in a bottom row.
+    The horizontal axis is the generation's number, the vertical axis its score. Lines connect
+    parents to children, not all in a large run, and the path to the best one is highlighted.
+    Generations without a score are in a bottom row.
 
     Args:
         nodes: the generations in order.
@@ -48,7 +49,10 @@ def draw_lineage(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
     """
     figure, axes = _new_figure(title, nodes)
     low = _failed_row(axes, nodes)
-    places = {node.genid: (index, low if node.score is None else node.score) for index, node in enumerate(nodes)}
+    places = {
+        node.genid: (index, low if node.score is None else node.score)
+        for index, node in enumerate(nodes)
+    }
     _stairs(axes, nodes, color=_STEP, zorder=1)
     path = best_path(nodes)
     _edges(axes, nodes, places, path)
@@ -57,7 +61,8 @@ def draw_lineage(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
 
 
 def draw_progress(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
-    """Return a picture of each generation's score and the best score so far, as SVG and PNG, by format.
+    """Return a picture of each generation's score and the best score so far, as SVG and PNG, by
+    format.
 
     Args:
         nodes: the generations in order.
@@ -68,7 +73,9 @@ def draw_progress(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
     """
     figure, axes = _new_figure(title, nodes)
     scored = [(index, node.score) for index, node in enumerate(nodes) if node.score is not None]
-    axes.scatter([x for x, _ in scored], [y for _, y in scored], s=14, color=_EDGE, label="generation")
+    axes.scatter(
+        [x for x, _ in scored], [y for _, y in scored], s=14, color=_EDGE, label="generation"
+    )
     _stairs(axes, nodes, color=_BEST, label="best so far")
     if scored:
         axes.legend(frameon=False, loc="lower right")
@@ -78,14 +85,17 @@ def draw_progress(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
 def _new_figure(title: str, nodes: Sequence[Node]) -> tuple[Figure, Axes]:
     if not can_draw():
         raise ExtraMissingError("pictures", "matplotlib", "report")
-    import_elsewhere("matplotlib")  # it would use ./matplotlibrc, which can make it run TeX on files of this machine
+    # it would use ./matplotlibrc, which can make it run TeX on files of this machine
+    import_elsewhere("matplotlib")
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
     axes = figure.add_subplot()
     shown = "".join(letter if letter.isprintable() else "?" for letter in title)
-    axes.set_title(f"{shown}\n", loc="left", fontsize=14, fontweight="bold", color=_INK, parse_math=False)
+    axes.set_title(
+        f"{shown}\n", loc="left", fontsize=14, fontweight="bold", color=_INK, parse_math=False
+    )
     axes.text(0, 1.02, _summary(nodes), transform=axes.transAxes, fontsize=10, color=_FAINT)
     axes.set_xlabel("generation", color=_FAINT)
     axes.set_ylabel("score", color=_FAINT)
@@ -94,7 +104,9 @@ def _new_figure(title: str, nodes: Sequence[Node]) -> tuple[Figure, Axes]:
     axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     names = [str(node.genid) for node in nodes]
-    axes.xaxis.set_major_formatter(lambda x, _: names[int(x)] if x == int(x) and 0 <= x < len(names) else "")
+    axes.xaxis.set_major_formatter(
+        lambda x, _: names[int(x)] if x == int(x) and 0 <= x < len(names) else ""
+    )
     return figure, axes
 
 
@@ -102,16 +114,27 @@ def _summary(nodes: Sequence[Node]) -> str:
     path, missing = best_path(nodes), sum(node.score is None for node in nodes)
     best = next((node for node in nodes if path and node.genid == path[-1]), None)
     parts = [] if best is None else [f"best {best.score:.4f} in generation {best.genid}"]
-    return ", ".join([*parts, f"{len(nodes)} generations", *([f"{missing} without a score"] if missing else [])])
+    return ", ".join(
+        [*parts, f"{len(nodes)} generations", *([f"{missing} without a score"] if missing else [])]
+    )
 
 
 def _failed_row(axes: Axes, nodes: Sequence[Node]) -> float:
-    """Return the height of the row of generations without a score, and label the row if there are any."""
+    """Return the height of the row of generations without a score, and label the row if there are
+    any.
+    """
     scores = [node.score for node in nodes if node.score is not None] or [0.0, 1.0]
     low = min(scores) - 0.12 * max(max(scores) - min(scores), 0.01)
     if any(node.score is None for node in nodes):
         axes.axhline(low, color=_GRID, linewidth=0.8)
-        axes.annotate("no score", (1, low), xycoords=("axes fraction", "data"), fontsize=8, color=_FAINT, ha="right")
+        axes.annotate(
+            "no score",
+            (1, low),
+            xycoords=("axes fraction", "data"),
+            fontsize=8,
+            color=_FAINT,
+            ha="right",
+        )
     return low
 
 
@@ -121,19 +144,31 @@ def _stairs(axes: Axes, nodes: Sequence[Node], **style: Any) -> None:  # noqa: A
     axes.step([x for x, _ in best], [y for _, y in best], where="post", linewidth=2, **style)
 
 
-def _edges(axes: Axes, nodes: Sequence[Node], places: dict[GenId, tuple[int, float]], path: Sequence[GenId]) -> None:
-    """Draw the best path, and a line from each parent to its child: above 40 only to scored ones, above 1500 none."""
+def _edges(
+    axes: Axes, nodes: Sequence[Node], places: dict[GenId, tuple[int, float]], path: Sequence[GenId]
+) -> None:
+    """Draw the best path, and a line from each parent to its child: above 40 only to scored ones,
+    above 1500 none.
+    """
     from matplotlib.collections import LineCollection
 
-    drawn = [node for node in nodes if node.parent in places and (node.score is not None or len(nodes) <= _FEW)]
+    drawn = [
+        node
+        for node in nodes
+        if node.parent in places and (node.score is not None or len(nodes) <= _FEW)
+    ]
     if len(nodes) <= _MANY:
-        lines = [(places[node.parent], places[node.genid]) for node in drawn if node.parent is not None]
+        lines = [
+            (places[node.parent], places[node.genid]) for node in drawn if node.parent is not None
+        ]
         axes.add_collection(LineCollection(lines, colors=_EDGE, linewidths=1, zorder=2))
     chosen = [(places[parent], places[child]) for parent, child in pairwise(path)]
     axes.add_collection(LineCollection(chosen, colors=_BEST, linewidths=2.5, zorder=3))
 
 
-def _discs(axes: Axes, nodes: Sequence[Node], places: dict[GenId, tuple[int, float]], path: Sequence[GenId]) -> None:
+def _discs(
+    axes: Axes, nodes: Sequence[Node], places: dict[GenId, tuple[int, float]], path: Sequence[GenId]
+) -> None:
     few = len(nodes) <= _FEW
     size = 320.0 if few else max(6.0, min(120.0, 9000 / len(nodes)))
     chosen, width = set(path), 1.0 if few else 0.0
@@ -142,7 +177,9 @@ def _discs(axes: Axes, nodes: Sequence[Node], places: dict[GenId, tuple[int, flo
     scored = [node for node in nodes if node.score is not None]
     xs, ys = _points(places, scored)
     shades = [node.score or 0.0 for node in scored]
-    axes.scatter(xs, ys, s=size, c=shades, cmap=_COLOURS, edgecolors="white", linewidths=width, zorder=4)
+    axes.scatter(
+        xs, ys, s=size, c=shades, cmap=_COLOURS, edgecolors="white", linewidths=width, zorder=4
+    )
     xs, ys = _points(places, [node for node in nodes if node.genid in chosen])
     axes.scatter(xs, ys, s=size * 1.15, facecolors="none", edgecolors=_BEST,
                  linewidths=2.0 if few else 1.0, zorder=5)  # fmt: skip
@@ -151,13 +188,17 @@ def _discs(axes: Axes, nodes: Sequence[Node], places: dict[GenId, tuple[int, flo
         text, ink = "0" if isinstance(node.genid, str) else str(node.genid), _INK
         if node.score is not None and node.score > dark:
             ink = "white"
-        axes.annotate(text, places[node.genid], ha="center", va="center", fontsize=8, color=ink, zorder=6)
+        axes.annotate(
+            text, places[node.genid], ha="center", va="center", fontsize=8, color=ink, zorder=6
+        )
     for node in steps_up(nodes) if few else ():
         axes.annotate(f"{node.score:.3f}", places[node.genid], xytext=(0, 12), textcoords="offset points",
                       ha="center", fontsize=8, fontweight="bold", color=_INK, zorder=6)  # fmt: skip
 
 
-def _points(places: dict[GenId, tuple[int, float]], nodes: Sequence[Node]) -> tuple[list[float], list[float]]:
+def _points(
+    places: dict[GenId, tuple[int, float]], nodes: Sequence[Node]
+) -> tuple[list[float], list[float]]:
     points = [places[node.genid] for node in nodes]
     return [float(x) for x, _ in points], [y for _, y in points]
 
@@ -166,8 +207,12 @@ def _rendered(figure: Figure) -> dict[str, bytes]:
     from matplotlib import rc_context
 
     pictures = {}
-    with rc_context({"svg.hashsalt": "hyperruntime", "svg.fonttype": "none"}), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)  # it draws a box
+    with (
+        rc_context({"svg.hashsalt": "hyperruntime", "svg.fonttype": "none"}),
+        warnings.catch_warnings(),
+    ):
+        # it draws a box
+        warnings.filterwarnings("ignore", message="Glyph .* missing from", category=UserWarning)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # the places are found once, not for each format
         for kind, facts in _FORMATS.items():

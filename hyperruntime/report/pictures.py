@@ -1,4 +1,6 @@
-"""Write a run's pictures: its lineage, its progress, and the answers of its best generation, read from its files."""
+"""Write a run's pictures: its lineage, its progress, and the answers of its best generation, read
+from its files.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,13 @@ from hyperruntime.loop.evaluation.evaluator import selected_split
 from hyperruntime.loop.generation.series import every_series, progress_info, whole_run
 from hyperruntime.loop.run.received import domains_to_show
 from hyperruntime.loop.run_files.archive import RunView
-from hyperruntime.loop.run_files.layout import PREDICTIONS, REPORT, Layout, evaluation_name, read_json
+from hyperruntime.loop.run_files.layout import (
+    PREDICTIONS,
+    REPORT,
+    Layout,
+    evaluation_name,
+    read_json,
+)
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.report.figures import draw_lineage, draw_progress
@@ -42,8 +50,11 @@ class Picture:
     png: Path | None
 
 
-def write_pictures(view: RunView, best: GenerationRecord | None, folder: Path | None = None) -> tuple[Picture, ...]:
-    """Write the lineage, and the best generation's answers if their domains can draw them; return the pictures.
+def write_pictures(
+    view: RunView, best: GenerationRecord | None, folder: Path | None = None
+) -> tuple[Picture, ...]:
+    """Write the lineage, and the best generation's answers if their domains can draw them; return
+    the pictures.
 
     Args:
         view: the run.
@@ -68,8 +79,11 @@ def _own_folder(run_dir: Path) -> Path:
         return make_run_directory(path, below=run_dir)
 
 
-def write_plots(generations: Sequence[GenerationRecord], folder: Path, whose: str = "agent") -> tuple[Picture, ...]:
-    """Write plots of the progress and the archive, and the progress as text, for each series; return the pictures.
+def write_plots(
+    generations: Sequence[GenerationRecord], folder: Path, whose: str = "agent"
+) -> tuple[Picture, ...]:
+    """Write plots of the progress and the archive, and the progress as text, for each series;
+    return the pictures.
 
     Args:
         generations: the generations of a run; no other data is read.
@@ -82,9 +96,16 @@ def write_plots(generations: Sequence[GenerationRecord], folder: Path, whose: st
     """
     target, pictures = make_directory(folder), []
     for series in every_series(generations, whose):
-        progress, graph = draw_progress(series.nodes, series.title), draw_lineage(series.nodes, series.title)
-        pictures.append(_write(target, f"progress_plot_{series.name}", f"progress, {series.title}", progress))
-        pictures.append(_write(target, f"archive_graph_{series.name}", f"archive, {series.title}", graph))
+        progress, graph = (
+            draw_progress(series.nodes, series.title),
+            draw_lineage(series.nodes, series.title),
+        )
+        pictures.append(
+            _write(target, f"progress_plot_{series.name}", f"progress, {series.title}", progress)
+        )
+        pictures.append(
+            _write(target, f"archive_graph_{series.name}", f"archive, {series.title}", graph)
+        )
         write_atomic(target / f"progress_info_{series.name}.txt", progress_info(series).encode())
     return tuple(pictures)
 
@@ -116,7 +137,8 @@ def _write(target: Path, name: str, subject: str, drawn: Mapping[str, bytes]) ->
 
 
 def read_predictions(run_dir: str | Path, genid: GenId, domain: str, split: str) -> dict[str, Any]:
-    """Return a generation's predictions by task id; empty if the file cannot be read, invalid lines are skipped.
+    """Return a generation's predictions by task id; empty if the file cannot be read, invalid lines
+    are skipped.
 
     Args:
         run_dir: the run directory.
@@ -137,8 +159,11 @@ def read_predictions(run_dir: str | Path, genid: GenId, domain: str, split: str)
     return answers
 
 
-def read_task_facts(run_dir: str | Path, genid: GenId, domain: str, split: str) -> dict[str, Mapping[str, Any]]:
-    """Return the facts that the domain reported of each task, by task id; empty if the file is missing or invalid.
+def read_task_facts(
+    run_dir: str | Path, genid: GenId, domain: str, split: str
+) -> dict[str, Mapping[str, Any]]:
+    """Return the facts that the domain reported of each task, by task id; empty if the file is
+    missing or invalid.
 
     Args:
         run_dir: the run directory.
@@ -148,7 +173,11 @@ def read_task_facts(run_dir: str | Path, genid: GenId, domain: str, split: str) 
     """
     path = _evaluation(run_dir, genid, domain, split) / REPORT
     tasks = read_json(path, Path(run_dir)).get("tasks")
-    return {name: facts for name, facts in tasks.items() if isinstance(facts, dict)} if isinstance(tasks, dict) else {}
+    return (
+        {name: facts for name, facts in tasks.items() if isinstance(facts, dict)}
+        if isinstance(tasks, dict)
+        else {}
+    )
 
 
 def _evaluation(run_dir: str | Path, genid: GenId, domain: str, split: str) -> Path:

@@ -59,7 +59,8 @@ def scalars(facts: Mapping[str, Any]) -> Iterator[Scalar]:
 
 
 def write_events(facts: Mapping[str, Any], folder: Path) -> Path:
-    """Write a run below a directory of TensorBoard, in a directory of its own; return that directory.
+    """Write a run below a directory of TensorBoard, in a directory of its own; return that
+    directory.
 
     Events of an earlier export of this run are replaced.
 
@@ -81,14 +82,18 @@ def write_events(facts: Mapping[str, Any], folder: Path) -> Path:
     with storage_errors(target):
         found = list(target.iterdir())
         if others := [path.name for path in found if not path.name.startswith(_EVENTS)]:
-            raise StorageError(f"{str(target)!r} has other files, such as {others[0]!r}; give another directory")
+            raise StorageError(
+                f"{str(target)!r} has other files, such as {others[0]!r}; give another directory"
+            )
         for path in found:
             path.unlink()
         writer = EventFileWriter(str(target))
         try:
             for one in sorted(scalars(facts), key=lambda one: one.step):
                 value = Summary.Value(tag=one.tag, simple_value=one.value)
-                writer.add_event(Event(wall_time=one.time, step=one.step, summary=Summary(value=[value])))
+                writer.add_event(
+                    Event(wall_time=one.time, step=one.step, summary=Summary(value=[value]))
+                )
         finally:
             writer.close()
     return target

@@ -1,8 +1,9 @@
 """The environment interface: it gives tasks to agents and scores their work.
 
-An environment runs on the host and runs commands in containers through leases. It must not decide a reward from files
-that the agent could write; ``verify`` gets fresh containers for this. Any class with the members of ``Environment``
-works. Users name it by an entry point of the group ``hyperruntime.environments``, or by ``module:Class``.
+An environment runs on the host and runs commands in containers through leases. It must not decide a
+reward from files that the agent could write; ``verify`` gets fresh containers for this. Any class
+with the members of ``Environment`` works. Users name it by an entry point of the group
+``hyperruntime.environments``, or by ``module:Class``.
 """
 
 from __future__ import annotations
@@ -77,10 +78,12 @@ class Fresh(Protocol):
 
 
 class UnscoredEnvironment(Protocol):
-    """The interface of an environment without a reward: the members of :class:`Environment` without ``verify``.
+    """The interface of an environment without a reward: the members of :class:`Environment` without
+    ``verify``.
 
-    Its trajectories end with the status ``unscored``. A program passes it as ``Parts.environment``; an environment that
-    is loaded by name must have ``verify``, so a misspelled ``verify`` does not become a run without rewards.
+    Its trajectories end with the status ``unscored``. A program passes it as ``Parts.environment``;
+    an environment that is loaded by name must have ``verify``, so a misspelled ``verify`` does not
+    become a run without rewards.
 
     Attributes:
         name: name of the environment; if a package publishes it, the name of its entry point.
@@ -131,24 +134,27 @@ class UnscoredEnvironment(Protocol):
 
 
 class Environment(UnscoredEnvironment, Protocol):
-    """The interface of an environment class; the user's options (``--option key=value``) are its keyword arguments.
+    """The interface of an environment class; the user's options (``--option key=value``) are its
+    keyword arguments.
 
-    Any exception from ``setup`` or ``verify`` is recorded as an infrastructure failure and retried. It is never a
-    reward.
+    Any exception from ``setup`` or ``verify`` is recorded as an infrastructure failure and retried.
+    It is never a reward.
 
-    Eight members are optional. ``interface_version`` is the version of this interface that the class was written for
-    (docs/versions.md). ``slots_per_container`` is the number of agents that may share a container, each with
-    its own user; without it each agent has its own container and runs as that container's user. ``image_workdir`` True
-    lets an agent with its own container begin in the working directory of its image, unless the spec names one; without
-    it the agent begins in ``/workspace``. ``time_limit_s(item)``
-    returns the maximum duration of a conversation in seconds, or None. ``check_items(items, base)`` raises
-    ``SpecError`` if the run's container spec lacks something that its items need; it is called in a thread before
-    anything starts. ``cache_key(item)`` returns the name of what a machine keeps for the item, such as its repository:
-    on a cluster, items with the same name go to the same node if it has room; without it the name is the item's id.
-    ``agent_lease(item, lease, meta)`` is awaited after ``setup`` and returns the lease with which the agent's tools
-    work, such as that of another user (:func:`~hyperruntime.pool.user_lease.lease_as`); ``verify`` gets the first one.
-    ``left_out`` says why ``items`` left items out, by name, so that one odd row does not make a data set unusable; see
-    :class:`~hyperruntime.datasets.left_out.LeftOut`.
+    Eight members are optional. ``interface_version`` is the version of this interface that the
+    class was written for (docs/versions.md). ``slots_per_container`` is the number of agents that
+    may share a container, each with its own user; without it each agent has its own container and
+    runs as that container's user. ``image_workdir`` True lets an agent with its own container begin
+    in the working directory of its image, unless the spec names one; without it the agent begins in
+    ``/workspace``. ``time_limit_s(item)`` returns the maximum duration of a conversation in
+    seconds, or None. ``check_items(items, base)`` raises ``SpecError`` if the run's container spec
+    lacks something that its items need; it is called in a thread before anything starts.
+    ``cache_key(item)`` returns the name of what a machine keeps for the item, such as its
+    repository: on a cluster, items with the same name go to the same node if it has room; without
+    it the name is the item's id. ``agent_lease(item, lease, meta)`` is awaited after ``setup`` and
+    returns the lease with which the agent's tools work, such as that of another user
+    (:func:`~hyperruntime.pool.user_lease.lease_as`); ``verify`` gets the first one. ``left_out``
+    says why ``items`` left items out, by name, so that one odd row does not make a data set
+    unusable; see :class:`~hyperruntime.datasets.left_out.LeftOut`.
     """
 
     async def verify(

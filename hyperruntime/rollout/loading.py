@@ -1,4 +1,5 @@
-"""Create the object that a user names by entry point, ``module:Class`` or ``path/file.py:Class``, with their options.
+"""Create the object that a user names by entry point, ``module:Class`` or ``path/file.py:Class``,
+with their options.
 
 Code is imported only when a caller asks for it by name.
 """
@@ -57,7 +58,9 @@ class Kind:
         return f"{'NAME, ' if self.group else ''}MODULE:{code} or PATH/FILE.py:{code}"
 
     def of_code(self, reference: str) -> Callable[..., Any]:
-        """Return the class or function of ``MODULE:NAME`` or ``PATH/FILE.py:NAME``; see :func:`load_code`."""
+        """Return the class or function of ``MODULE:NAME`` or ``PATH/FILE.py:NAME``; see
+        :func:`load_code`.
+        """
         return load_code(reference, self.word, self.forms, code=self.code)
 
 
@@ -75,7 +78,8 @@ def known_environments() -> dict[str, str]:
 
 
 def describe_environment(name: str) -> tuple[str, Mapping[str, Any], tuple[str, ...]]:
-    """Return an environment's one-line description, its options with their defaults, and which of them are required.
+    """Return an environment's one-line description, its options with their defaults, and which of
+    them are required.
 
     A default is a JSON value; that of a required option is None.
 
@@ -88,12 +92,18 @@ def describe_environment(name: str) -> tuple[str, Mapping[str, Any], tuple[str, 
         given = inspect.signature(made).parameters
         required = inspect.Parameter.empty
         needed = tuple(key for key, one in given.items() if one.default is required)
-        options = {key: None if key in needed else _as_json(one.default) for key, one in given.items()}
+        options = {
+            key: None if key in needed else _as_json(one.default) for key, one in given.items()
+        }
         return (inspect.getdoc(made) or "").partition("\n")[0], options, needed
 
 
 def _as_json(value: Any) -> Any:  # noqa: ANN401 - any default
-    return value if value is None or isinstance(value, str | int | float | list | tuple) else str(value)
+    return (
+        value
+        if value is None or isinstance(value, str | int | float | list | tuple)
+        else str(value)
+    )
 
 
 def load_environment(reference: str, options: Mapping[str, Any] | None = None) -> Environment:
@@ -111,7 +121,8 @@ def load_environment(reference: str, options: Mapping[str, Any] | None = None) -
 
 
 def load_agent(reference: str | None) -> Agent:
-    """Return an agent by ``module:function`` or ``path/file.py:function``; None means the default agent.
+    """Return an agent by ``module:function`` or ``path/file.py:function``; None means the default
+    agent.
 
     Raises:
         SpecError: the module, the file or the function does not exist.
@@ -125,7 +136,9 @@ def load_agent(reference: str | None) -> Agent:
 
 
 def absolute_code(reference: str) -> str:
-    """Return a reference whose file, if it has one, is named by an absolute path: valid in any working directory."""
+    """Return a reference whose file, if it has one, is named by an absolute path: valid in any
+    working directory.
+    """
     where, colon, name = reference.rpartition(":")
     return f"{os.path.abspath(where)}:{name}" if colon and where.endswith(".py") else reference
 
@@ -133,13 +146,15 @@ def absolute_code(reference: str) -> str:
 def load_named(kind: Kind, reference: str, options: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401 - of its kind
     """Create an object of a kind.
 
-    Options are the keyword arguments of its class. Text is converted to the annotated type of the argument: ``int``,
-    ``float``, ``bool``, ``tuple[str, ...]`` (comma-separated), each also with ``| None``.
+    Options are the keyword arguments of its class. Text is converted to the annotated type of the
+    argument: ``int``, ``float``, ``bool``, ``tuple[str, ...]`` (comma-separated), each also with
+    ``| None``.
 
     Args:
         kind: the kind of object.
         reference: name of an entry point, or ``module:Class``, or ``path/file.py:Class``.
-        options: values by name; either text as a user writes it, or a value of the type that the class expects.
+        options: values by name; either text as a user writes it, or a value of the type that the
+            class expects.
 
     Raises:
         SpecError: the object does not exist, or an option is unknown, missing or invalid.
@@ -160,23 +175,41 @@ def _make(kind: Kind, reference: str, made: Callable[..., Any], options: Mapping
     one = made(**given)
     missing = [name for name in kind.members if not callable(getattr(one, name, None))]
     if missing:
-        raise SpecError(kind.word, reference, f"its class lacks {', '.join(missing)}; see the interface's Protocol")
+        raise SpecError(
+            kind.word,
+            reference,
+            f"its class lacks {', '.join(missing)}; see the interface's Protocol",
+        )
     if not isinstance(getattr(one, "name", None), str):
         raise SpecError(kind.word, reference, "its class lacks the text attribute 'name'")
     return one
 
 
-def _converted(kind: Kind, reference: str, made: Callable[..., Any], options: Mapping[str, Any]) -> dict[str, Any]:
+def _converted(
+    kind: Kind, reference: str, made: Callable[..., Any], options: Mapping[str, Any]
+) -> dict[str, Any]:
     parameters = inspect.signature(made).parameters
     takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
-    named = [name for name, p in parameters.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    named = [
+        name
+        for name, p in parameters.items()
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    ]
     for name in options:
         if name not in named and not takes_any:
             hint = name_hint(name, named) if named else "it has no options"
-            raise SpecError(f"option {name}", options[name], f"{reference!r} has no such option; {hint}")
-    lacking = [n for n in named if parameters[n].default is inspect.Parameter.empty and n not in options]
+            raise SpecError(
+                f"option {name}", options[name], f"{reference!r} has no such option; {hint}"
+            )
+    lacking = [
+        n for n in named if parameters[n].default is inspect.Parameter.empty and n not in options
+    ]
     if lacking:
-        raise SpecError(kind.word, reference, f"it needs the option {lacking[0]}: {kind.option} {lacking[0]}=VALUE")
+        raise SpecError(
+            kind.word,
+            reference,
+            f"it needs the option {lacking[0]}: {kind.option} {lacking[0]}=VALUE",
+        )
     hints = _hints(made)
     return {name: _value(name, value, hints.get(name)) for name, value in options.items()}
 
@@ -185,7 +218,8 @@ def _hints(made: Callable[..., Any]) -> Mapping[str, Any]:
     target = made.__init__ if inspect.isclass(made) else made
     try:
         return typing.get_type_hints(target)
-    except (NameError, TypeError, AttributeError):  # some names exist only for type checkers; options stay text
+    # some names exist only for type checkers; options stay text
+    except (NameError, TypeError, AttributeError):
         return {}
 
 

@@ -1,6 +1,7 @@
 """Where repositories come from: sources as text, and fetching one commit of them with git.
 
-Text of an item never becomes an option or a program: sources are checked, and git may use few protocols.
+Text of an item never becomes an option or a program: sources are checked, and git may use few
+protocols.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from hyperruntime.host.process import ProcessResult
 _URL = re.compile(r"(?:file|git|https|ssh)://[!-~]+")
 _OWNER_AND_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}/[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 _NO_CONNECTIONS = " ".join(f"{name}={value}" for name, value in NO_CONNECTIONS.items())
-# The user's repository may belong to another uid, and may be a partial clone whose configuration names programs.
+# The user's repository may belong to another uid, and may be a partial clone whose configuration
+# names programs.
 _UPLOAD_PACK = f"{_NO_CONNECTIONS} git -c safe.directory='*' upload-pack"
 _ENVIRONMENT = {
     "GIT_ALLOW_PROTOCOL": "file:git:https:ssh",
@@ -57,7 +59,9 @@ def source_of(repo: str, base_url: str | None) -> str:
     if not _OWNER_AND_NAME.fullmatch(repo):
         raise SpecError("repo", repo, "owner/name, a URL, or an absolute path")
     if base_url is None:
-        raise SpecError("repo", repo, "set the option repo_base_url for owner/name: https://..., file:///...")
+        raise SpecError(
+            "repo", repo, "set the option repo_base_url for owner/name: https://..., file:///..."
+        )
     base = base_url.rstrip("/")
     if "://" in base:
         return checked_source(f"{base}/{repo}.git")
@@ -85,7 +89,8 @@ def default_commit(url: str, timeout_s: float) -> str:
 
 
 def fetch(url: str, commit: str, target: str, timeout_s: float) -> None:
-    """Fetch a commit into a new bare repository: only the commit if the server allows it, else all refs.
+    """Fetch a commit into a new bare repository: only the commit if the server allows it, else all
+    refs.
 
     Args:
         url: URL or path of the repository.
@@ -98,7 +103,15 @@ def fetch(url: str, commit: str, target: str, timeout_s: float) -> None:
     """
     RepositoryStore(target).make(commit)
     os.unlink(os.path.join(target, "shallow"))  # the fetch may bring the parents of the commit
-    where = ["--git-dir", target, "fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules"]
+    where = [
+        "--git-dir",
+        target,
+        "fetch",
+        "--quiet",
+        "--no-tags",
+        "--no-write-fetch-head",
+        "--no-recurse-submodules",
+    ]
     local = ["--upload-pack", _UPLOAD_PACK] if url.startswith(("/", "file://")) else []
     alone = _run([*where, "--depth=1", *local, "--", url, commit], timeout_s)
     if alone.exit_code == 0:
@@ -106,7 +119,10 @@ def fetch(url: str, commit: str, target: str, timeout_s: float) -> None:
     everything = _run([*where, *local, "--", url, "+refs/*:refs/fetched/*"], timeout_s)
     if everything.exit_code != 0:
         raise RepositoryError(f"{url} cannot be fetched: {everything.error_text}")
-    if _run(["--git-dir", target, "cat-file", "-e", f"{commit}^{{commit}}"], timeout_s).exit_code != 0:
+    if (
+        _run(["--git-dir", target, "cat-file", "-e", f"{commit}^{{commit}}"], timeout_s).exit_code
+        != 0
+    ):
         raise RepositoryError(f"{url} has no commit {commit}: {alone.error_text}")
 
 

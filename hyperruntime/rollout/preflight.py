@@ -1,7 +1,7 @@
 """Check a model's server and chat template before a run.
 
-Two faults are silent. If the template does not render ``tools``, the model never calls a tool. If the server returns no
-token ids, the trajectories cannot be used for training.
+Two faults are silent. If the template does not render ``tools``, the model never calls a tool. If
+the server returns no token ids, the trajectories cannot be used for training.
 """
 
 from __future__ import annotations
@@ -25,7 +25,11 @@ _TOOL: Mapping[str, Any] = {
     "function": {
         "name": "look_up",
         "description": "Look a word up.",
-        "parameters": {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]},
+        "parameters": {
+            "type": "object",
+            "properties": {"word": {"type": "string"}},
+            "required": ["word"],
+        },
     },
 }
 _MAX_TOKENS = 256
@@ -51,7 +55,8 @@ async def preflight(options: ModelOptions, *, require_tokens: bool = False) -> l
 
     Args:
         options: the model and its server.
-        require_tokens: whether turns without token ids and log probabilities fail the check; else they are a warning.
+        require_tokens: whether turns without token ids and log probabilities fail the check; else
+            they are a warning.
     """
     checks: list[PreflightCheck] = []
     if options.tokenizer is not None:
@@ -68,24 +73,37 @@ async def preflight(options: ModelOptions, *, require_tokens: bool = False) -> l
         return [*checks, PreflightCheck("server", "failed", str(error))]
     try:
         without_tokens: State = "failed" if require_tokens else "warning"
-        return checks + await _ask(model, served_template=options.wire == "chat", without_tokens=without_tokens)
+        return checks + await _ask(
+            model, served_template=options.wire == "chat", without_tokens=without_tokens
+        )
     finally:
         await model.close()
 
 
 def compare_renderings(tokenizer: Any) -> PreflightCheck:  # noqa: ANN401 - a ChatTokenizer
-    """Render a conversation with and without tools; the check fails unless the tools' names are rendered."""
+    """Render a conversation with and without tools; the check fails unless the tools' names are
+    rendered.
+    """
     messages = [{"role": "user", "content": "hello"}]
     with_tools = tokenizer.render(messages, [_TOOL], prompt=True)
     if with_tools == tokenizer.render(messages, [], prompt=True):
-        detail = "the chat template renders the same text with and without tools, so the model never sees them"
-        return PreflightCheck("template", "failed", f"{detail}; use a template that renders `tools`")
+        detail = (
+            "the chat template renders the same text with and without tools, so the model never "
+            "sees them"
+        )
+        return PreflightCheck(
+            "template", "failed", f"{detail}; use a template that renders `tools`"
+        )
     if "look_up" not in with_tools:
-        return PreflightCheck("template", "failed", "the chat template does not render the names of the tools")
+        return PreflightCheck(
+            "template", "failed", "the chat template does not render the names of the tools"
+        )
     return PreflightCheck("template", "ok", "the chat template renders tools")
 
 
-async def _ask(model: Model, *, served_template: bool, without_tokens: State) -> list[PreflightCheck]:
+async def _ask(
+    model: Model, *, served_template: bool, without_tokens: State
+) -> list[PreflightCheck]:
     """Send short requests to a server, and return the results of the checks of its answers.
 
     Args:
@@ -111,34 +129,54 @@ async def _ask(model: Model, *, served_template: bool, without_tokens: State) ->
     try:
         found.append(await _going_on(model, asked, tooled))
     except HyperRuntimeError as error:
-        found.append(PreflightCheck("conversation", "failed", f"the server rejects a second turn: {error}"))
+        found.append(
+            PreflightCheck("conversation", "failed", f"the server rejects a second turn: {error}")
+        )
     return found
 
 
-async def _complete(model: Model, messages: Sequence[Message], tools: Sequence[Message]) -> Completion:
+async def _complete(
+    model: Model, messages: Sequence[Message], tools: Sequence[Message]
+) -> Completion:
     return await model.complete(messages, tools, Sampling(max_tokens=_MAX_TOKENS, seed=1))
 
 
 def _tokens(turn: Completion, without: State) -> PreflightCheck:
     missing = [name for name in ("prompt_ids", "ids", "logprobs") if getattr(turn, name) is None]
     if missing:
-        detail = f"the server does not return {', '.join(missing)}, so its turns cannot be used for training"
+        detail = (
+            f"the server does not return {', '.join(missing)}, so its turns cannot be used for "
+            "training"
+        )
         return PreflightCheck("tokens", without, f"{detail}; try vLLM 0.10.2 or --wire sglang")
     ids, logprobs = turn.ids or (), turn.logprobs or ()
     if len(ids) != len(logprobs):
-        return PreflightCheck("tokens", "failed", f"{len(ids)} token ids and {len(logprobs)} logprobs")
+        return PreflightCheck(
+            "tokens", "failed", f"{len(ids)} token ids and {len(logprobs)} logprobs"
+        )
     if not all(math.isfinite(value) and value <= 1e-6 for value in logprobs):
-        return PreflightCheck("tokens", "failed", "some log probabilities are above zero or not finite")
+        return PreflightCheck(
+            "tokens", "failed", "some log probabilities are above zero or not finite"
+        )
     if len(ids) > _MAX_TOKENS:
-        return PreflightCheck("tokens", "failed", f"{len(ids)} tokens, but at most {_MAX_TOKENS} were allowed")
+        return PreflightCheck(
+            "tokens", "failed", f"{len(ids)} tokens, but at most {_MAX_TOKENS} were allowed"
+        )
     return PreflightCheck("tokens", "ok", "the server returns each token's id and logprob")
 
 
 async def _going_on(model: Model, asked: Sequence[Message], first: Completion) -> PreflightCheck:
-    """Request a second turn with a tool result, and check that its prompt continues the tokens of the first."""
+    """Request a second turn with a tool result, and check that its prompt continues the tokens of
+    the first.
+    """
     message = normalized_message(first.message, 1)
     answers = [
-        {"role": "tool", "tool_call_id": call["id"], "name": call["function"]["name"], "content": "nothing found"}
+        {
+            "role": "tool",
+            "tool_call_id": call["id"],
+            "name": call["function"]["name"],
+            "content": "nothing found",
+        }
         for call in message.get("tool_calls", ())
     ]
     more = answers or [{"role": "user", "content": "Go on."}]
@@ -147,13 +185,19 @@ async def _going_on(model: Model, asked: Sequence[Message], first: Completion) -
         return PreflightCheck("conversation", "ok", "the server answers a second turn")
     before = [*first.prompt_ids, *first.ids]
     if list(second.prompt_ids[: len(before)]) == before:
-        return PreflightCheck("conversation", "ok", "a second turn continues the tokens of the first")
+        return PreflightCheck(
+            "conversation", "ok", "a second turn continues the tokens of the first"
+        )
     detail = "the server renders earlier turns again, so each turn becomes a separate segment"
-    return PreflightCheck("conversation", "warning", f"{detail}; --wire sglang or completions avoids that")
+    return PreflightCheck(
+        "conversation", "warning", f"{detail}; --wire sglang or completions avoids that"
+    )
 
 
 def _compare_prompts(plain: Completion, tooled: Completion) -> PreflightCheck:
-    """Compare the prompts with and without tools: if they are the same, the server's template drops tools."""
+    """Compare the prompts with and without tools: if they are the same, the server's template drops
+    tools.
+    """
     if plain.prompt_ids is not None and tooled.prompt_ids is not None:
         same: bool | None = list(plain.prompt_ids) == list(tooled.prompt_ids)
     else:
@@ -162,8 +206,13 @@ def _compare_prompts(plain: Completion, tooled: Completion) -> PreflightCheck:
     if same is None:
         return PreflightCheck("template", "warning", "the server does not report prompt lengths")
     if same:
-        detail = "the prompt is the same with and without tools, so the server's chat template drops them"
-        return PreflightCheck("template", "failed", f"{detail}; serve the model with a template that renders `tools`")
+        detail = (
+            "the prompt is the same with and without tools, so the server's chat template drops "
+            "them"
+        )
+        return PreflightCheck(
+            "template", "failed", f"{detail}; serve the model with a template that renders `tools`"
+        )
     return PreflightCheck("template", "ok", "the server's prompt grows with the tools")
 
 
@@ -171,10 +220,19 @@ def _calls(turn: Completion) -> PreflightCheck:
     message = normalized_message(turn.message, 1)
     calls = tool_calls(message, [_TOOL])
     if not calls:
-        detail = "the model did not call the tool that the prompt asked for; this may be the model's choice"
+        detail = (
+            "the model did not call the tool that the prompt asked for; this may be the model's "
+            "choice"
+        )
         return PreflightCheck("tool calls", "warning", detail)
-    form = "in OpenAI's form" if turn.message.get("tool_calls") else "in its text, from which they are parsed"
+    form = (
+        "in OpenAI's form"
+        if turn.message.get("tool_calls")
+        else "in its text, from which they are parsed"
+    )
     problem = next((call.problem for call in calls if call.problem), "")
     if problem:
-        return PreflightCheck("tool calls", "warning", f"the model calls tools {form}, but {problem}")
+        return PreflightCheck(
+            "tool calls", "warning", f"the model calls tools {form}, but {problem}"
+        )
     return PreflightCheck("tool calls", "ok", f"the model calls tools {form}")

@@ -1,8 +1,8 @@
 """Repositories for agents to work in: fetched once, cached on the host, streamed into slots.
 
-The cache has one entry per commit: a bare repository that holds only this commit, and a tar of a private clone of it.
-Slots get only the bytes of the tar. So an agent cannot change another agent's repository, and cannot see later commits.
-Design: docs/decisions/0026-environments.md.
+The cache has one entry per commit: a bare repository that holds only this commit, and a tar of a
+private clone of it. Slots get only the bytes of the tar. So an agent cannot change another agent's
+repository, and cannot see later commits. Design: docs/decisions/0026-environments.md.
 """
 
 from __future__ import annotations
@@ -67,8 +67,12 @@ class Checkout:
 
     @contextmanager
     def store(self) -> Iterator[RepositoryStore]:
-        """Yield a temporary store that has this commit, for states derived from it; it is removed at the end."""
-        with tempfile.TemporaryDirectory(prefix="hyperruntime-store-", ignore_cleanup_errors=True) as directory:
+        """Yield a temporary store that has this commit, for states derived from it; it is removed
+        at the end.
+        """
+        with tempfile.TemporaryDirectory(
+            prefix="hyperruntime-store-", ignore_cleanup_errors=True
+        ) as directory:
             store = RepositoryStore(os.path.join(directory, _STORE))
             store.make(self.commit)
             store.borrow(os.path.join(self.repository, "objects"))
@@ -85,12 +89,20 @@ class Checkout:
             TransferError: the clone could not be unpacked in the slot.
         """
         with open(self.tar, "rb") as source:
-            args = ["/bin/sh", "-c", _UNPACK, "unpack", repo_dir if repo_dir.startswith("/") else f"./{repo_dir}"]
+            args = [
+                "/bin/sh",
+                "-c",
+                _UNPACK,
+                "unpack",
+                repo_dir if repo_dir.startswith("/") else f"./{repo_dir}",
+            ]
             result = await lease.exec(args, input=source, timeout_s=_UNPACK_TIMEOUT_S)
         if result.exit_code != 0:
             lines = result.stderr.decode(errors="replace").strip().splitlines()
             why = lines[-1] if lines else f"exit code {result.exit_code}"
-            raise TransferError(f"the repository could not be unpacked at {repo_dir!r} in the slot: {why}")
+            raise TransferError(
+                f"the repository could not be unpacked at {repo_dir!r} in the slot: {why}"
+            )
 
 
 class Repositories:
@@ -100,12 +112,15 @@ class Repositories:
         directory: absolute path of the cache.
     """
 
-    def __init__(self, cache_dir: str | os.PathLike[str] | None = None, *, fetch_timeout_s: float = 1800.0) -> None:
+    def __init__(
+        self, cache_dir: str | os.PathLike[str] | None = None, *, fetch_timeout_s: float = 1800.0
+    ) -> None:
         """Set the directory; it is not accessed yet.
 
         Args:
             cache_dir: the directory; None means ``repositories`` in the user's cache directory.
-            fetch_timeout_s: timeout of each git command, and of the wait for another process that fetches.
+            fetch_timeout_s: timeout of each git command, and of the wait for another process that
+                fetches.
         """
         self.directory = os.path.abspath(cache_dir or cache_directory() / "repositories")
         self._timeout_s = fetch_timeout_s
@@ -114,8 +129,12 @@ class Repositories:
         self._flights: dict[tuple[str, str, str], Future[Checkout]] = {}
         self._lock = threading.Lock()
 
-    async def aprepare(self, source: str | os.PathLike[str], commit: str, patch: str = "") -> Checkout:
-        """Run :meth:`prepare` in a thread; concurrent calls for the same commit share one thread."""
+    async def aprepare(
+        self, source: str | os.PathLike[str], commit: str, patch: str = ""
+    ) -> Checkout:
+        """Run :meth:`prepare` in a thread; concurrent calls for the same commit share one
+        thread.
+        """
         key = os.fspath(source), commit, patch
         with self._lock:
             flight = self._flights.get(key)
@@ -127,16 +146,20 @@ class Repositories:
     def prepare(self, source: str | os.PathLike[str], commit: str, patch: str = "") -> Checkout:
         """Return a commit of a repository, and fetch it if the cache does not have it.
 
-        A damaged cache entry is fetched again. The repository of a cached commit need not exist any more.
+        A damaged cache entry is fetched again. The repository of a cached commit need not exist any
+        more.
 
         Args:
-            source: a ``file://``, ``https://``, ``ssh://`` or ``git://`` URL, or the path of a repository.
-            commit: full name of the commit; "" means that of the default branch when it was first fetched.
+            source: a ``file://``, ``https://``, ``ssh://`` or ``git://`` URL, or the path of a
+                repository.
+            commit: full name of the commit; "" means that of the default branch when it was first
+                fetched.
             patch: a diff; slots get a commit of the result, and nothing of the state before it.
 
         Raises:
             SpecError: ``source`` or ``commit`` is invalid.
-            RepositoryError: the repository cannot be fetched, the commit does not exist, or the diff does not apply.
+            RepositoryError: the repository cannot be fetched, the commit does not exist, or the
+                diff does not apply.
             StorageError: the cache cannot be used.
         """
         url = checked_source(source)
@@ -152,20 +175,26 @@ class Repositories:
             made = str(parse_json(Path(manifest).read_bytes())["commit"])
         except Timeout:
             raise RepositoryError(
-                f"another process still fetches {url} after {self._timeout_s:.0f} s; try again later"
+                f"another process still fetches {url} after {self._timeout_s:.0f} s; try again "
+                "later"
             ) from None
         except HyperRuntimeError:
             raise
         except OSError as error:
-            raise write_error(f"the repository cache {self.directory!r} cannot be used: {error}", error) from error
-        return Checkout(commit=made, tar=os.path.join(entry, _TAR), repository=os.path.join(entry, _STORE))
+            raise write_error(
+                f"the repository cache {self.directory!r} cannot be used: {error}", error
+            ) from error
+        return Checkout(
+            commit=made, tar=os.path.join(entry, _TAR), repository=os.path.join(entry, _STORE)
+        )
 
     def size_bytes(self) -> int:
         """Return the total size of the entries in bytes."""
         return sum(entry_bytes for _, _, entry_bytes in self._entries())
 
     def prune(self, max_bytes: int) -> int:
-        """Remove the least recently used entries until at most ``max_bytes`` are left; return the bytes removed.
+        """Remove the least recently used entries until at most ``max_bytes`` are left; return the
+        bytes removed.
 
         Entries that were used in the last hour stay, because a process may be reading them.
 
@@ -180,7 +209,10 @@ class Repositories:
                 with FileLock(entry + ".lock", timeout=self._timeout_s):
                     remove_tree(entry)
             except Timeout:
-                why = f"another process still fetches {entry} after {self._timeout_s:.0f} s; prune again later"
+                why = (
+                    f"another process still fetches {entry} after {self._timeout_s:.0f} s; "
+                    "prune again later"
+                )
                 raise RepositoryError(why) from None
             left, gone = left - entry_bytes, gone + entry_bytes
         return gone
@@ -200,14 +232,20 @@ class Repositories:
             manifest = os.path.join(found.path, _MANIFEST)
             if found.is_dir(follow_symlinks=False) and os.path.isfile(manifest):
                 files = [path for path in Path(found.path).rglob("*") if path.is_file()]
-                yield os.stat(manifest).st_mtime, found.path, sum(path.stat().st_size for path in files)
+                yield (
+                    os.stat(manifest).st_mtime,
+                    found.path,
+                    sum(path.stat().st_size for path in files),
+                )
 
     def _make(self, url: str, commit: str, patch: str, entry: str) -> None:
         started = time.monotonic()
         if url.startswith("/") and not os.path.isdir(url):
             raise SpecError("repository", url, SOURCES)
         remove_tree(entry)
-        with tempfile.TemporaryDirectory(prefix=".making-", dir=self.directory, ignore_cleanup_errors=True) as scratch:
+        with tempfile.TemporaryDirectory(
+            prefix=".making-", dir=self.directory, ignore_cleanup_errors=True
+        ) as scratch:
             fetched, made = os.path.join(scratch, "fetched.git"), os.path.join(scratch, "made")
             commit = commit or default_commit(url, self._timeout_s)
             fetch(url, commit, fetched, self._timeout_s)
@@ -222,17 +260,26 @@ class Repositories:
                 file.writelines(read_tree(clone, "."))
             _write_manifest(made, url, commit)
             os.rename(made, entry)
-        log.info("repository fetched", source=url, commit=commit, duration_s=round(time.monotonic() - started, 3))
+        log.info(
+            "repository fetched",
+            source=url,
+            commit=commit,
+            duration_s=round(time.monotonic() - started, 3),
+        )
 
     def _is_sound(self, entry: str) -> bool:
-        """Check an entry against its manifest; the files are read again only if their stat values change."""
+        """Check an entry against its manifest; the files are read again only if their stat values
+        change.
+        """
         try:
             manifest = parse_json(Path(entry, _MANIFEST).read_bytes())
             files = manifest["files"]
             stamp = tuple(n for name in files for n in _stamp(os.path.join(entry, name)))
             if self._verified.get(entry) == stamp:
                 return True
-            sound = all(_sha256(os.path.join(entry, name)) == digest for name, digest in files.items())
+            sound = all(
+                _sha256(os.path.join(entry, name)) == digest for name, digest in files.items()
+            )
         except FileNotFoundError:
             return False
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -245,13 +292,17 @@ class Repositories:
 
 
 def _patched(store: RepositoryStore, commit: str, patch: str) -> str:
-    """Return a new commit of a store: a diff applied to another commit, which is not reachable from clones."""
+    """Return a new commit of a store: a diff applied to another commit, which is not reachable from
+    clones.
+    """
     try:
         result = store.apply_patch(commit, patch.encode(), "patched")
     except PatchError as error:
         raise RepositoryError(f"the patch does not apply to commit {commit}: {error}") from error
     if result.dropped:
-        raise RepositoryError(f"the patch cannot be applied to commit {commit}: {': '.join(result.dropped[0])}")
+        raise RepositoryError(
+            f"the patch cannot be applied to commit {commit}: {': '.join(result.dropped[0])}"
+        )
     return result.commit
 
 

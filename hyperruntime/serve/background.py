@@ -22,7 +22,8 @@ class Taken:
         stdout: its standard output.
         stderr: its standard error.
         truncated: whether the middle of one of them was dropped.
-        state: the state of the process before this output was read: if it has ended, no other output comes.
+        state: the state of the process before this output was read: if it has ended, no other
+            output comes.
     """
 
     stdout: bytes
@@ -74,10 +75,14 @@ class Background:
         deadline = loop.time() + wait_s
         while True:
             self._news.clear()
-            state = self.state  # before the output is read: a process that has ended has written all of it
+            # before the output is read: a process that has ended has written all of it
+            state = self.state
             has_ended = state.end is not None or state.error is not None
             cut = whole_characters and not has_ended
-            (out, out_cut), (err, err_cut) = self._new("stdout", cut=cut), self._new("stderr", cut=cut)
+            (out, out_cut), (err, err_cut) = (
+                self._new("stdout", cut=cut),
+                self._new("stderr", cut=cut),
+            )
             if out or err or has_ended or loop.time() >= deadline:
                 return Taken(out, err, out_cut or err_cut, state)
             with suppress(TimeoutError):
@@ -97,6 +102,14 @@ def _whole_length(data: bytes) -> int:
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]
         if byte & 0xC0 != 0x80:  # not a continuation
-            needed = 2 if byte >> 5 == 0b110 else 3 if byte >> 4 == 0b1110 else 4 if byte >> 3 == 0b11110 else 1
+            needed = (
+                2
+                if byte >> 5 == 0b110
+                else 3
+                if byte >> 4 == 0b1110
+                else 4
+                if byte >> 3 == 0b11110
+                else 1
+            )
             return len(data) - back if needed > back else len(data)
     return len(data)

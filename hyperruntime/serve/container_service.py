@@ -1,4 +1,6 @@
-"""The service of containers: the handlers that a node of a cluster and the HTTP server both call."""
+"""The service of containers: the handlers that a node of a cluster and the HTTP server both
+call.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,13 @@ from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.serve.containers import Containers, RuntimeSource
 from hyperruntime.serve.exec_handlers import ExecHandlers
 from hyperruntime.serve.file_handlers import FileHandlers
-from hyperruntime.serve.models import ContainerList, ContainerName, NewContainer, Nothing, ServiceInfo
+from hyperruntime.serve.models import (
+    ContainerList,
+    ContainerName,
+    NewContainer,
+    Nothing,
+    ServiceInfo,
+)
 from hyperruntime.serve.process_handlers import ProcessHandlers
 from hyperruntime.serve.rules import ContainerRules
 from hyperruntime.spec import NETWORKS
@@ -25,8 +33,8 @@ class ContainerService:
     """Containers that a caller starts, uses and ends by calls; a service of a node.
 
     Attributes:
-        handlers: ``service.info``, ``container.start``, ``list``, ``show`` and ``end``, and those of commands, files
-            and processes.
+        handlers: ``service.info``, ``container.start``, ``list``, ``show`` and ``end``, and those
+            of commands, files and processes.
     """
 
     def __init__(self, source: RuntimeSource, rules: ContainerRules = OF_A_HEAD) -> None:
@@ -71,10 +79,14 @@ class ContainerService:
 
     async def _list(self, call: Call) -> Answer:
         read(Nothing, call.args)
-        return Answer(to_json(ContainerList(containers=tuple(one.state() for one in self._containers))))
+        return Answer(
+            to_json(ContainerList(containers=tuple(one.state() for one in self._containers)))
+        )
 
     async def _show(self, call: Call) -> Answer:
-        return Answer(to_json(self._containers.find(read(ContainerName, call.args).container).state()))
+        return Answer(
+            to_json(self._containers.find(read(ContainerName, call.args).container).state())
+        )
 
     async def _end(self, call: Call) -> Answer:
         await self._containers.end(read(ContainerName, call.args).container)

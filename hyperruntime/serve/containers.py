@@ -103,7 +103,11 @@ class Containers:
         if self._is_full:
             await self._end_lost()
         if self._is_closed or self._is_full:
-            why = "it ends" if self._is_closed else f"it has {self.rules.most_containers} containers; end one first"
+            why = (
+                "it ends"
+                if self._is_closed
+                else f"it has {self.rules.most_containers} containers; end one first"
+            )
             raise CapacityError(f"the service starts no container now: {why}")
         self._starting += 1
         try:
@@ -134,9 +138,13 @@ class Containers:
         """
         served = self._served.get(name)
         if name in self._lost:
-            raise ContainerLostError(f"container {name} has ended: {self._lost[name]}; start another one")
+            raise ContainerLostError(
+                f"container {name} has ended: {self._lost[name]}; start another one"
+            )
         if served is None:
-            raise ResourceNotFoundError(f"the service has no container {name!r}; unused ones are ended after a time")
+            raise ResourceNotFoundError(
+                f"the service has no container {name!r}; unused ones are ended after a time"
+            )
         return served
 
     @contextmanager
@@ -176,13 +184,20 @@ class Containers:
         await self._ending.wait()
 
     def _await_use(self, served: Served) -> None:
-        """Start the timer that ends an unused container; it is short if the container has ended by itself."""
+        """Start the timer that ends an unused container; it is short if the container has ended by
+        itself.
+        """
         if served.timer is not None:
             served.timer.cancel()
         idle_s = self.rules.idle_s
         if not served.container.is_alive:
             idle_s = _ENDED_S if idle_s is None else min(_ENDED_S, idle_s)
-        if served.requests == 0 and idle_s is not None and self._has(served) and not self._is_closed:
+        if (
+            served.requests == 0
+            and idle_s is not None
+            and self._has(served)
+            and not self._is_closed
+        ):
             served.timer = asyncio.get_running_loop().call_later(idle_s, self._end_unused, served)
 
     def _has(self, served: Served) -> bool:
@@ -202,7 +217,11 @@ class Containers:
     def _begin_end(self, served: Served) -> asyncio.Task[None]:
         """Begin to end a container, which no request can use from now on."""
         name = served.container.name
-        why = "" if served.container.is_alive else served.container.watchdog_verdict or "its main process is gone"
+        why = (
+            ""
+            if served.container.is_alive
+            else served.container.watchdog_verdict or "its main process is gone"
+        )
         del self._served[name]
         if served.timer is not None:
             served.timer.cancel()

@@ -80,8 +80,11 @@ async def _run_streamed(container: Container, command: Command, call: Call) -> E
     return attrs.evolve(result, stdout=b"", stderr=b"", truncated=False)  # all of it was emitted
 
 
-async def finished(running: asyncio.Future[ExecResult], streams: LoopStreams, timeout_s: float | None) -> ExecResult:
-    """Return the result of an exec; end it soon after its deadline, even if the caller does not read its output.
+async def finished(
+    running: asyncio.Future[ExecResult], streams: LoopStreams, timeout_s: float | None
+) -> ExecResult:
+    """Return the result of an exec; end it soon after its deadline, even if the caller does not
+    read its output.
 
     Args:
         running: the exec.
@@ -102,5 +105,7 @@ async def finished(running: asyncio.Future[ExecResult], streams: LoopStreams, ti
         if not running.cancelled():
             running.exception()  # so that it counts as seen
     if was_late:
-        raise TransferTimeoutError(f"the output was not read in {timeout_s} s, so the command was ended; read faster")
+        raise TransferTimeoutError(
+            f"the output was not read in {timeout_s} s, so the command was ended; read faster"
+        )
     return running.result()

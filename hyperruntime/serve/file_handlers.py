@@ -1,4 +1,6 @@
-"""Handlers for the files of containers: a file, facts of a path, names in a directory, an archive of a tree."""
+"""Handlers for the files of containers: a file, facts of a path, names in a directory, an archive
+of a tree.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,14 @@ from hyperruntime.errors import SpecError, TransferTimeoutError
 from hyperruntime.exec.options import ExecKeywords, Stream
 from hyperruntime.serve.containers import Containers
 from hyperruntime.serve.exec_handlers import finished
-from hyperruntime.serve.file_models import DirectoryNames, FileFacts, FilePath, FileToRead, FileToWrite, PathToLookAt
+from hyperruntime.serve.file_models import (
+    DirectoryNames,
+    FileFacts,
+    FilePath,
+    FileToRead,
+    FileToWrite,
+    PathToLookAt,
+)
 from hyperruntime.spec import ExecResult, check_inside_path
 from hyperruntime.transfer.copy import tar_read_all
 from hyperruntime.transfer.file_calls import READ_LIMIT_BYTES
@@ -39,8 +48,8 @@ class FileHandlers:
     """Reads and writes files in the containers of a service.
 
     Attributes:
-        handlers: ``file.read``, ``file.write``, ``file.stat``, ``directory.list``, ``archive.read`` and
-            ``archive.write``; bodies are bytes.
+        handlers: ``file.read``, ``file.write``, ``file.stat``, ``directory.list``, ``archive.read``
+            and ``archive.write``; bodies are bytes.
     """
 
     def __init__(self, containers: Containers) -> None:
@@ -57,7 +66,11 @@ class FileHandlers:
 
     async def _read(self, call: Call) -> Answer:
         asked = read(FileToRead, call.args)
-        limit_bytes = READ_LIMIT_BYTES if asked.limit_bytes is None else min(asked.limit_bytes, READ_LIMIT_BYTES)
+        limit_bytes = (
+            READ_LIMIT_BYTES
+            if asked.limit_bytes is None
+            else min(asked.limit_bytes, READ_LIMIT_BYTES)
+        )
         with self._containers.using(asked.container) as served:
             body = await served.container.aread_file(
                 asked.path, limit_bytes=limit_bytes, user=asked.user, timeout_s=asked.deadline_s
@@ -84,14 +97,19 @@ class FileHandlers:
         asked = read(PathToLookAt, call.args)
         with self._containers.using(asked.container) as served:
             found = await served.container.astat(
-                asked.path, follow_symlinks=asked.follow_symlinks, user=asked.user, timeout_s=asked.deadline_s
+                asked.path,
+                follow_symlinks=asked.follow_symlinks,
+                user=asked.user,
+                timeout_s=asked.deadline_s,
             )
         return Answer(to_json(FileFacts(**{**attrs.asdict(found), "mode": f"{found.mode:04o}"})))
 
     async def _list(self, call: Call) -> Answer:
         asked = read(FilePath, call.args)
         with self._containers.using(asked.container) as served:
-            names = await served.container.alistdir(asked.path, user=asked.user, timeout_s=asked.deadline_s)
+            names = await served.container.alistdir(
+                asked.path, user=asked.user, timeout_s=asked.deadline_s
+            )
         return Answer(to_json(DirectoryNames(names=tuple(names))))
 
     async def _read_archive(self, call: Call) -> Answer:
@@ -107,26 +125,36 @@ class FileHandlers:
         with self._containers.using(asked.container) as served:
             streams = LoopStreams()
             words = (_READ, "archive", asked.path, parent, name or ".")
-            result = await _run(served.container, words, asked, streams, {"on_output": streams.output(write)})
+            result = await _run(
+                served.container, words, asked, streams, {"on_output": streams.output(write)}
+            )
         if not tar_read_all(result):
             raise error_of_text(asked.path, result.stderr.decode(errors="replace"))
         return Answer()
 
     async def _write_archive(self, call: Call) -> Answer:
-        """Extract a tar archive, which comes as the body, into a directory, which is made if it does not exist."""
+        """Extract a tar archive, which comes as the body, into a directory, which is made if it
+        does not exist.
+        """
         asked = read(FilePath, call.args)
         check_inside_path("path", asked.path)
         with self._containers.using(asked.container) as served:
             streams = LoopStreams()
             source = streams.input(call.read) if call.read is not None else call.body
-            result = await _run(served.container, (_WRITE, "archive", asked.path), asked, streams, {"input": source})
+            result = await _run(
+                served.container, (_WRITE, "archive", asked.path), asked, streams, {"input": source}
+            )
         if result.exit_code != 0:
             raise error_of_text(asked.path, result.stderr.decode(errors="replace"))
         return Answer()
 
 
 async def _run(
-    container: Container, words: tuple[str, ...], asked: FilePath, streams: LoopStreams, options: ExecKeywords
+    container: Container,
+    words: tuple[str, ...],
+    asked: FilePath,
+    streams: LoopStreams,
+    options: ExecKeywords,
 ) -> ExecResult:
     """Run one of the scripts above with the options of a copy."""
     options = {**options, "user": asked.user, "workdir": "/", "env": {"LC_ALL": "C"}}

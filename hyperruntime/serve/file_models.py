@@ -1,4 +1,6 @@
-"""What requests about files contain, and what is answered; the OpenAPI document comes from these classes."""
+"""What requests about files contain, and what is answered; the OpenAPI document comes from these
+classes.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ class FilePath(ContainerName):
     Attributes:
         path: absolute path; percent-encoded bytes that are not UTF-8 are allowed.
         user: as for a command.
-        timeout_s: seconds after which the request is ended, as for a pipe into which nothing is written; null means 60,
-            and 600 for an archive.
+        timeout_s: seconds after which the request is ended, as for a pipe into which nothing is
+            written; null means 60, and 600 for an archive.
     """
 
     path: str
@@ -86,7 +88,16 @@ class FileFacts:
         modified_s: time of its last change of content, in whole seconds since 1970.
     """
 
-    kind: Literal["file", "directory", "symlink", "fifo", "socket", "character device", "block device", "unknown"]
+    kind: Literal[
+        "file",
+        "directory",
+        "symlink",
+        "fifo",
+        "socket",
+        "character device",
+        "block device",
+        "unknown",
+    ]
     size_bytes: int
     mode: str
     uid: int
@@ -100,7 +111,8 @@ class DirectoryNames:
     """The names in a directory.
 
     Attributes:
-        names: sorted; bytes that are not UTF-8 are lone surrogates, as Python's `os.fsdecode` makes them.
+        names: sorted; bytes that are not UTF-8 are lone surrogates, as Python's `os.fsdecode` makes
+            them.
     """
 
     names: tuple[str, ...]

@@ -1,4 +1,6 @@
-"""Turn answers of handlers into HTTP answers: JSON, bytes, and streams at the pace of their reader."""
+"""Turn answers of handlers into HTTP answers: JSON, bytes, and streams at the pace of their
+reader.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ Run = Callable[[Emit], Awaitable[Answer]]
 _HEADERS_S = 1.0  # after which a stream without output begins, for clients that wait for headers
 
 
-async def answer_with(route: Route, request: web.Request, args: Mapping[str, Any], run: Run) -> web.StreamResponse:
+async def answer_with(
+    route: Route, request: web.Request, args: Mapping[str, Any], run: Run
+) -> web.StreamResponse:
     """Call a handler and return its answer in the form of the route.
 
     Args:
@@ -62,8 +66,15 @@ async def _drop(_: Answer) -> None:
 def _with_output(answer: Answer, route: Route, encoding: str) -> dict[str, Any]:
     assert route.answer is not None
     cut = int(answer.value["stdout_bytes"])
-    streams = {"stdout": _encoded(answer.body[:cut], encoding), "stderr": _encoded(answer.body[cut:], encoding)}
-    return {name: value for name, value in {**answer.value, **streams}.items() if name in fields_of(route.answer)}
+    streams = {
+        "stdout": _encoded(answer.body[:cut], encoding),
+        "stderr": _encoded(answer.body[cut:], encoding),
+    }
+    return {
+        name: value
+        for name, value in {**answer.value, **streams}.items()
+        if name in fields_of(route.answer)
+    }
 
 
 def _encoded(data: bytes, encoding: str) -> str:
@@ -102,7 +113,9 @@ class _StreamedAnswer:
             self._request.transport.abort()
 
     def break_off_if_begun(self) -> None:
-        """End the connection if the answer has begun: a second answer would be read as a part of the first."""
+        """End the connection if the answer has begun: a second answer would be read as a part of
+        the first.
+        """
         if self.response.prepared:
             self.break_off()
 

@@ -1,4 +1,6 @@
-"""Turn HTTP requests into the arguments and the body of a call, and limit the memory that all requests hold."""
+"""Turn HTTP requests into the arguments and the body of a call, and limit the memory that all
+requests hold.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,8 @@ class RequestLimits:
 
     Attributes:
         held_bytes: bodies and answers in memory.
-        commands: requests that run a command; each keeps one of the 1024 threads of this process for commands.
+        commands: requests that run a command; each keeps one of the 1024 threads of this process
+            for commands.
     """
 
     held_bytes: int = 512 * 1024**2
@@ -102,14 +105,17 @@ class RequestBudget:
             CapacityError: they are too many.
         """
         if self._held + size > self._most.held_bytes:
-            raise CapacityError(f"the requests hold more than {self._most.held_bytes} bytes together; retry later")
+            raise CapacityError(
+                f"the requests hold more than {self._most.held_bytes} bytes together; retry later"
+            )
         self._held += size
 
 
 async def call_parts(
     route: Route, request: web.Request, limits: BodyLimits, held: Held
 ) -> tuple[dict[str, Any], bytes]:
-    """Return the arguments and the body of the call that a request asks for; the body of an archive is not read.
+    """Return the arguments and the body of the call that a request asks for; the body of an archive
+    is not read.
 
     Args:
         route: the route of the request.
@@ -124,12 +130,19 @@ async def call_parts(
     """
     args: dict[str, Any] = {**_query_of(route, request), **request.match_info}
     if request.headers.get("Content-Encoding", "identity") != "identity":
-        raise RequestError(415, "bodies are not decompressed here; send the body without Content-Encoding")
+        raise RequestError(
+            415, "bodies are not decompressed here; send the body without Content-Encoding"
+        )
     if route.takes != "json":
         read(route.request, args)
-        return args, await _whole_body(request, limits.file_bytes, held) if route.takes == "bytes" else b""
+        return args, await _whole_body(
+            request, limits.file_bytes, held
+        ) if route.takes == "bytes" else b""
     if request.content_type != "application/json":
-        raise RequestError(415, f"the body is {request.content_type}; send JSON with `Content-Type: application/json`")
+        raise RequestError(
+            415,
+            f"the body is {request.content_type}; send JSON with `Content-Type: application/json`",
+        )
     body = await _whole_body(request, limits.json_bytes, held, limits.json_values)
     args = {**_json_of(body, args), **args}
     read(route.request, args)
@@ -149,7 +162,9 @@ def _query_of(route: Route, request: web.Request) -> dict[str, Any]:
     args: dict[str, Any] = {}
     for name, text in pairs:
         if name not in route.query:
-            raise SpecError(name, text, f"no such field in the query; known: {', '.join(route.query) or 'none'}")
+            raise SpecError(
+                name, text, f"no such field in the query; known: {', '.join(route.query) or 'none'}"
+            )
         if name in args:
             raise SpecError(name, text, "give it only once")
         args[name] = read_text(route.request, name, text)
@@ -200,10 +215,14 @@ def piece_reader(request: web.Request) -> Callable[[], Coroutine[Any, Any, bytes
                 async with asyncio.timeout(_LOOK_S):
                     return await _piece_of(request)
             if _is_malformed(request):
-                # aiohttp does not report it. With the body ended, it answers at once and closes the connection.
+                # aiohttp does not report it. With the body ended, it answers at once and closes the
+                # connection.
                 request.content.feed_eof()
                 request.protocol.close()
-                raise RequestError(400, "the body is not valid HTTP: a chunk is malformed; correct the chunked form")
+                raise RequestError(
+                    400,
+                    "the body is not valid HTTP: a chunk is malformed; correct the chunked form",
+                )
         raise RequestError(408, f"nothing of the body came for {_STALLED_S:g} s")
 
     return next_piece
@@ -217,13 +236,19 @@ async def _piece_of(request: web.Request) -> bytes:
 
 
 def _is_malformed(request: web.Request) -> bool:
-    """Return whether the parser has given up on the connection: its error waits behind this request."""
+    """Return whether the parser has given up on the connection: its error waits behind this
+    request.
+    """
     waiting = getattr(request.protocol, "_messages", ())
     return any(isinstance(message, _ErrInfo) for message, _ in waiting)
 
 
-async def _whole_body(request: web.Request, most_bytes: int, held: Held, most_values: int | None = None) -> bytes:
-    too_large = RequestError(413, f"the body has more than {most_bytes} bytes; send less, or files as an archive")
+async def _whole_body(
+    request: web.Request, most_bytes: int, held: Held, most_values: int | None = None
+) -> bytes:
+    too_large = RequestError(
+        413, f"the body has more than {most_bytes} bytes; send less, or files as an archive"
+    )
     if (request.content_length or 0) > most_bytes:
         raise too_large
     pieces, size, next_piece = [], 0, piece_reader(request)
@@ -236,7 +261,9 @@ async def _whole_body(request: web.Request, most_bytes: int, held: Held, most_va
         if most_values is not None:
             before, values = values, counter.feed(piece)
             if values > most_values:
-                raise RequestError(413, f"the body has more than {most_values} JSON values; send fewer at once")
+                raise RequestError(
+                    413, f"the body has more than {most_values} JSON values; send fewer at once"
+                )
             held.take((values - before) * _BYTES_PER_VALUE)
         pieces.append(piece)
     return b"".join(pieces)

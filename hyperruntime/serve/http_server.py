@@ -1,7 +1,8 @@
 """The HTTP server of a service of containers: who may ask, and which handler answers.
 
-A request must name this machine as its host (against DNS rebinding), must not come from a web page (``Origin``), and
-must have the token. There are no cookies. See docs/decisions/0059-http-service.md.
+A request must name this machine as its host (against DNS rebinding), must not come from a web page
+(``Origin``), and must have the token. There are no cookies. See
+docs/decisions/0059-http-service.md.
 """
 
 from __future__ import annotations
@@ -23,7 +24,13 @@ from hyperruntime.ports.http_connection import serving_app
 from hyperruntime.ports.listeners import names_this_machine
 from hyperruntime.serve.http_answers import Emit, answer_with
 from hyperruntime.serve.http_errors import HEADERS, error_response
-from hyperruntime.serve.http_requests import BodyLimits, RequestBudget, RequestLimits, call_parts, piece_reader
+from hyperruntime.serve.http_requests import (
+    BodyLimits,
+    RequestBudget,
+    RequestLimits,
+    call_parts,
+    piece_reader,
+)
 from hyperruntime.serve.openapi import document
 from hyperruntime.serve.routes import ROUTES, Route
 from hyperruntime.serve.service_errors import RequestError
@@ -78,24 +85,35 @@ class HttpServer:
         except web.HTTPException as error:
             why = f"{request.method} {request.path}: {error.reason}; {DOCUMENT} lists what there is"
             answer = error_response(RequestError(error.status, why))
-            answer.headers.update({name: error.headers[name] for name in ("Allow",) if name in error.headers})
+            answer.headers.update(
+                {name: error.headers[name] for name in ("Allow",) if name in error.headers}
+            )
             return answer
         except ConnectionError:
             raise  # the client is gone
         except Exception as error:  # noqa: BLE001 - a bug, which the client must hear of
             log.warning("request failed", path=request.path, traceback=traceback.format_exc())
-            return error_response(RequestError(500, f"{type(error).__name__}: {error}; please report this bug"))
+            return error_response(
+                RequestError(500, f"{type(error).__name__}: {error}; please report this bug")
+            )
 
     def _check(self, request: web.Request) -> None:
         """Raise an error if this client may not ask."""
         if not names_this_machine(request.headers.get("Host", "")):
-            raise RequestError(403, f"host {request.headers.get('Host', '')!r} is not this machine; ask localhost")
+            raise RequestError(
+                403, f"host {request.headers.get('Host', '')!r} is not this machine; ask localhost"
+            )
         if "Origin" in request.headers:
-            raise RequestError(403, "the service answers no web page; ask from a program, without the header Origin")
+            raise RequestError(
+                403,
+                "the service answers no web page; ask from a program, without the header Origin",
+            )
         if self._token is None:
             return
         if not is_token(bearer_token(request.headers.get("Authorization", "")), self._token):
-            raise RequestError(401, "the token is missing or wrong; send the header `Authorization: Bearer TOKEN`")
+            raise RequestError(
+                401, "the token is missing or wrong; send the header `Authorization: Bearer TOKEN`"
+            )
 
     async def _send_document(self, request: web.Request) -> web.StreamResponse:
         return web.Response(body=self._document, content_type="application/json", headers=HEADERS)
@@ -119,14 +137,20 @@ class HttpServer:
 
 
 @asynccontextmanager
-async def serving(server: HttpServer, service: NodeService, listener: socket.socket) -> AsyncIterator[None]:
-    """Serve on a listening socket inside the block; then end the service and the requests that wait for it."""
+async def serving(
+    server: HttpServer, service: NodeService, listener: socket.socket
+) -> AsyncIterator[None]:
+    """Serve on a listening socket inside the block; then end the service and the requests that wait
+    for it.
+    """
     options: dict[str, Any] = {
         "keepalive_timeout": _KEEP_ALIVE_S,
         "auto_decompress": False,
         "max_line_size": _MOST_LINE_BYTES,
     }
-    async with serving_app(server.app(), listener, shutdown_s=_SHUTDOWN_S, ends_requests=True, **options) as accepting:
+    async with serving_app(
+        server.app(), listener, shutdown_s=_SHUTDOWN_S, ends_requests=True, **options
+    ) as accepting:
         try:
             yield
         finally:

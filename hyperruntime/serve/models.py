@@ -1,4 +1,6 @@
-"""What requests of the service contain and what it answers, as classes; the OpenAPI document comes from them."""
+"""What requests of the service contain and what it answers, as classes; the OpenAPI document comes
+from them.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ class Nothing:
 
 @attrs.frozen(kw_only=True)
 class NewContainer:
-    """A container to start. Limits that are not given are those of the service, and cannot be above them.
+    """A container to start. Limits that are not given are those of the service, and cannot be above
+    them.
 
     Attributes:
         image: an OCI reference, or the name of a recipe such as `base`; it is not built.
@@ -29,7 +32,8 @@ class NewContainer:
         workdir: working directory of commands; null means the image's.
         user: user of commands, as `name`, `uid` or `uid:gid`; null means the image's.
         network: network access; the service allows `none`, and others if its options name them.
-        pull: whether a missing image is pulled from its registry, if the options of the service allow it.
+        pull: whether a missing image is pulled from its registry, if the options of the service
+            allow it.
         read_only_rootfs: whether the image's files are read-only.
         memory_bytes: limit of memory and swap.
         cpus: limit of cores, may be a fraction.
@@ -77,7 +81,8 @@ class ContainerState:
         is_alive: whether it can run commands.
         ended_because: why the watchdog ended it; "" if it did not.
         requests: how many requests use it now.
-        unused_s: seconds since the last request that used it; after the idle time of the service it is ended.
+        unused_s: seconds since the last request that used it; after the idle time of the service it
+            is ended.
     """
 
     name: str
@@ -127,7 +132,8 @@ class Command:
         workdir: absolute path; null means the container's.
         user: as for a container; null means the container's.
         timeout_s: seconds after which all processes of the command are killed; null means never.
-        output_limit_bytes: of longer output of a stream, only the head and the tail are in the result.
+        output_limit_bytes: of longer output of a stream, only the head and the tail are in the
+            result.
         merge_output: whether standard error goes to standard output.
     """
 
@@ -146,9 +152,11 @@ class ExecCommand(Command):
     """A command, its input, and how its output is returned.
 
     Attributes:
-        stream: whether the answer is a stream of events while the command runs; it then ends if the client goes away.
+        stream: whether the answer is a stream of events while the command runs; it then ends if the
+            client goes away.
         input: its standard input, in the form that `encoding` names.
-        encoding: form of `input` and of output: `text` is UTF-8, and other bytes become U+FFFD; `base64` is exact.
+        encoding: form of `input` and of output: `text` is UTF-8, and other bytes become U+FFFD;
+            `base64` is exact.
     """
 
     stream: bool = False
@@ -161,7 +169,8 @@ class CommandEnd:
     """How a command ended.
 
     Attributes:
-        exit_code: 128+n if signal n killed it, 124 after its deadline, 126 or 127 with `not_executed`.
+        exit_code: 128+n if signal n killed it, 124 after its deadline, 126 or 127 with
+            `not_executed`.
         timed_out: whether its deadline passed.
         truncated: whether output was left out of the result.
         not_executed: whether no program ran.
@@ -177,7 +186,9 @@ class CommandEnd:
 
 def end_of(result: ExecResult) -> CommandEnd:
     """Return how a command ended, without its output."""
-    return CommandEnd(**{field.name: getattr(result, field.name) for field in attrs.fields(CommandEnd)})
+    return CommandEnd(
+        **{field.name: getattr(result, field.name) for field in attrs.fields(CommandEnd)}
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -300,7 +311,8 @@ class ProcessOutput(ProcessState):
     Attributes:
         stdout: its new standard output.
         stderr: its new standard error.
-        truncated: whether one of them was longer than the `output_limit_bytes` of the command: its middle is left out.
+        truncated: whether one of them was longer than the `output_limit_bytes` of the command: its
+            middle is left out.
     """
 
     stdout: str
@@ -310,7 +322,8 @@ class ProcessOutput(ProcessState):
 
 @attrs.frozen(kw_only=True)
 class InputToWrite(ProcessName):
-    """Input for a process. It is taken whole, at once; an answer with an error means that nothing was taken.
+    """Input for a process. It is taken whole, at once; an answer with an error means that nothing
+    was taken.
 
     Attributes:
         input: at most 1 MiB, in the form that `encoding` names.

@@ -1,4 +1,5 @@
-"""The OpenAPI document of the service, made from its routes and the classes of its requests and answers.
+"""The OpenAPI document of the service, made from its routes and the classes of its requests and
+answers.
 
 Source: OpenAPI Specification 3.1.
 """
@@ -62,15 +63,24 @@ def _operation(route: Route) -> dict[str, Any]:
     made: dict[str, Any] = {
         "operationId": route.handler.replace(".", "_"),
         "summary": route.summary,
-        "responses": {str(route.status): _answer(route), "default": {"$ref": "#/components/responses/Error"}},
+        "responses": {
+            str(route.status): _answer(route),
+            "default": {"$ref": "#/components/responses/Error"},
+        },
     }
-    where = [*((name, "path") for name in route.parameters), *((name, "query") for name in route.query)]
+    where = [
+        *((name, "path") for name in route.parameters),
+        *((name, "query") for name in route.query),
+    ]
     if where:
         made["parameters"] = [_parameter(route, name, place) for name, place in where]
     if route.takes == "json":
         made["requestBody"] = {"required": True, "content": _json(route.request.__name__)}
     elif route.takes != "nothing":
-        made["requestBody"] = {"required": True, "content": {TAR if route.takes == "archive" else BYTES: {}}}
+        made["requestBody"] = {
+            "required": True,
+            "content": {TAR if route.takes == "archive" else BYTES: {}},
+        }
     return made
 
 
@@ -90,8 +100,14 @@ def _answer(route: Route) -> dict[str, Any]:
     if route.sends == "nothing":
         return {"description": "Done."}
     if route.answer is None:
-        return {"description": route.summary, "content": {TAR if route.sends == "archive" else BYTES: {}}}
-    made: dict[str, Any] = {"description": docs_of(route.answer)[""], "content": _json(route.answer.__name__)}
+        return {
+            "description": route.summary,
+            "content": {TAR if route.sends == "archive" else BYTES: {}},
+        }
+    made: dict[str, Any] = {
+        "description": docs_of(route.answer)[""],
+        "content": _json(route.answer.__name__),
+    }
     if route.sends == "command":
         made["description"] += " With `stream`, one event in each line."
         made["content"][NDJSON] = {"schema": {"$ref": _REFERENCE.format(models.ExecEvent.__name__)}}

@@ -24,7 +24,12 @@ from hyperruntime.serve.models import (
     SignalReceived,
     SignalToSend,
 )
-from hyperruntime.serve.service_errors import CapacityError, InputNotReadError, RequestError, ResourceNotFoundError
+from hyperruntime.serve.service_errors import (
+    CapacityError,
+    InputNotReadError,
+    RequestError,
+    ResourceNotFoundError,
+)
 from hyperruntime.wire.typed_json import read, to_json
 
 _MOST_WAIT_S = 60.0
@@ -85,12 +90,18 @@ class ProcessHandlers:
 
     async def _list(self, call: Call) -> Answer:
         with self._containers.using(read(ContainerName, call.args).container) as served:
-            return Answer(to_json(ProcessList(processes=tuple(one.state for one in served.processes.values()))))
+            return Answer(
+                to_json(
+                    ProcessList(processes=tuple(one.state for one in served.processes.values()))
+                )
+            )
 
     async def _take(self, call: Call) -> Answer:
         asked = read(OutputToTake, call.args)
         if not 0 <= asked.wait_s <= _MOST_WAIT_S:
-            raise SpecError("wait_s", asked.wait_s, f"a number of seconds from 0 to {_MOST_WAIT_S:g}")
+            raise SpecError(
+                "wait_s", asked.wait_s, f"a number of seconds from 0 to {_MOST_WAIT_S:g}"
+            )
         with self._found(asked) as found:
             taken = await found.take(asked.wait_s, whole_characters=asked.encoding == "text")
         facts = {"truncated": taken.truncated, "stdout_bytes": len(taken.stdout)}
@@ -100,7 +111,9 @@ class ProcessHandlers:
         asked = read(InputToWrite, call.args)
         with self._found(asked) as found:
             if len(call.body) > MOST_BYTES:
-                raise RequestError(413, f"the input has more than {MOST_BYTES} bytes; send it in parts")
+                raise RequestError(
+                    413, f"the input has more than {MOST_BYTES} bytes; send it in parts"
+                )
             if call.body:
                 try:
                     await found.input.write(call.body, _MOST_INPUT_S)
@@ -114,7 +127,9 @@ class ProcessHandlers:
         asked = read(SignalToSend, call.args)
         number = signal.Signals.__members__.get(asked.signal)
         if number is None:
-            raise SpecError("signal", asked.signal, "the name of a signal, such as SIGINT or SIGTERM")
+            raise SpecError(
+                "signal", asked.signal, "the name of a signal, such as SIGINT or SIGTERM"
+            )
         with self._found(asked) as found:
             received = await blocking(EXECS, lambda: found.process.signal(number))
             return Answer(to_json(SignalReceived(received=received)))
@@ -133,5 +148,7 @@ class ProcessHandlers:
         with self._containers.using(asked.container) as served:
             found = served.processes.get(asked.process)
             if found is None:
-                raise ResourceNotFoundError(f"container {asked.container!r} has no process {asked.process!r}")
+                raise ResourceNotFoundError(
+                    f"container {asked.container!r} has no process {asked.process!r}"
+                )
             yield found

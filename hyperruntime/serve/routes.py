@@ -1,4 +1,6 @@
-"""The routes of the HTTP service, in one table: the server and the OpenAPI document are made from it."""
+"""The routes of the HTTP service, in one table: the server and the OpenAPI document are made from
+it.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,14 @@ class Route:
         path: with the fields that it contains in braces.
         handler: name of the handler.
         summary: one sentence.
-        request: the fields of the request; those that are neither in the path nor in the query are in the body.
+        request: the fields of the request; those that are neither in the path nor in the query are
+            in the body.
         query: the fields in the query.
-        takes: what the body is. Bytes are read before the handler is called, an archive while it runs.
+        takes: what the body is. Bytes are read before the handler is called, an archive while it
+            runs.
         answer: the fields of a JSON answer.
-        sends: what the answer is; ``command`` and ``output`` are JSON with bytes in the form that the request names.
+        sends: what the answer is; ``command`` and ``output`` are JSON with bytes in the form that
+            the request names.
         status: of an answer without error.
     """
 
@@ -44,7 +49,9 @@ class Route:
 
     @property
     def runs_command(self) -> bool:
-        """Whether each request holds a thread and a command in the container until it is answered."""
+        """Whether each request holds a thread and a command in the container until it is
+        answered.
+        """
         return self.handler.partition(".")[0] in ("exec", "file", "directory", "archive")
 
     @property
@@ -151,7 +158,8 @@ ROUTES = (
         method="GET",
         path=f"{ONE}/archive",
         handler="archive.read",
-        summary="Return a tar archive of the content of a directory, or of one file. It is not to be trusted.",
+        summary="Return a tar archive of the content of a directory, or of one file. It is not to "
+        "be trusted.",
         request=file_models.FilePath,
         query=("path", "user", "timeout_s"),
         sends="archive",

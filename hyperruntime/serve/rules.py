@@ -18,9 +18,11 @@ class ContainerRules:
 
     Attributes:
         most_containers: how many containers may be alive at once.
-        most_processes: how many background processes a container may have, ended ones included until they are removed.
+        most_processes: how many background processes a container may have, ended ones included
+            until they are removed.
         idle_s: seconds after which an unused container is ended; None means never.
-        images: patterns of allowed references, as of a shell; none means every image of this machine.
+        images: patterns of allowed references, as of a shell; none means every image of this
+            machine.
         networks: allowed network access.
         may_pull: whether images may be pulled.
         limits: of each container; a request may ask for less.
@@ -44,11 +46,13 @@ class ContainerRules:
         image = image_reference(new.image)
         if not is_image_name(image):
             raise NotAllowedError(
-                f"image {image!r} is not allowed here; give the name of an image, not a path or a transport"
+                f"image {image!r} is not allowed here; give the name of an image, not a path or "
+                "a transport"
             )
         if self.images and not any(fnmatchcase(image, image_reference(one)) for one in self.images):
             raise NotAllowedError(
-                f"image {image!r} is not allowed here; allowed: {', '.join(self.images)} (--image of the service)"
+                f"image {image!r} is not allowed here; allowed: {', '.join(self.images)} "
+                "(--image of the service)"
             )
         if new.network not in self.networks:
             raise NotAllowedError(
@@ -56,7 +60,9 @@ class ContainerRules:
                 "(--network of the service)"
             )
         if new.pull != "never" and not self.may_pull:
-            raise NotAllowedError(f"image {image!r} is not pulled here; pull it, or start the service with --pull")
+            raise NotAllowedError(
+                f"image {image!r} is not pulled here; pull it, or start the service with --pull"
+            )
         return ContainerSpec(
             image=image,
             env=new.env,
@@ -69,9 +75,15 @@ class ContainerRules:
         )
 
     def _limits_of(self, new: NewContainer) -> Limits:
-        asked = {name: getattr(new, name) for name in (field.name for field in attrs.fields(Limits))}
+        asked = {
+            name: getattr(new, name) for name in (field.name for field in attrs.fields(Limits))
+        }
         for name, value in asked.items():
             most = getattr(self.limits, name)
             if value is not None and most is not None and value > most:
-                raise NotAllowedError(f"{name}={value} is above the limit of this service, {most}; ask for less")
-        return attrs.evolve(self.limits, **{name: value for name, value in asked.items() if value is not None})
+                raise NotAllowedError(
+                    f"{name}={value} is above the limit of this service, {most}; ask for less"
+                )
+        return attrs.evolve(
+            self.limits, **{name: value for name, value in asked.items() if value is not None}
+        )

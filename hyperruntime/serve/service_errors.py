@@ -18,7 +18,9 @@ class NotAllowedError(ServiceError, PermissionError):
 
 
 class CapacityError(ServiceError):
-    """A service has as many containers, processes, commands or bytes of requests as it may have at once."""
+    """A service has as many containers, processes, commands or bytes of requests as it may have at
+    once.
+    """
 
 
 class InputNotReadError(ServiceError):

@@ -1,6 +1,7 @@
 """Write files so that a kill at any time leaves either the old content or the new one.
 
-Each failure of a write is a :class:`StorageError`; its one sentence has the path, the cause and the next step.
+Each failure of a write is a :class:`StorageError`; its one sentence has the path, the cause and the
+next step.
 """
 
 from __future__ import annotations
@@ -43,9 +44,13 @@ def storage_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     except StorageError:
         raise
     except UnsafeFileError as error:
-        raise StorageError(f"{os.fspath(path)!r} cannot be used: {error.strerror}; remove it") from error
+        raise StorageError(
+            f"{os.fspath(path)!r} cannot be used: {error.strerror}; remove it"
+        ) from error
     except OSError as error:
-        step = _NEXT_STEP.get(error.errno or 0, f"{error.strerror or error}; choose another directory")
+        step = _NEXT_STEP.get(
+            error.errno or 0, f"{error.strerror or error}; choose another directory"
+        )
         raise write_error(f"{os.fspath(path)!r} cannot be written: {step}", error) from error
 
 
@@ -63,13 +68,16 @@ def make_directory(path: Path, *, fresh: bool = False) -> Path:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except FileExistsError as error:
-            raise NotADirectoryError(errno.ENOTDIR, "part of the path is a file", str(path)) from error
+            raise NotADirectoryError(
+                errno.ENOTDIR, "part of the path is a file", str(path)
+            ) from error
         path.mkdir(exist_ok=not fresh)
     return path
 
 
 def make_new_directory(wanted: Path) -> Path:
-    """Create a directory that did not exist, and return its path: `wanted`, else with the suffix ``_2``, ``_3``, ...
+    """Create a directory that did not exist, and return its path: `wanted`, else with the suffix
+    ``_2``, ``_3``, ...
 
     Of several processes that want the same directory at once, each gets its own.
 
@@ -88,19 +96,23 @@ def make_new_directory(wanted: Path) -> Path:
 
 
 def make_private_directory(path: Path) -> Path:
-    """Create a directory that only this user may enter, or set an existing one to mode 0700; return its path.
+    """Create a directory that only this user may enter, or set an existing one to mode 0700; return
+    its path.
 
-    Files of containers are kept below such a directory. A container owns the directory that it mounts and can open it
-    to everyone, but it cannot change the directory above.
+    Files of containers are kept below such a directory. A container owns the directory that it
+    mounts and can open it to everyone, but it cannot change the directory above.
 
     Raises:
-        StorageError: the directory cannot be created, is a symbolic link, or belongs to another user.
+        StorageError: the directory cannot be created, is a symbolic link, or belongs to another
+            user.
     """
     make_directory(path.parent)
     with storage_errors(path):
         with suppress(FileExistsError):
             os.mkdir(path, _PRIVATE)
-        with closing_descriptor(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)) as descriptor:
+        with closing_descriptor(
+            os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        ) as descriptor:
             os.fchmod(descriptor, _PRIVATE)  # the umask may have removed bits
     return path
 
@@ -116,7 +128,8 @@ def open_private(path: Path) -> BinaryIO:
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int | None = None) -> None:
-    """Replace a file atomically: write ``data`` to a temporary file, sync it, and rename it to ``path``.
+    """Replace a file atomically: write ``data`` to a temporary file, sync it, and rename it to
+    ``path``.
 
     Args:
         path: the file.
@@ -124,13 +137,15 @@ def write_atomic(path: Path, data: bytes, *, mode: int | None = None) -> None:
         mode: its permissions, also while it is written; None means those of any new file.
 
     Raises:
-        StorageError: the file cannot be written or synced; it then has its old or its new content, never a part.
+        StorageError: the file cannot be written or synced; it then has its old or its new content,
+            never a part.
     """
     partial = path.with_name(f".{path.name}.partial")
     with storage_errors(path):
         with open(partial, "wb", opener=_regular(0o666 if mode is None else mode)) as file:
             if mode is not None:
-                os.fchmod(file.fileno(), mode)  # the umask may have removed bits; a kill may have left the file
+                # the umask may have removed bits; a kill may have left the file
+                os.fchmod(file.fileno(), mode)
             file.write(data)
         _sync_path(partial, os.O_NOFOLLOW)
         os.replace(partial, path)
@@ -158,7 +173,8 @@ def check_writable(folder: Path) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file, with missing parents, without syncing it; :func:`finish_directory` syncs it later.
+    """Write a file, with missing parents, without syncing it; :func:`finish_directory` syncs it
+    later.
 
     Raises:
         StorageError: the file cannot be written.

@@ -1,9 +1,11 @@
-"""The mark of this user in the file of a run's options, by which a run directory that somebody else made is known.
+"""The mark of this user in the file of a run's options, by which a run directory that somebody else
+made is known.
 
-The mark is a keyed digest (HMAC) of the whole file and of the inode number of its directory. Its key is in this user's
-state directory and in no run: so nobody else can make one or change a marked file, and a copy of the directory has no
-valid mark, also if it was this user's and came back with other files in it. A directory that is renamed keeps its mark.
-What a file without a valid mark asks of the host needs this user's consent. Why: docs/decisions/0060-received-runs.md.
+The mark is a keyed digest (HMAC) of the whole file and of the inode number of its directory. Its
+key is in this user's state directory and in no run: so nobody else can make one or change a marked
+file, and a copy of the directory has no valid mark, also if it was this user's and came back with
+other files in it. A directory that is renamed keeps its mark. What a file without a valid mark asks
+of the host needs this user's consent. Why: docs/decisions/0060-received-runs.md.
 """
 
 from __future__ import annotations
@@ -42,8 +44,8 @@ class ReceivedRunError(RunError):
         """Store the fields and make the message."""
         self.path, self.requests = path, tuple(requests)
         super().__init__(
-            f"{path!r} was made elsewhere and asks for {self.listed}; accept {'it' if len(requests) == 1 else 'them'} "
-            "with --trust"
+            f"{path!r} was made elsewhere and asks for {self.listed}; accept "
+            f"{'it' if len(requests) == 1 else 'them'} with --trust"
         )
 
     @property
@@ -54,7 +56,8 @@ class ReceivedRunError(RunError):
 
 
 def how_to_accept(command: str, directory: Path) -> str:
-    """Return the step that makes a run this user's, such as ``accept it first with `hyperrun resume DIR --trust` ``.
+    """Return the step that makes a run this user's, such as
+    ``accept it first with `hyperrun resume DIR --trust` ``.
 
     Args:
         command: the words of the command before the directory.
@@ -64,7 +67,8 @@ def how_to_accept(command: str, directory: Path) -> str:
 
 
 def with_own_mark(value: Mapping[str, Any], directory: Path) -> dict[str, Any]:
-    """Return the JSON object of a run's file with this user's mark; without a mark if the user can have no key.
+    """Return the JSON object of a run's file with this user's mark; without a mark if the user can
+    have no key.
 
     Args:
         value: the object.
@@ -87,13 +91,18 @@ def has_own_mark(value: Mapping[str, Any], directory: Path) -> bool:
         return False
     plain = {name: one for name, one in value.items() if name != MARK}
     try:
-        return hmac.compare_digest(said.encode(errors="replace"), _digest(key, plain, directory).encode())
+        return hmac.compare_digest(
+            said.encode(errors="replace"), _digest(key, plain, directory).encode()
+        )
     except (OSError, ValueError, RecursionError):  # hostile JSON
         return False
 
 
-def check_requests(path: Path, value: Mapping[str, Any], requests: Sequence[str], *, trust: bool) -> None:
-    """Check that a run's file may ask for what it asks for: it asks for nothing, or this user made or accepts it.
+def check_requests(
+    path: Path, value: Mapping[str, Any], requests: Sequence[str], *, trust: bool
+) -> None:
+    """Check that a run's file may ask for what it asks for: it asks for nothing, or this user made
+    or accepts it.
 
     Args:
         path: the file.
@@ -116,7 +125,9 @@ def _digest(key: bytes, value: Mapping[str, Any], directory: Path) -> str:
 
 
 def _key() -> bytes | None:
-    """Return this user's key, which is made on first use; None if that is not possible, which is logged once."""
+    """Return this user's key, which is made on first use; None if that is not possible, which is
+    logged once.
+    """
     try:
         return _key_in(state_directory() / _KEY_FILE)
     except StorageError as error:
@@ -135,4 +146,6 @@ def _key_in(file: Path) -> bytes | None:
 
 @cache
 def _warn(why: str) -> None:
-    log.warning("runs cannot be marked as this user's; a resume may ask what the run may use", reason=why)
+    log.warning(
+        "runs cannot be marked as this user's; a resume may ask what the run may use", reason=why
+    )

@@ -1,4 +1,6 @@
-"""The reason why a run ended before it was complete: a field of its ``run.json``, which a resume removes."""
+"""The reason why a run ended before it was complete: a field of its ``run.json``, which a resume
+removes.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ _ENDED = "ended"
 
 
 def note_end(run_file: Path, reason: str) -> None:
-    """Store the reason in ``run.json``; a failure is only logged, because the run ends for another reason.
+    """Store the reason in ``run.json``; a failure is only logged, because the run ends for another
+    reason.
 
     A file with this user's mark keeps it; another one gets none.
 

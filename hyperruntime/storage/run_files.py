@@ -1,8 +1,10 @@
-"""Read and write the files of a run directory as data, because another person may have made the directory.
+"""Read and write the files of a run directory as data, because another person may have made the
+directory.
 
-A file is opened component by component below the run directory. No component may be a symbolic link, and only regular
-files are opened, so a read stays in the run directory and waits for no pipe. Sizes are limited. The run directory
-itself may be named by a link, because the user chose it. See docs/decisions/0061-run-directories-are-data.md.
+A file is opened component by component below the run directory. No component may be a symbolic
+link, and only regular files are opened, so a read stays in the run directory and waits for no pipe.
+Sizes are limited. The run directory itself may be named by a link, because the user chose it. See
+docs/decisions/0061-run-directories-are-data.md.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ _KINDS = {
 
 
 class UnsafeFileError(OSError):
-    """A path that is not a regular file below its directory, or that is too large; ``strerror`` says which."""
+    """A path that is not a regular file below its directory, or that is too large; ``strerror``
+    says which.
+    """
 
 
 def open_regular(
@@ -54,7 +58,8 @@ def open_regular(
     Args:
         name: the file.
         flags: as for :func:`os.open`.
-        directory: descriptor of the directory that ``name`` is relative to; None: the current directory.
+        directory: descriptor of the directory that ``name`` is relative to; None: the current
+            directory.
         mode: permissions of a new file.
         follows: whether the last component may be a symbolic link.
 
@@ -69,7 +74,9 @@ def open_regular(
         raise _explained(error, name, directory, "a regular file", stat.S_IFREG) from error
     try:
         if not stat.S_ISREG(kind := os.fstat(descriptor).st_mode):
-            raise UnsafeFileError(errno.EINVAL, f"it is {_kind(kind)}, not a regular file", os.fspath(name))
+            raise UnsafeFileError(
+                errno.EINVAL, f"it is {_kind(kind)}, not a regular file", os.fspath(name)
+            )
     except BaseException:
         os.close(descriptor)
         raise
@@ -77,7 +84,8 @@ def open_regular(
 
 
 def open_below(directory: int, parts: Sequence[str | bytes], flags: int = os.O_RDONLY) -> int:
-    """Return a descriptor of a regular file below an open directory; no component may be a symbolic link.
+    """Return a descriptor of a regular file below an open directory; no component may be a symbolic
+    link.
 
     Args:
         directory: descriptor of the directory, which stays open.
@@ -97,11 +105,13 @@ def open_run_file(path: Path, *, below: Path, flags: int = os.O_RDONLY) -> int:
 
     Args:
         path: the file.
-        below: the run directory, or another directory that ``path`` is below and that is known not to be a link.
+        below: the run directory, or another directory that ``path`` is below and that is known not
+            to be a link.
         flags: as for :func:`os.open`.
 
     Raises:
-        UnsafeFileError: it is not below this directory, a component is a symbolic link, or it is not a regular file.
+        UnsafeFileError: it is not below this directory, a component is a symbolic link, or it is
+            not a regular file.
         OSError: it cannot be opened.
     """
     parts = _parts(path, below)
@@ -134,7 +144,9 @@ def read_at_most(file: BinaryIO, most_bytes: int) -> bytes:
     size = os.fstat(file.fileno()).st_size
     data = b"" if size > most_bytes else file.read(most_bytes + 1)
     if (size := max(size, len(data))) > most_bytes:
-        raise UnsafeFileError(errno.EFBIG, f"it has {format_size(size)}; at most {format_size(most_bytes)} are read")
+        raise UnsafeFileError(
+            errno.EFBIG, f"it has {format_size(size)}; at most {format_size(most_bytes)} are read"
+        )
     return data
 
 
@@ -151,7 +163,9 @@ def read_run_json(path: Path, *, below: Path) -> dict[str, Any] | None:
         return None
 
 
-def read_run_lines(path: Path, *, below: Path, most_bytes: int = MOST_LINE_BYTES) -> Iterator[bytes]:
+def read_run_lines(
+    path: Path, *, below: Path, most_bytes: int = MOST_LINE_BYTES
+) -> Iterator[bytes]:
     """Yield the lines of a file of a run with their ends; only one is in memory.
 
     Args:
@@ -187,7 +201,9 @@ def read_line(file: BinaryIO, number: int, most_bytes: int = MOST_LINE_BYTES) ->
 
 
 def is_run_file(path: Path, *, below: Path) -> bool:
-    """Return whether a path is a regular file below a directory, reached without a symbolic link."""
+    """Return whether a path is a regular file below a directory, reached without a symbolic
+    link.
+    """
     try:
         os.close(open_run_file(path, below=below))
     except OSError:
@@ -211,7 +227,8 @@ def list_run_directory(path: Path, *, below: Path) -> list[str]:
     """Return the sorted names in a directory of a run; empty if it does not exist.
 
     Raises:
-        UnsafeFileError: it is not below this directory, a component is a symbolic link, or it is not a directory.
+        UnsafeFileError: it is not below this directory, a component is a symbolic link, or it is
+            not a directory.
         OSError: it cannot be read.
     """
     try:
@@ -225,10 +242,12 @@ def list_run_directory(path: Path, *, below: Path) -> list[str]:
 
 
 def make_run_directory(path: Path, *, below: Path) -> Path:
-    """Create a directory of a run with missing parents, without following a symbolic link; return its path.
+    """Create a directory of a run with missing parents, without following a symbolic link; return
+    its path.
 
     Raises:
-        UnsafeFileError: it is not below this directory, a component is a symbolic link, or it is not a directory.
+        UnsafeFileError: it is not below this directory, a component is a symbolic link, or it is
+            not a directory.
         OSError: it cannot be created.
     """
     with _opened_root(below) as root:
@@ -254,7 +273,8 @@ def open_to_append(path: Path, mode: int = 0o666, *, buffering: int = -1) -> Bin
 def refuse_links(*folders: Path) -> None:
     """Refuse directories that have a symbolic link as an entry; a missing directory has none.
 
-    Call it before writing to a run directory: a write to a link would change a file outside of the run.
+    Call it before writing to a run directory: a write to a link would change a file outside of the
+    run.
 
     Raises:
         ArchiveError: an entry is a symbolic link, or a directory cannot be listed.
@@ -268,7 +288,9 @@ def refuse_links(*folders: Path) -> None:
         except OSError as error:
             raise ArchiveError(f"{str(folder)!r} cannot be read: {error.strerror}") from error
         if found is not None:
-            raise ArchiveError(f"{found!r} is a symbolic link, which a run directory must not have; remove it")
+            raise ArchiveError(
+                f"{found!r} is a symbolic link, which a run directory must not have; remove it"
+            )
 
 
 def _parts(path: Path, below: Path) -> tuple[str, ...]:
@@ -284,7 +306,9 @@ def _opened_root(below: Path) -> AbstractContextManager[int]:
 
 
 def _open_directory(directory: int, parts: Sequence[str | bytes], *, makes: bool = False) -> int:
-    """Return a new descriptor of a directory below an open one; with ``makes``, create missing ones."""
+    """Return a new descriptor of a directory below an open one; with ``makes``, create missing
+    ones.
+    """
     at = os.dup(directory)
     try:
         for part in parts:
@@ -310,9 +334,15 @@ def _make(name: str | bytes, directory: int) -> None:
 
 
 def _explained(
-    error: OSError, name: str | bytes | os.PathLike[str], directory: int | None, wanted: str, kind: int
+    error: OSError,
+    name: str | bytes | os.PathLike[str],
+    directory: int | None,
+    wanted: str,
+    kind: int,
 ) -> OSError:
-    """Return an error that names the kind of an entry that is not of the wanted kind; else the error itself."""
+    """Return an error that names the kind of an entry that is not of the wanted kind; else the
+    error itself.
+    """
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
     except OSError:

@@ -1,15 +1,17 @@
 """Own a run directory, so that only one process at a time works on it.
 
-The directory holds a lease: the machine, boot, pid, start time and batch job of its owner, and the inode of the
-directory, so that a copy of the directory has no owner. The owner renews the lease every few seconds. If the owner's
-process is visible from here, it is checked. Otherwise the owner is dead if it did not renew the lease for two minutes,
-or for some seconds if the batch system says that its job is over. Before a takeover or a removal, all times come from
-the directory's file system, so the clocks of the machines may differ. An owner that lost its lease, because it was
+The directory holds a lease: the machine, boot, pid, start time and batch job of its owner, and the
+inode of the directory, so that a copy of the directory has no owner. The owner renews the lease
+every few seconds. If the owner's process is visible from here, it is checked. Otherwise the owner
+is dead if it did not renew the lease for two minutes, or for some seconds if the batch system says
+that its job is over. Before a takeover or a removal, all times come from the directory's file
+system, so the clocks of the machines may differ. An owner that lost its lease, because it was
 frozen for too long, detects this before it writes, and ends its run.
 
-Locks of the file system are not used, because they may not work between machines. Two steps decide between processes
-that want a directory at once, and are atomic on NFS too. A new lease is linked to its name, which fails if the name
-exists. The successor of a dead owner is linked to the one successor name of that owner's lease.
+Locks of the file system are not used, because they may not work between machines. Two steps decide
+between processes that want a directory at once, and are atomic on NFS too. A new lease is linked to
+its name, which fails if the name exists. The successor of a dead owner is linked to the one
+successor name of that owner's lease.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ log = get_logger(__name__)
 
 RECORD = "owner.json"
 RENEW_S, STALE_S = 5.0, 120.0
-JOB_OVER_S = 15.0  # without a renewal, before the batch system is asked; a process may outlive its job
+# without a renewal, before the batch system is asked; a process may outlive its job
+JOB_OVER_S = 15.0
 _PREFIX, _NEXT, _NEW = ".owner.", ".next", ".new"
 _PROBE = ".owner.clock"
 _MOST_BYTES = 1 << 20
@@ -57,7 +60,8 @@ class LockRecord:
 
     Attributes:
         owner: the process that owns the directory.
-        directory: device and inode of the owned directory; other numbers mean that this directory is a copy.
+        directory: device and inode of the owned directory; other numbers mean that this directory
+            is a copy.
         job: the batch job of the owner, or None.
     """
 
@@ -67,12 +71,16 @@ class LockRecord:
 
 
 def read_lease(run_dir: Path) -> LockRecord | None:
-    """Return the lease in a run directory, which may be stale; None if it does not exist or is invalid."""
+    """Return the lease in a run directory, which may be stale; None if it does not exist or is
+    invalid.
+    """
     return _read(run_dir / RECORD)
 
 
 def _read_written(path: Path) -> LockRecord | None:
-    """Return a lease; wait for its content if a process without hard links has just made its file."""
+    """Return a lease; wait for its content if a process without hard links has just made its
+    file.
+    """
     wait_until(lambda: not _is_empty(path), _WRITTEN_S)
     return _read(path)
 
@@ -92,32 +100,45 @@ def _read(path: Path) -> LockRecord | None:
     try:
         value = json.loads(_content(path))
         directory = tuple(value["directory"]) if "directory" in value else None
-        return LockRecord(owner=OwnerIdentity.from_record(value), directory=directory, job=BatchJob.from_record(value))
+        return LockRecord(
+            owner=OwnerIdentity.from_record(value),
+            directory=directory,
+            job=BatchJob.from_record(value),
+        )
     except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return None
 
 
 def owner_state(run_dir: Path) -> str:
-    """Return the state of the owner: ``alive``, ``dead``, or ``none`` without a lease; write nothing.
+    """Return the state of the owner: ``alive``, ``dead``, or ``none`` without a lease; write
+    nothing.
 
-    An owner that cannot be checked from here is alive as long as it renews its lease, by the clock of this machine.
+    An owner that cannot be checked from here is alive as long as it renews its lease, by the clock
+    of this machine.
     """
     lease = read_lease(run_dir)
     return "none" if lease is None else _state(lease, run_dir / RECORD, time.time)
 
 
 def is_abandoned(run_dir: Path) -> bool:
-    """Return whether the owner is dead, by the clock of the file system; False also if nothing can be written there."""
+    """Return whether the owner is dead, by the clock of the file system; False also if nothing can
+    be written there.
+    """
     with suppress(OSError):
         lease = read_lease(run_dir)
-        return lease is not None and _state(lease, run_dir / RECORD, partial(_file_system_time, run_dir)) == "dead"
+        return (
+            lease is not None
+            and _state(lease, run_dir / RECORD, partial(_file_system_time, run_dir)) == "dead"
+        )
     return False
 
 
 def wait_for_lease(run_dir: Path) -> None:
-    """Wait, at most two minutes, while the owner may be a dead process of another machine; write no lease.
+    """Wait, at most two minutes, while the owner may be a dead process of another machine; write no
+    lease.
 
-    Returns as soon as the lease is stale or released, or its owner renews it or can be checked from here.
+    Returns as soon as the lease is stale or released, or its owner renews it or can be checked from
+    here.
 
     Raises:
         StorageError: the directory cannot be written.
@@ -129,13 +150,19 @@ def wait_for_lease(run_dir: Path) -> None:
     with storage_errors(run_dir):
         renewed = _renewed(record)
         if (left_s := STALE_S - (clock() - renewed)) > 0:
-            log.warning("waiting for a lease", run=str(run_dir), host=lease.owner.host, at_most_s=round(left_s))
+            log.warning(
+                "waiting for a lease",
+                run=str(run_dir),
+                host=lease.owner.host,
+                at_most_s=round(left_s),
+            )
         while _renewed(record) == renewed and _state(lease, record, clock) == "alive":
             time.sleep(_POLL_S if lease.job is None else _POLL_JOB_S)
 
 
 def is_unowned_remnant(run_dir: Path) -> bool:
-    """Return whether a directory is empty, or holds only leftovers of a killed :meth:`RunLock.acquire`.
+    """Return whether a directory is empty, or holds only leftovers of a killed
+    :meth:`RunLock.acquire`.
 
     False while a process acquires the directory.
     """
@@ -173,7 +200,8 @@ class RunLock(Closing):
         """Acquire the directory, and renew the lease in a thread until :meth:`close`.
 
         Raises:
-            ArchiveError: an entry of the directory is a symbolic link, through which a run would write elsewhere.
+            ArchiveError: an entry of the directory is a symbolic link, through which a run would
+                write elsewhere.
             RunLockedError: another live process owns the directory.
             LeaseLostError: another process acquired it at the same time.
             StorageError: the lease cannot be written.
@@ -189,7 +217,9 @@ class RunLock(Closing):
                 new.unlink(missing_ok=True)
             sync_directory(self._run_dir)
         self.check()
-        self._renewing = threading.Thread(target=self._renew, name="hyperruntime-lease", daemon=True)
+        self._renewing = threading.Thread(
+            target=self._renew, name="hyperruntime-lease", daemon=True
+        )
         self._renewing.start()
 
     def on_lost(self, call: Callable[[], None]) -> None:
@@ -204,13 +234,15 @@ class RunLock(Closing):
         """
         if not self.is_ours:
             raise LeaseLostError(
-                f"run {str(self._run_dir)!r} was taken over by another process, because this one did not renew its "
-                "lease in time; let the other process continue the run"
+                f"run {str(self._run_dir)!r} was taken over by another process, because this "
+                "one did not renew its lease in time; let the other process continue the run"
             )
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process holds the lease; also true if the lease file exists but cannot be read."""
+        """Whether this process holds the lease; also true if the lease file exists but cannot be
+        read.
+        """
         try:
             token = parse_json(_content(self._record))["token"]
         except FileNotFoundError:
@@ -242,7 +274,9 @@ class RunLock(Closing):
         write_atomic(path, json_document(value | ({} if job is None else attrs.asdict(job))))
 
     def _take(self, new: Path) -> bool:
-        """Try to become the owner with the lease ``new``; return False if the owner changed meanwhile."""
+        """Try to become the owner with the lease ``new``; return False if the owner changed
+        meanwhile.
+        """
         first = name = _name_of(self._record)
         if not first:
             return _link(new, self._record)
@@ -254,7 +288,8 @@ class RunLock(Closing):
             successor = self._run_dir / f"{_PREFIX}{name}{_NEXT}"
             if _link(new, successor):
                 break
-            at, name = successor, _name_of(successor)  # it may have been killed before it became the owner
+            # it may have been killed before it became the owner
+            at, name = successor, _name_of(successor)
         if _name_of(self._record) != first:
             successor.unlink(missing_ok=True)
             return False
@@ -275,10 +310,13 @@ class RunLock(Closing):
     def _refusal(self, owner: OwnerIdentity) -> str:
         run = repr(str(self._run_dir))
         if owner.state() == "alive":
-            return f"run {run} is owned by process {owner.pid}, which is alive; wait for it, or stop it with `kill`"
+            return (
+                f"run {run} is owned by process {owner.pid}, which is alive; wait for it, or "
+                "stop it with `kill`"
+            )
         return (
-            f"run {run} is owned by process {owner.pid} on {owner.host!r}, which renewed its lease less than "
-            f"{STALE_S:g} s ago; stop it there, or retry later if it is dead"
+            f"run {run} is owned by process {owner.pid} on {owner.host!r}, which renewed its "
+            f"lease less than {STALE_S:g} s ago; stop it there, or retry later if it is dead"
         )
 
 
@@ -294,7 +332,9 @@ def _name_of(record: Path) -> str:
 
 
 def _link(source: Path, target: Path) -> bool:
-    """Give a file a second name; return False if another file has it. Source: open(2), O_EXCL, on NFS."""
+    """Give a file a second name; return False if another file has it. Source: open(2), O_EXCL, on
+    NFS.
+    """
     try:
         os.link(source, target)
     except FileExistsError:
@@ -304,7 +344,8 @@ def _link(source: Path, target: Path) -> bool:
             raise
         return _create(target, source.read_bytes())
     try:
-        return os.path.samefile(source, target)  # also if the answer of a server was lost, and it was asked again
+        # also if the answer of a server was lost, and it was asked again
+        return os.path.samefile(source, target)
     except FileNotFoundError:
         return False
 
@@ -332,7 +373,8 @@ def _state(lease: LockRecord, record: Path, clock: Callable[[], float]) -> str:
 
 
 def _seen(owner: OwnerIdentity) -> str:
-    # Several machines may have the same host name ("localhost"): for an owner of another boot, only the lease counts.
+    # Several machines may have the same host name ("localhost"): for an owner of another boot, only
+    # the lease counts.
     return owner.state() if owner.boot_id == boot_id() else "elsewhere"
 
 

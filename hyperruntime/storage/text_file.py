@@ -9,12 +9,14 @@ from hyperruntime.storage.run_files import read_run_file
 
 
 def read_utf8(path: Path, field: str, *, may_be_link: bool = True) -> str:
-    """Return the text of a file, with its line ends as they are, and without a byte order mark at its start.
+    """Return the text of a file, with its line ends as they are, and without a byte order mark at
+    its start.
 
     Args:
         path: the file.
         field: what the file is, for the error message.
-        may_be_link: whether the user named the file; else it may not be a link, which would lead to any file.
+        may_be_link: whether the user named the file; else it may not be a link, which would lead to
+            any file.
 
     Raises:
         SpecError: the file cannot be read, or is not UTF-8; the message names the file.

@@ -15,7 +15,8 @@ from hyperruntime.errors import SpecError, StorageError
 from hyperruntime.storage.atomic import make_private_directory, open_private, storage_errors
 from hyperruntime.wire.tokens import new_token
 
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{32,1024}")  # source: RFC 6750, 2.1; what HTTP allows in the header
+# source: RFC 6750, 2.1; what HTTP allows in the header
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{32,1024}")
 _OTHERS = 0o077
 
 
@@ -40,7 +41,9 @@ def state_directory() -> Path:
     try:
         folder = user_state_path("hyperruntime")
     except RuntimeError as error:
-        raise StorageError(f"the user has no state directory: {error}; set HOME or XDG_STATE_HOME") from error
+        raise StorageError(
+            f"the user has no state directory: {error}; set HOME or XDG_STATE_HOME"
+        ) from error
     return make_private_directory(folder)
 
 
@@ -57,10 +60,14 @@ def token_of(file: Path) -> str:
         with open(file, "rb", opener=_without_waiting) as opened:
             facts, raw = os.fstat(opened.fileno()), opened.read(2048)
     if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & _OTHERS:
-        raise SpecError("token_file", str(file), "a file of yours that nobody else can read; see `chmod 600`")
+        raise SpecError(
+            "token_file", str(file), "a file of yours that nobody else can read; see `chmod 600`"
+        )
     token = raw.decode(errors="replace").strip()
     if not _TOKEN.fullmatch(token):
-        raise SpecError("token_file", str(file), "a file with a token: 32 to 1024 letters, digits and `._~+/=-`")
+        raise SpecError(
+            "token_file", str(file), "a file with a token: 32 to 1024 letters, digits and `._~+/=-`"
+        )
     return token
 
 

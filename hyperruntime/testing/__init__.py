@@ -1,7 +1,8 @@
-"""Test doubles, and the conformance suite that every driver must pass (:mod:`hyperruntime.testing.conformance`).
+"""Test doubles, and the conformance suite that every driver must pass
+(:mod:`hyperruntime.testing.conformance`).
 
-Two doubles replace an engine: :class:`FakeRuntime` isolates nothing and is for tests of the loop; :class:`FakeDriver`
-is a complete driver without an engine, based on Linux namespaces.
+Two doubles replace an engine: :class:`FakeRuntime` isolates nothing and is for tests of the loop;
+:class:`FakeDriver` is a complete driver without an engine, based on Linux namespaces.
 
 May import ``adapters`` and what stands before it in ``tests/unit/test_folders.py``.
 """

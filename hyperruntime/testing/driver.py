@@ -1,7 +1,8 @@
-"""A driver for tests without an engine: it runs the host's userland in namespaces made by util-linux.
+"""A driver for tests without an engine: it runs the host's userland in namespaces made by
+util-linux.
 
-It needs no installation, keeps every promise of a driver, and declares what it refuses. It finds its containers in the
-process list of the machine.
+It needs no installation, keeps every promise of a driver, and declares what it refuses. It finds
+its containers in the process list of the machine.
 """
 
 from __future__ import annotations
@@ -18,11 +19,31 @@ from pathlib import Path
 import attrs
 import psutil
 
-from hyperruntime.driver import ContainerRecord, Driver, Enforcement, EngineInfo, Finding, Image, Launch, PostMortem
-from hyperruntime.errors import EngineUnavailableError, ImageNotFoundError, SpecError, UnsupportedOptionError
+from hyperruntime.driver import (
+    ContainerRecord,
+    Driver,
+    Enforcement,
+    EngineInfo,
+    Finding,
+    Image,
+    Launch,
+    PostMortem,
+)
+from hyperruntime.errors import (
+    EngineUnavailableError,
+    ImageNotFoundError,
+    SpecError,
+    UnsupportedOptionError,
+)
 from hyperruntime.host.engine_program import IMAGE_OPERATIONS, refused_images
 from hyperruntime.host.inherited import process_ceiling, stricter
-from hyperruntime.host.process import ProcessShell, find_program, kill_group, run_process, spawn_attached
+from hyperruntime.host.process import (
+    ProcessShell,
+    find_program,
+    kill_group,
+    run_process,
+    spawn_attached,
+)
 from hyperruntime.spec import ContainerSpec, Mount
 
 NAME = "fake"
@@ -57,20 +78,37 @@ def unshare_args(launch: Launch, created: float) -> list[str]:
     tmp = "" if spec.limits.tmpfs_bytes is None else f",size={spec.limits.tmpfs_bytes}"
     shm = "" if spec.limits.shm_bytes is None else str(spec.limits.shm_bytes)
     frozen = "frozen" if spec.read_only_rootfs else ""
-    processes = "" if spec.limits.pids is None else str(stricter(spec.limits.pids, process_ceiling()))
+    processes = (
+        "" if spec.limits.pids is None else str(stricter(spec.limits.pids, process_ceiling()))
+    )
     identity = [launch.name, spec.image, repr(created), json.dumps(dict(launch.labels))]
     settings = [f"{launch.private_dir}/root", spec.workdir or "/", tmp, frozen, processes, shm]
     mounts = [word for mount in (launch.exchange, *spec.mounts) for word in _mount_words(mount)]
     return [
-        *("unshare", *namespaces, *network, "--fork", "--kill-child", "/bin/sh", "-c", f"shift 4\n{script}", _MARK),
+        *(
+            "unshare",
+            *namespaces,
+            *network,
+            "--fork",
+            "--kill-child",
+            "/bin/sh",
+            "-c",
+            f"shift 4\n{script}",
+            _MARK,
+        ),
         *(*identity, *settings, *mounts),
     ]
 
 
 def unshare_env(launch: Launch) -> dict[str, str]:
-    """Return the environment of :func:`unshare_args`; it has the container's environment, quoted for a shell."""
+    """Return the environment of :func:`unshare_args`; it has the container's environment, quoted
+    for a shell.
+    """
     env = {"PATH": PATH, "HOME": "/root", **launch.spec.env}
-    return {"PATH": PATH, "CONTAINER_ENV": shlex.join(f"{name}={value}" for name, value in env.items())}
+    return {
+        "PATH": PATH,
+        "CONTAINER_ENV": shlex.join(f"{name}={value}" for name, value in env.items()),
+    }
 
 
 def _mount_words(mount: Mount) -> tuple[str, str, str]:
@@ -100,7 +138,9 @@ class FakeLiveContainer:
     def explain_start_failure(self, error_text: str, *_: object) -> Exception:
         """Return the error for a shell that never answered."""
         if "no workdir" in error_text:
-            return SpecError("workdir", self._launch.spec.workdir, "a directory that exists in the container")
+            return SpecError(
+                "workdir", self._launch.spec.workdir, "a directory that exists in the container"
+            )
         lines = error_text.strip().splitlines() or ["its shell never answered"]
         return EngineUnavailableError(NAME, lines[-1], "it needs user namespaces and util-linux")
 
@@ -140,7 +180,8 @@ class FakeDriver:
         """Do nothing: the driver needs no files of its own."""
 
     def probe(self) -> EngineInfo:
-        """Return what the driver can do here; the first call runs a container that exceeds its process limit.
+        """Return what the driver can do here; the first call runs a container that exceeds its
+        process limit.
 
         Raises:
             EngineUnavailableError: a container cannot run.
@@ -151,7 +192,12 @@ class FakeDriver:
                 version="1",
                 rootless=os.geteuid() != 0,
                 networks=("none", "host"),
-                limits={"memory_bytes": "no", "cpus": "no", "pids": _try_processes(), "shm_bytes": "cgroup"},
+                limits={
+                    "memory_bytes": "no",
+                    "cpus": "no",
+                    "pids": _try_processes(),
+                    "shm_bytes": "cgroup",
+                },
                 users=False,
                 unfiltered="it sets no filter",
                 refuses=frozenset(("user", *IMAGE_OPERATIONS)),
@@ -163,7 +209,11 @@ class FakeDriver:
         try:
             self.probe()
         except EngineUnavailableError as error:
-            return (Finding(subject="namespaces", ok=False, detail=error.why, next_step=error.next_step),)
+            return (
+                Finding(
+                    subject="namespaces", ok=False, detail=error.why, next_step=error.next_step
+                ),
+            )
         return (Finding(subject="namespaces", ok=True, detail="containers run"),)
 
     def launch(self, launch: Launch) -> FakeLiveContainer:
@@ -222,33 +272,54 @@ def _unsupported(field: str) -> UnsupportedOptionError:
 
 
 def _try_processes() -> Enforcement:
-    """Try a limit of processes; return how it is enforced (Linux exempts root of the host from RLIMIT_NPROC).
+    """Try a limit of processes; return how it is enforced (Linux exempts root of the host from
+    RLIMIT_NPROC).
 
     Raises:
         EngineUnavailableError: a container cannot run.
     """
-    missing = [name for name in _PROGRAMS if find_program(name) is None and not Path("/usr/sbin", name).exists()]
+    missing = [
+        name
+        for name in _PROGRAMS
+        if find_program(name) is None and not Path("/usr/sbin", name).exists()
+    ]
     if missing:
-        raise EngineUnavailableError(NAME, f"{missing[0]} is missing", "install util-linux and mount")
+        raise EngineUnavailableError(
+            NAME, f"{missing[0]} is missing", "install util-linux and mount"
+        )
     with resources.as_file(resources.files("hyperruntime.testing")) as here:
         exchange = Mount(source=str(here), target="/run/hyperruntime")
         with tempfile.TemporaryDirectory(prefix="hyperruntime-fake-") as directory:
             Path(directory, "root").mkdir()
             spec = ContainerSpec(image=IMAGE)
             spec = attrs.evolve(spec, limits=attrs.evolve(spec.limits, pids=20))
-            launch = Launch(spec=spec, name="probe", labels={}, exchange=exchange, private_dir=directory)
-            done = run_process(unshare_args(launch, 0.0), input=_FORKS, timeout_s=60, cwd="/", env=unshare_env(launch))
+            launch = Launch(
+                spec=spec, name="probe", labels={}, exchange=exchange, private_dir=directory
+            )
+            done = run_process(
+                unshare_args(launch, 0.0),
+                input=_FORKS,
+                timeout_s=60,
+                cwd="/",
+                env=unshare_env(launch),
+            )
     if not done.stdout.startswith(b"up"):
         raise EngineUnavailableError(NAME, done.error_text, "allow user namespaces")
     return "no" if b"unlimited" in done.stdout else "rlimit"
 
 
 def _running() -> Iterator[tuple[int, ContainerRecord]]:
-    """Yield the pid of each process of this user that made a container, with the container's record."""
+    """Yield the pid of each process of this user that made a container, with the container's
+    record.
+    """
     for process in psutil.process_iter():
         try:
             words = process.cmdline()
-            if _MARK in words and process.name() == "unshare" and process.uids().real == os.getuid():
+            if (
+                _MARK in words
+                and process.name() == "unshare"
+                and process.uids().real == os.getuid()
+            ):
                 yield process.pid, _record(words[words.index(_MARK) + 1 :])
         except (psutil.Error, ValueError):
             continue
@@ -256,7 +327,9 @@ def _running() -> Iterator[tuple[int, ContainerRecord]]:
 
 def _record(words: list[str]) -> ContainerRecord:
     name, image, created, labels = words[:4]
-    return ContainerRecord(id=name, image=image, state="running", created=float(created), labels=json.loads(labels))
+    return ContainerRecord(
+        id=name, image=image, state="running", created=float(created), labels=json.loads(labels)
+    )
 
 
 _: type[Driver] = FakeDriver

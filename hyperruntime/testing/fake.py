@@ -1,7 +1,8 @@
 """A runtime without an engine for tests of the loop, and an agent to run.
 
-:class:`FakeRuntime` runs commands on the host, in the source directories of mounts. It isolates nothing: use it only to
-test the loop. :func:`make_agent_repository` makes an agent; a test can script each of its generations.
+:class:`FakeRuntime` runs commands on the host, in the source directories of mounts. It isolates
+nothing: use it only to test the loop. :func:`make_agent_repository` makes an agent; a test can
+script each of its generations.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class FakeImages:
 
 
 class FakeContainer:
-    """Runs commands on the host, with the targets of mounts replaced by their sources, and a TMPDIR of its own."""
+    """Runs commands on the host, with the targets of mounts replaced by their sources, and a TMPDIR
+    of its own.
+    """
 
     def __init__(self, spec: ContainerSpec, on_close: Callable[[FakeContainer], None]) -> None:
         """Make an open container.
@@ -72,7 +75,8 @@ class FakeContainer:
         Args:
             args: the argv; mount targets in it are replaced by their sources.
             timeout_s: seconds until the process group is killed; None means no limit.
-            on_output: called with ``stdout`` chunks while the command runs, and with all of ``stderr`` afterwards.
+            on_output: called with ``stdout`` chunks while the command runs, and with all of
+                ``stderr`` afterwards.
             merge_output: whether standard error goes to standard output.
             output_limit_bytes: how many of the last bytes of each stream are returned.
 
@@ -84,7 +88,9 @@ class FakeContainer:
         cwd, env = self._outside(options.get("workdir") or "/"), options.get("env") or {}
         argv = [self._outside(os.fsdecode(arg)) for arg in args]
         argv[0] = sys.executable if argv[0] == "python3" else argv[0]
-        kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ} | {"TMPDIR": self._temporary}
+        kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ} | {
+            "TMPDIR": self._temporary
+        }
         with _as_file(options.get("input")) as source:
             merge = ["sh", "-c", 'exec "$@" 2>&1', "sh"] if options.get("merge_output") else []
             process = self._spawn([*merge, *argv], cwd, {**kept, **self.spec.env, **env}, source)
@@ -121,7 +127,9 @@ class FakeContainer:
         shutil.rmtree(self._temporary, ignore_errors=True)
         self._on_close(self)
 
-    def _spawn(self, argv: Sequence[str], cwd: str, env: Mapping[str, str], stdin: int | IO[bytes]) -> HostProcess:
+    def _spawn(
+        self, argv: Sequence[str], cwd: str, env: Mapping[str, str], stdin: int | IO[bytes]
+    ) -> HostProcess:
         with self._lock:
             if self._closed:
                 raise ContainerLostError("the container is closed")
@@ -155,7 +163,9 @@ def _read(process: HostProcess, on_output: Callable[..., None] | None) -> tuple[
     assert process.stdout is not None
     assert process.stderr is not None
     errors: list[bytes] = []
-    reader = threading.Thread(target=lambda file: errors.append(file.read()), args=(process.stderr,))
+    reader = threading.Thread(
+        target=lambda file: errors.append(file.read()), args=(process.stderr,)
+    )
     reader.start()
     output = bytearray()
     with process.stdout as file:
@@ -189,7 +199,8 @@ class FakeRuntime:
 
         Args:
             images: names of the existing images.
-            before_start: called with each spec before a start; it may raise an engine's error. None does nothing.
+            before_start: called with each spec before a start; it may raise an engine's error. None
+                does nothing.
         """
         self.images = FakeImages(images)
         self.info = EngineInfo(engine="fake", version="1", rootless=os.geteuid() != 0)
@@ -198,7 +209,9 @@ class FakeRuntime:
         self._before_start = before_start
         self._lock = threading.Lock()
 
-    def container(self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None) -> FakeContainer:
+    def container(
+        self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None
+    ) -> FakeContainer:
         """Return a container that runs commands on the host."""
         if self._before_start is not None:
             self._before_start(spec)
@@ -288,13 +301,15 @@ if not os.path.lexists(f"{out}/model_patch.diff") and "by_tree" not in action:
 
 
 def make_agent_repository(path: Path, actions: Mapping[int, str] | None = None) -> Path:
-    """Make a git repository of an agent for the domain ``circle_packing`` that works and needs no model.
+    """Make a git repository of an agent for the domain ``circle_packing`` that works and needs no
+    model.
 
     Args:
         path: the repository's directory; must not exist.
-        actions: generation number -> Python source that its meta agent runs instead of ``improve()``. The source can
-            use ``repo``, ``out``, ``evals``, ``improve``, ``hand_in`` and ``options``. Afterwards the meta agent
-            writes a diff, unless one exists or the source contains ``by_tree``.
+        actions: generation number -> Python source that its meta agent runs instead of
+            ``improve()``. The source can use ``repo``, ``out``, ``evals``, ``improve``, ``hand_in``
+            and ``options``. Afterwards the meta agent writes a diff, unless one exists or the
+            source contains ``by_tree``.
 
     Returns:
         The path.
@@ -304,11 +319,17 @@ def make_agent_repository(path: Path, actions: Mapping[int, str] | None = None) 
         "meta_agent.py": _META_AGENT,
         "run_meta_agent.py": _RUN_META_AGENT,
         "value.py": "VALUE = 0.5\n",
-        "actions.json": json.dumps({str(number): action for number, action in (actions or {}).items()}),
+        "actions.json": json.dumps(
+            {str(number): action for number, action in (actions or {}).items()}
+        ),
     }
     path.mkdir(parents=True)
     for name, text in files.items():
         (path / name).write_text(text.lstrip("\n"))
-    for command in (["init", "-q", "-b", "main"], ["add", "--all"], ["commit", "-q", "-m", "agent"]):
+    for command in (
+        ["init", "-q", "-b", "main"],
+        ["add", "--all"],
+        ["commit", "-q", "-m", "agent"],
+    ):
         git(["-C", str(path), *command])
     return path

@@ -1,4 +1,5 @@
-"""A model server for tests that answers OpenAI chat completions from a script. Standard library only.
+"""A model server for tests that answers OpenAI chat completions from a script. Standard library
+only.
 
 Usage::
 
@@ -49,7 +50,8 @@ def calls(*pairs: tuple[str, object], text: str = "", **named: object) -> ModelR
     """Return a reply with tool calls.
 
     Args:
-        pairs: ``(name, arguments)`` of each call; a ``str`` of arguments is sent unchanged, other values as JSON.
+        pairs: ``(name, arguments)`` of each call; a ``str`` of arguments is sent unchanged, other
+            values as JSON.
         text: the content of the message; "" sends null.
         named: more calls, as ``name=arguments``.
     """
@@ -66,7 +68,8 @@ def calls(*pairs: tuple[str, object], text: str = "", **named: object) -> ModelR
         for number, (name, arguments) in enumerate(every)
     ]
     return ModelReply(
-        message={"role": "assistant", "content": text or None, "tool_calls": sent}, finish_reason="tool_calls"
+        message={"role": "assistant", "content": text or None, "tool_calls": sent},
+        finish_reason="tool_calls",
     )
 
 
@@ -91,7 +94,9 @@ class ScriptedModel:
     """
 
     def __init__(self, script: Script | Iterable[ModelReply]) -> None:
-        """Store the script: a function, or a list of replies, after which every request gets an error."""
+        """Store the script: a function, or a list of replies, after which every request gets an
+        error.
+        """
         self.requests: list[dict[str, Any]] = []
         self.url = ""
         self._lock = threading.Lock()
@@ -105,13 +110,15 @@ class ScriptedModel:
 
 
 @contextmanager
-def scripted_model(script: Script | Iterable[ModelReply], *, tokens: bool = False) -> Iterator[ScriptedModel]:
+def scripted_model(
+    script: Script | Iterable[ModelReply], *, tokens: bool = False
+) -> Iterator[ScriptedModel]:
     """Run a scripted server on the loopback interface, in its own threads.
 
     Args:
         script: a function from a request to a reply, or a list of replies.
-        tokens: whether to answer ``return_token_ids`` as vLLM does. A token is then a byte of a message's JSON, and the
-            log probability of each emitted token is -1.
+        tokens: whether to answer ``return_token_ids`` as vLLM does. A token is then a byte of a
+            message's JSON, and the log probability of each emitted token is -1.
     """
     model = ScriptedModel(script)
 
@@ -122,9 +129,18 @@ def scripted_model(script: Script | Iterable[ModelReply], *, tokens: bool = Fals
             length = int(self.headers.get("Content-Length", "0"))
             request = json.loads(self.rfile.read(length))
             reply = model.reply(request)
-            choice = {"index": 0, "message": dict(reply.message), "finish_reason": reply.finish_reason}
+            choice = {
+                "index": 0,
+                "message": dict(reply.message),
+                "finish_reason": reply.finish_reason,
+            }
             usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
-            completion = {"id": "c", "object": "chat.completion", "choices": [choice], "usage": usage}
+            completion = {
+                "id": "c",
+                "object": "chat.completion",
+                "choices": [choice],
+                "usage": usage,
+            }
             if tokens and request.get("return_token_ids"):
                 completion = _with_tokens(completion, request, reply)
             body = json.dumps(completion).encode() if reply.body is None else reply.body
@@ -140,7 +156,9 @@ def scripted_model(script: Script | Iterable[ModelReply], *, tokens: bool = Fals
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
         model.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        )
         thread.start()
         try:
             yield model
@@ -149,19 +167,33 @@ def scripted_model(script: Script | Iterable[ModelReply], *, tokens: bool = Fals
             thread.join()
 
 
-def _with_tokens(completion: Mapping[str, Any], request: Request, reply: ModelReply) -> dict[str, Any]:
+def _with_tokens(
+    completion: Mapping[str, Any], request: Request, reply: ModelReply
+) -> dict[str, Any]:
     """Return a completion with token ids and log probabilities in vLLM's form."""
     prompt_ids, ids = _tokens(request["messages"]), _tokens([reply.message])
     logprobs = {"content": [{"token": chr(one), "logprob": -1.0} for one in ids]}
     choice = {**completion["choices"][0], "token_ids": ids, "logprobs": logprobs}
-    usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": len(ids), "total_tokens": len(prompt_ids + ids)}
+    usage = {
+        "prompt_tokens": len(prompt_ids),
+        "completion_tokens": len(ids),
+        "total_tokens": len(prompt_ids + ids),
+    }
     return {**completion, "choices": [choice], "usage": usage, "prompt_token_ids": prompt_ids}
 
 
 def _tokens(messages: Iterable[Mapping[str, Any]]) -> list[int]:
-    """Return the bytes of one line for each message, so that the tokens of a longer conversation begin with them."""
+    """Return the bytes of one line for each message, so that the tokens of a longer conversation
+    begin with them.
+    """
     lines = [
-        json.dumps([one["role"], one.get("content") or "", [call["function"] for call in one.get("tool_calls") or ()]])
+        json.dumps(
+            [
+                one["role"],
+                one.get("content") or "",
+                [call["function"] for call in one.get("tool_calls") or ()],
+            ]
+        )
         for one in messages
     ]
     return list("".join(f"{line}\n" for line in lines).encode())

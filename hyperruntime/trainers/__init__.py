@@ -1,8 +1,9 @@
 """The trainer interface: a trainer takes scored groups and learns from them.
 
-A trainer is any class with the members of ``Trainer``; the user's options are its keyword arguments. Users name it by
-an entry point of the group ``hyperruntime.trainers``, or by ``module:Class``. Its optional attribute
-``interface_version`` is the version of this interface that it was written for (docs/versions.md).
+A trainer is any class with the members of ``Trainer``; the user's options are its keyword
+arguments. Users name it by an entry point of the group ``hyperruntime.trainers``, or by
+``module:Class``. Its optional attribute ``interface_version`` is the version of this interface that
+it was written for (docs/versions.md).
 
 May import ``rollout.batch`` and what stands before it in ``tests/unit/test_folders.py``.
 """
@@ -57,7 +58,8 @@ class Trainer(Protocol):
         """Submit a group; the receipt declines a group that the trainer cannot use.
 
         Raises:
-            TrainerError: the trainer cannot be reached, or reports an error; the caller may submit the group again.
+            TrainerError: the trainer cannot be reached, or reports an error; the caller may submit
+                the group again.
         """
         ...
 

@@ -1,6 +1,8 @@
-"""The trainer ``atropos``: sends groups to an atroposlib API server, which passes them to its trainer.
+"""The trainer ``atropos``: sends groups to an atroposlib API server, which passes them to its
+trainer.
 
-The server never hands out a group with more sequences than the registered group size, so such groups are declined.
+The server never hands out a group with more sequences than the registered group size, so such
+groups are declined.
 
 Source: atroposlib 0.4.0, ``atroposlib/api``.
 """
@@ -39,7 +41,9 @@ class AtroposApi:
         self.url = url.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
 
-    async def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    async def call(
+        self, method: str, path: str, body: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Send a request and return the JSON object of the response.
 
         Raises:
@@ -47,14 +51,19 @@ class AtroposApi:
         """
         data, headers = None, {}
         if body is not None:
-            data, headers = json.dumps(body, allow_nan=False).encode(), {"Content-Type": "application/json"}
+            data, headers = (
+                json.dumps(body, allow_nan=False).encode(),
+                {"Content-Type": "application/json"},
+            )
             if len(data) > _GZIP_ABOVE_BYTES:
                 data = await asyncio.to_thread(gzip.compress, data, 1)
                 headers["Content-Encoding"] = "gzip"
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S))
         try:
-            async with self._session.request(method, f"{self.url}{path}", data=data, headers=headers) as response:
+            async with self._session.request(
+                method, f"{self.url}{path}", data=data, headers=headers
+            ) as response:
                 text = await response.text()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             what = " ".join(str(error).split()) or type(error).__name__
@@ -62,10 +71,15 @@ class AtroposApi:
                 f"no atroposlib API server answers at {self.url}: {what}; start `run-api` there"
             ) from error
         if response.status >= 400:
-            raise TrainerError(f"{self.url}{path} failed with HTTP {response.status}: {' '.join(text.split())[:300]}")
+            raise TrainerError(
+                f"{self.url}{path} failed with HTTP {response.status}: "
+                f"{' '.join(text.split())[:300]}"
+            )
         answer = json_object(text)
         if answer is None:
-            raise TrainerError(f"{self.url}{path} is not an atroposlib API server; check the address")
+            raise TrainerError(
+                f"{self.url}{path} is not an atroposlib API server; check the address"
+            )
         return answer
 
     async def close(self) -> None:
@@ -101,7 +115,8 @@ class Atropos:
     _env_id: int | None = attrs.field(init=False, default=None)
 
     async def start(self) -> int:
-        """Wait until a trainer has requested its first batch, and register as an environment; return its step.
+        """Wait until a trainer has requested its first batch, and register as an environment;
+        return its step.
 
         Raises:
             TrainerError: the server cannot be reached, or no trainer starts within ``wait_s``.
@@ -127,13 +142,15 @@ class Atropos:
                 return int(answer.get("starting_step", 0))
             if time.monotonic() > deadline:
                 raise TrainerError(
-                    f"no trainer started at {self._api.url} within {self._wait_s:g} s: the server reports"
-                    f" {answer.get('status')!r}; start a trainer that requests batches, or increase wait_s"
+                    f"no trainer started at {self._api.url} within {self._wait_s:g} s: the "
+                    f"server reports {answer.get('status')!r}; start a trainer that requests "
+                    "batches, or increase wait_s"
                 )
             await asyncio.sleep(_POLL_S)
 
     async def submit(self, group: ScoredGroup) -> Receipt:
-        """Send a group; decline a group that the server would never hand out, or that is too long or has no tokens.
+        """Send a group; decline a group that the server would never hand out, or that is too long
+        or has no tokens.
 
         Raises:
             TrainerError: ``start`` was not called, or the server cannot be reached.
@@ -143,9 +160,15 @@ class Atropos:
         reason = self._unusable(group)
         if reason:
             return Receipt(accepted=False, detail=reason)
-        answer = await self._api.call("POST", "/scored_data", {**to_scored_data(group), "env_id": self._env_id})
+        answer = await self._api.call(
+            "POST", "/scored_data", {**to_scored_data(group), "env_id": self._env_id}
+        )
         status = await self._api.call("GET", "/status")
-        held = "held by the server until it has a full group" if answer.get("status") == "buffered" else ""
+        held = (
+            "held by the server until it has a full group"
+            if answer.get("status") == "buffered"
+            else ""
+        )
         return Receipt(accepted=True, step=int(status.get("current_step", 0)), detail=held)
 
     async def close(self) -> None:
@@ -169,7 +192,10 @@ class Atropos:
                 " export one sequence for each trajectory (segments=last)"
             )
         if group.longest > self._max_token_length:
-            return f"a sequence of {group.longest} tokens is longer than max_token_length {self._max_token_length}"
+            return (
+                f"a sequence of {group.longest} tokens is longer than max_token_length "
+                f"{self._max_token_length}"
+            )
         return ""
 
 

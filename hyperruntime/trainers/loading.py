@@ -1,4 +1,6 @@
-"""Find trainers by entry point, ``module:Class`` or ``path/file.py:Class``, and create them with a user's options."""
+"""Find trainers by entry point, ``module:Class`` or ``path/file.py:Class``, and create them with a
+user's options.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _POLICY_KIND = attrs.evolve(_KIND, members=(*_KIND.members, "check", "update"))
 
 
 def load_policy_trainer(reference: str, options: Mapping[str, Any] | None = None) -> PolicyTrainer:
-    """Create a trainer that holds the policy; arguments and errors are those of :func:`load_trainer`."""
+    """Create a trainer that holds the policy; arguments and errors are those of
+    :func:`load_trainer`.
+    """
     return cast(PolicyTrainer, load_named(_POLICY_KIND, reference, options))
 
 

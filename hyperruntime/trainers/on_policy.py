@@ -1,7 +1,7 @@
 """On-policy training: repeat rollouts with the current policy and an update from their groups.
 
-The directory keeps the rollouts of each update, one line of metrics per update, and the checkpoints. Training can be
-killed at any time and resumed.
+The directory keeps the rollouts of each update, one line of metrics per update, and the
+checkpoints. Training can be killed at any time and resumed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class PolicyTrainer(Trainer, Protocol):
 
     Attributes:
         model_name: name of the policy on its server.
-        base_url: URL of its server, which offers OpenAI's chat completions from ``start`` to ``close``.
+        base_url: URL of its server, which offers OpenAI's chat completions from ``start`` to
+            ``close``.
     """
 
     @property
@@ -81,7 +82,11 @@ class TrainOptions:
     def __attrs_post_init__(self) -> None:
         """Check that a group can have a training signal."""
         if self.rollouts.group_size < 2:
-            raise SpecError("group_size", self.rollouts.group_size, "2 or more; a group of one has no training signal")
+            raise SpecError(
+                "group_size",
+                self.rollouts.group_size,
+                "2 or more; a group of one has no training signal",
+            )
 
 
 @attrs.frozen(kw_only=True)
@@ -161,14 +166,22 @@ async def _learn(trainer: PolicyTrainer, run_dir: Path, step: int, not_scored: i
 
     Groups are sorted by item, because floating-point sums depend on the order.
     """
-    groups = sorted(export_groups(run_dir, ExportOptions(incomplete=KEEP)), key=lambda group: group.item_id)
+    groups = sorted(
+        export_groups(run_dir, ExportOptions(incomplete=KEEP)), key=lambda group: group.item_id
+    )
     receipts = [await trainer.submit(group) for group in groups]
     accepted = sum(receipt.accepted for receipt in receipts)
     if not accepted:
         why = next((receipt.detail for receipt in receipts), "no trajectory was scored")
         raise TrainerError(f"update {step} has nothing to learn from: {why}; see {run_dir}")
     metrics = await trainer.update()
-    return Update(step=step, groups=accepted, declined=len(receipts) - accepted, not_scored=not_scored, metrics=metrics)
+    return Update(
+        step=step,
+        groups=accepted,
+        declined=len(receipts) - accepted,
+        not_scored=not_scored,
+        metrics=metrics,
+    )
 
 
 def _items_of(items: Sequence[str], count: int | None, step: int) -> tuple[str, ...]:
@@ -179,6 +192,11 @@ def _items_of(items: Sequence[str], count: int | None, step: int) -> tuple[str, 
 
 
 def _forget_after(path: Path, step: int) -> None:
-    """Remove the metrics of updates after ``step``, which no checkpoint has; these updates run again."""
+    """Remove the metrics of updates after ``step``, which no checkpoint has; these updates run
+    again.
+    """
     if path.exists():
-        write_atomic(path, b"".join(json_line(value) for _, value in iter_lines(path) if value["step"] <= step))
+        write_atomic(
+            path,
+            b"".join(json_line(value) for _, value in iter_lines(path) if value["step"] <= step),
+        )

@@ -63,7 +63,8 @@ exec tar $b -cf - -C "$1" -- "./$2"
 )
 _OUTPUT_BYTES = 65536
 _FORGET_TIMEOUT_S = 5.0
-DEFAULT_TIMEOUT_S = 600.0  # enough for the 8 GiB of DEFAULT_LIMITS at 14 MiB/s, below the rate of a slow network disk
+# enough for the 8 GiB of DEFAULT_LIMITS at 14 MiB/s, below the rate of a slow network disk
+DEFAULT_TIMEOUT_S = 600.0
 DEFAULT_LIMITS = ExtractLimits(max_bytes=8 * GIB)
 
 
@@ -76,7 +77,9 @@ class CopyKeywords(TypedDict, total=False):
 
 
 def copy_options(
-    timeout_s: float | None = DEFAULT_TIMEOUT_S, user: str | RunAs | None = None, group: str | None = None
+    timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    user: str | RunAs | None = None,
+    group: str | None = None,
 ) -> ExecOptions:
     """Return the exec options of a copy.
 
@@ -88,7 +91,9 @@ def copy_options(
     Raises:
         SpecError: ``timeout_s`` is not a positive number.
     """
-    return ExecOptions(timeout_s=timeout_s, output_limit_bytes=_OUTPUT_BYTES, user=user, group=group).checked()
+    return ExecOptions(
+        timeout_s=timeout_s, output_limit_bytes=_OUTPUT_BYTES, user=user, group=group
+    ).checked()
 
 
 def put(run: Exec, source: str | os.PathLike[str], target: str, options: ExecOptions) -> None:
@@ -125,7 +130,11 @@ def put(run: Exec, source: str | os.PathLike[str], target: str, options: ExecOpt
 
 
 def get(
-    run: Exec, source: str, target: str | os.PathLike[str], options: ExecOptions, limits: ExtractLimits | None = None
+    run: Exec,
+    source: str,
+    target: str | os.PathLike[str],
+    options: ExecOptions,
+    limits: ExtractLimits | None = None,
 ) -> ExtractReport:
     """Copy ``source`` in the container to ``target`` on the host; see :meth:`Container.get`.
 
@@ -155,14 +164,18 @@ def get(
         if tar_read_all(result):
             receiver.finish()
     except LateError:
-        raise _late(f"{source!r} was not copied out of the container to {os.fspath(target)!r}", options) from None
+        raise _late(
+            f"{source!r} was not copied out of the container to {os.fspath(target)!r}", options
+        ) from None
     except CancelledExecError:
         if receiver.error is None:
             raise
     finally:
         receiver.stop()
     if result is not None and result.exit_code == _NO_FILE:
-        raise TransferError(f"cannot copy {source!r} out of the container: no such file or directory")
+        raise TransferError(
+            f"cannot copy {source!r} out of the container: no such file or directory"
+        )
     if receiver.error is not None:
         raise receiver.error
     if receiver.report is None:
@@ -185,18 +198,20 @@ def _forget(run: Exec, words: Sequence[str], options: ExecOptions) -> None:
 
 def _late(what: str, options: ExecOptions) -> TransferTimeoutError:
     return TransferTimeoutError(
-        f"{what} within {format_duration(options.timeout_s or 0)}, so the copy was stopped; raise timeout_s "
-        "if it only needs more time"
+        f"{what} within {format_duration(options.timeout_s or 0)}, so the copy was stopped; "
+        "raise timeout_s if it only needs more time"
     )
 
 
 def tar_read_all(result: ExecResult) -> bool:
     """Return whether ``tar`` put all files into its archive.
 
-    Source: GNU tar exits with 1 if a file changed while it was read, and with 2 on errors. busybox and bsdtar exit
-    with 1 on errors, and say at the end that this exit was delayed.
+    Source: GNU tar exits with 1 if a file changed while it was read, and with 2 on errors. busybox
+    and bsdtar exit with 1 on errors, and say at the end that this exit was delayed.
     """
-    return result.exit_code == 0 or (result.exit_code == 1 and b"xit delayed from previous errors" not in result.stderr)
+    return result.exit_code == 0 or (
+        result.exit_code == 1 and b"xit delayed from previous errors" not in result.stderr
+    )
 
 
 def _why(result: ExecResult | None) -> str:

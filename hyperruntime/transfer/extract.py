@@ -23,7 +23,8 @@ DEFAULT_MAX_MEMBERS = 200_000
 _MAX_NAME_BYTES = 4096
 _REPORTED_NAME = 300
 _REPORTED_REFUSALS = 1000
-PADDING_BYTES = CHUNK  # allowed after an archive's end: tar pads its last record, to 512 KiB as we call it
+# allowed after an archive's end: tar pads its last record, to 512 KiB as we call it
+PADDING_BYTES = CHUNK
 _BAD_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 
 
@@ -33,10 +34,11 @@ class ExtractLimits:
 
     Attributes:
         max_bytes: bytes of all files, holes and refused files included.
-        max_members: number of files, directories and links, including directories that only the names of members
-            imply. Each may take an inode of the host, and inode quotas are small: the default is twice the number
-            of files in a large repository.
-        max_member_bytes: a larger file is refused and the extraction continues; None for no limit per file.
+        max_members: number of files, directories and links, including directories that only the
+            names of members imply. Each may take an inode of the host, and inode quotas are small:
+            the default is twice the number of files in a large repository.
+        max_member_bytes: a larger file is refused and the extraction continues; None for no limit
+            per file.
         max_depth: components of a name below the target.
     """
 
@@ -53,8 +55,8 @@ class ExtractReport:
     Attributes:
         members: number of members that were written.
         bytes: bytes of their files, holes included.
-        refused: ``(name, reason)`` of each refused member; the first thousand, then one entry with the count of
-            the others.
+        refused: ``(name, reason)`` of each refused member; the first thousand, then one entry with
+            the count of the others.
     """
 
     members: int
@@ -72,23 +74,27 @@ def extract_tree(
 ) -> ExtractReport:
     """Write the tree of a tar stream to ``target``, and nothing anywhere else; return a report.
 
-    The stream may be hostile. Absolute names, ``..``, devices, FIFOs, links that leave the target and names
-    that pass through a link are refused one by one. Permissions and times are kept; owners and special mode
-    bits are not. The files appear at the target only when the whole archive is extracted. An existing directory is
-    merged (see :meth:`~hyperruntime.transfer.staged_tree.StagedTree.install`); an existing link is replaced, never
-    followed.
+    The stream may be hostile. Absolute names, ``..``, devices, FIFOs, links that leave the target
+    and names that pass through a link are refused one by one. Permissions and times are kept;
+    owners and special mode bits are not. The files appear at the target only when the whole archive
+    is extracted. An existing directory is merged (see
+    :meth:`~hyperruntime.transfer.staged_tree.StagedTree.install`); an existing link is replaced,
+    never followed.
 
     Args:
-        fileobj: read to the archive's end, and up to 1 MiB after it; need not be seekable; never closed.
+        fileobj: read to the archive's end, and up to 1 MiB after it; need not be seekable; never
+            closed.
         target: the path to create; its parent directory must exist.
         limits: limits of the archive.
-        rename_root: True if the archive's single top-level name becomes the target; False if the target is a
-            directory that receives the top-level names.
-        before_install: called after the extraction, before anything is at the target; if it raises, nothing is written.
+        rename_root: True if the archive's single top-level name becomes the target; False if the
+            target is a directory that receives the top-level names.
+        before_install: called after the extraction, before anything is at the target; if it raises,
+            nothing is written.
 
     Raises:
         TransferError: the archive is corrupt or ends early, or the target cannot be written.
-        UnsafeArchiveError: the archive exceeds a limit, or no member may be written; the target is unchanged.
+        UnsafeArchiveError: the archive exceeds a limit, or no member may be written; the target is
+            unchanged.
 
     Source: GNU tar manual, "Basic Tar Format"; POSIX.1-2017 pax.
     """
@@ -106,9 +112,14 @@ def extract_tree(
         raise UnsafeArchiveError(message, extraction.refusals()) from None
     except OSError as error:
         next_step = _next_step(error, installing=installing)
-        message = f"cannot write the archive to {os.fsdecode(path)!r}: {error.strerror or error}{next_step}"
+        message = (
+            f"cannot write the archive to {os.fsdecode(path)!r}: "
+            f"{error.strerror or error}{next_step}"
+        )
         raise TransferError(message) from error
-    return ExtractReport(members=extraction.written, bytes=extraction.bytes, refused=extraction.refusals())
+    return ExtractReport(
+        members=extraction.written, bytes=extraction.bytes, refused=extraction.refusals()
+    )
 
 
 class _Extraction:
@@ -164,7 +175,10 @@ class _Extraction:
             self._stop("max_members", self._limits.max_members, "files, directories and links")
 
     def _stop(self, cap: str, value: int, what: str) -> None:
-        message = f"the archive has more than {value} {what}, so nothing was written; raise {cap} or send less"
+        message = (
+            f"the archive has more than {value} {what}, so nothing was written; raise {cap} or "
+            "send less"
+        )
         raise UnsafeArchiveError(message, self.refusals())
 
     def _add(self, member: Member, tree: StagedTree) -> None:
@@ -185,9 +199,13 @@ class _Extraction:
     def _add_file(self, parts: Parts, member: Member, tree: StagedTree) -> None:
         cap = self._limits.max_member_bytes
         if cap is not None and member.full_size > cap:
-            raise EntryRefusedError(f"its {member.full_size} bytes are more than max_member_bytes={cap}")
+            raise EntryRefusedError(
+                f"its {member.full_size} bytes are more than max_member_bytes={cap}"
+            )
         with closing_descriptor(tree.create_file(parts)) as descriptor:
-            for offset, length in member.extents if member.extents is not None else ((0, member.size),):
+            for offset, length in (
+                member.extents if member.extents is not None else ((0, member.size),)
+            ):
                 os.lseek(descriptor, offset, os.SEEK_SET)
                 for chunk in self._reader.data(length):
                     _write_all(descriptor, chunk)
@@ -218,9 +236,9 @@ class _Extraction:
 def link_problem(target: bytes, depth: int) -> str:
     """Return the reason why a symbolic link could lead out of its tree; empty if it cannot.
 
-    ``..`` is allowed only at the start of a target: there it leaves a real directory, whose depth is known. After a
-    name, it would leave the directory to which the name resolves, and the name may be a link. So no chain of allowed
-    links leads out of the tree.
+    ``..`` is allowed only at the start of a target: there it leaves a real directory, whose depth
+    is known. After a name, it would leave the directory to which the name resolves, and the name
+    may be a link. So no chain of allowed links leads out of the tree.
 
     Args:
         target: target of the link, as stored.

@@ -1,4 +1,5 @@
-"""The execs behind reading and writing single files: their commands, and what their results mean. Pure, no I/O.
+"""The execs behind reading and writing single files: their commands, and what their results mean.
+Pure, no I/O.
 
 Design: docs/decisions/0055-files-and-ports.md.
 """
@@ -20,11 +21,18 @@ import attrs
 
 from hyperruntime.errors import SpecError, TransferTimeoutError
 from hyperruntime.spec import ExecResult, check_inside_path
-from hyperruntime.transfer.file_errors import FileError, FileTooLargeError, error_of_text, file_error
+from hyperruntime.transfer.file_errors import (
+    FileError,
+    FileTooLargeError,
+    error_of_text,
+    file_error,
+)
 from hyperruntime.units import format_duration
 
 T = TypeVar("T")
-Kind = Literal["file", "directory", "symlink", "fifo", "socket", "character device", "block device", "unknown"]
+Kind = Literal[
+    "file", "directory", "symlink", "fifo", "socket", "character device", "block device", "unknown"
+]
 OnError = Callable[[FileError], None] | None
 
 READ_LIMIT_BYTES = 100 * 1024**2
@@ -150,7 +158,9 @@ def _read_many(
         parts = result.stdout.split(b"\n%s " % boundary.encode())
         notes = [*result.stderr.split(b"\0"), *[b""] * len(paths)]
         if len(parts) <= len(paths):
-            raise _failure(result.exit_code, paths[min(len(parts) - 1, len(paths) - 1)], result.stderr)
+            raise _failure(
+                result.exit_code, paths[min(len(parts) - 1, len(paths) - 1)], result.stderr
+            )
         content = parts[0]
         for path, note, part in zip(paths, notes, parts[1:], strict=False):
             code, _, rest = part.partition(b"\n")
@@ -173,7 +183,12 @@ def _read_many(
 
 
 def write_call(
-    files: Mapping[str, bytes], *, mode: int | None, parents: bool, timeout_s: float | None, on_error: OnError
+    files: Mapping[str, bytes],
+    *,
+    mode: int | None,
+    parents: bool,
+    timeout_s: float | None,
+    on_error: OnError,
 ) -> FileCall[None] | None:
     """Return the exec that writes files; None if there is nothing to write.
 
@@ -182,7 +197,8 @@ def write_call(
         mode: permission bits of all files; None keeps those of an existing file.
         parents: whether missing directories are made.
         timeout_s: its deadline, for the error.
-        on_error: called with the error of each file that cannot be written; None raises the first one.
+        on_error: called with the error of each file that cannot be written; None raises the first
+            one.
 
     Raises:
         SpecError: a path or the mode is invalid, or a content is not bytes.
@@ -221,16 +237,23 @@ def write_call(
     )
 
 
-def _content(files: Mapping[str, bytes], paths: Sequence[str], bits: str) -> tuple[bytes, dict[str, str]]:
+def _content(
+    files: Mapping[str, bytes], paths: Sequence[str], bits: str
+) -> tuple[bytes, dict[str, str]]:
     """Return the standard input of the exec that writes files, and its variables."""
     if len(paths) == 1 and (text := _short_text(files[paths[0]])) is not None:
         return _entry(paths[0], "env", bits), {"hyperruntime_content": text}
-    entries = ((_entry(path, str(memoryview(files[path]).nbytes), bits), files[path], b"end\n") for path in paths)
+    entries = (
+        (_entry(path, str(memoryview(files[path]).nbytes), bits), files[path], b"end\n")
+        for path in paths
+    )
     return b"".join(part for entry in entries for part in entry), {}
 
 
 def _short_text(data: bytes) -> str | None:
-    """Return a short text that an environment variable can hold; only this user's processes can read it there."""
+    """Return a short text that an environment variable can hold; only this user's processes can
+    read it there.
+    """
     short = memoryview(data).nbytes <= _SHORT_BYTES
     with suppress(UnicodeDecodeError):
         return text if short and "\0" not in (text := bytes(data).decode()) else None
@@ -271,10 +294,15 @@ def stat_call(path: str, *, follow_symlinks: bool, timeout_s: float | None) -> F
                 modified_s=int(modified),
             )
         except ValueError:
-            odd = f"the image's `stat` printed {result.stdout[:100]!r}; use an image with that of GNU or BusyBox"
+            odd = (
+                f"the image's `stat` printed {result.stdout[:100]!r}; use an image with that of "
+                "GNU or BusyBox"
+            )
             raise FileError(path, odd) from None
 
-    return FileCall(args=_command("stat", "-L" if follow_symlinks else "", _checked(path)), parse=parse)
+    return FileCall(
+        args=_command("stat", "-L" if follow_symlinks else "", _checked(path)), parse=parse
+    )
 
 
 def list_call(path: str, timeout_s: float | None) -> FileCall[list[str]]:
@@ -296,7 +324,9 @@ def list_call(path: str, timeout_s: float | None) -> FileCall[list[str]]:
             raise _too_large(path, _LIST_BYTES)
         return sorted(os.fsdecode(name) for name in result.stdout.split(b"\0") if name)
 
-    return FileCall(args=_command("list", _checked(path)), parse=parse, output_limit_bytes=_LIST_BYTES)
+    return FileCall(
+        args=_command("list", _checked(path)), parse=parse, output_limit_bytes=_LIST_BYTES
+    )
 
 
 def inside(workspace: str, path: str) -> str:
@@ -349,7 +379,9 @@ def _batches(paths: Sequence[str]) -> list[list[str]]:
 
 
 def _check_write(mode: object, files: Mapping[str, object]) -> None:
-    if mode is not None and (not isinstance(mode, int) or isinstance(mode, bool) or not 0 <= mode <= _MAX_MODE):
+    if mode is not None and (
+        not isinstance(mode, int) or isinstance(mode, bool) or not 0 <= mode <= _MAX_MODE
+    ):
         raise SpecError("mode", mode, "permission bits such as 0o644, or None")
     for path, data in files.items():
         if not isinstance(data, bytes | bytearray | memoryview):
@@ -364,8 +396,9 @@ def _check_limit(limit_bytes: object) -> None:
 def _check_end(result: ExecResult, path: str, timeout_s: float | None) -> None:
     if result.timed_out:
         raise TransferTimeoutError(
-            f"{path!r} in the container was not finished within {format_duration(timeout_s or 0)} (is it a pipe or a "
-            "device?); raise timeout_s if it only needs more time"
+            f"{path!r} in the container was not finished within "
+            f"{format_duration(timeout_s or 0)} (is it a pipe or a device?); raise timeout_s if "
+            "it only needs more time"
         )
 
 
@@ -388,7 +421,9 @@ def _failure(code: int, path: str, notes: bytes) -> FileError:
 
 
 def _too_large(path: str, limit_bytes: int) -> FileTooLargeError:
-    return FileTooLargeError(path, f"more than {limit_bytes} bytes; raise limit_bytes, or copy it with get()")
+    return FileTooLargeError(
+        path, f"more than {limit_bytes} bytes; raise limit_bytes, or copy it with get()"
+    )
 
 
 def _report(error: FileError, on_error: OnError) -> None:

@@ -113,4 +113,6 @@ def error_of_text(path: str, text: str) -> FileError:
         for words, number in known.items():
             if line.endswith(words):
                 return file_error(path, number, words[0].lower() + words[1:])
-    return FileError(path, lines[-1][:300] if lines else "a program in the container failed and gave no reason")
+    return FileError(
+        path, lines[-1][:300] if lines else "a program in the container failed and gave no reason"
+    )

@@ -34,16 +34,19 @@ _UNDO_TIMEOUT_S = 5.0
 class ContainerFiles:
     """Reads and writes single files of a container, each call in one exec; see docs/files.md.
 
-    Paths are absolute; links are followed as the kernel does. The options of all methods are those of
-    :meth:`Container.put`: ``timeout_s`` (60 by default), ``user`` and ``group``.
+    Paths are absolute; links are followed as the kernel does. The options of all methods are those
+    of :meth:`Container.put`: ``timeout_s`` (60 by default), ``user`` and ``group``.
     """
 
     def _copy(self, args: Sequence[str | bytes], options: ExecOptions) -> ExecResult:
         """Run a command in ``/``."""
         raise NotImplementedError
 
-    def read_file(self, path: str, *, limit_bytes: int = READ_LIMIT_BYTES, **options: Unpack[CopyKeywords]) -> bytes:
-        """Return the bytes of a file; also of files of ``/proc``, pipes and devices, up to the limit and the deadline.
+    def read_file(
+        self, path: str, *, limit_bytes: int = READ_LIMIT_BYTES, **options: Unpack[CopyKeywords]
+    ) -> bytes:
+        """Return the bytes of a file; also of files of ``/proc``, pipes and devices, up to the
+        limit and the deadline.
 
         Args:
             path: absolute path in the container.
@@ -55,8 +58,10 @@ class ContainerFiles:
             IsADirectoryError: it is a directory.
             NotADirectoryError: a part of its path is not a directory.
             FileTooLargeError: it has more than ``limit_bytes``.
-            FileError: it cannot be read for another reason; base of these errors, which are also HyperRuntimeErrors.
-            TransferTimeoutError: it took longer than ``timeout_s``, such as a pipe into which nothing is written.
+            FileError: it cannot be read for another reason; base of these errors, which are also
+                HyperRuntimeErrors.
+            TransferTimeoutError: it took longer than ``timeout_s``, such as a pipe into which
+                nothing is written.
             SpecError: an argument is invalid.
         """
         chosen = _options(options)
@@ -77,13 +82,14 @@ class ContainerFiles:
         on_error: OnError = None,
         **options: Unpack[CopyKeywords],
     ) -> dict[str, bytes]:
-        """Return the bytes of many files, by path, in the time of one exec and a process for each file.
+        """Return the bytes of many files, by path, in the time of one exec and a process for each
+        file.
 
         Args:
             paths: absolute paths in the container.
             limit_bytes: most bytes that all files together may have.
-            on_error: called with the error of each file that cannot be read, which the result then lacks; None raises
-                the first one.
+            on_error: called with the error of each file that cannot be read, which the result then
+                lacks; None raises the first one.
 
         Raises:
             HyperRuntimeError: as :meth:`read_file`.
@@ -118,22 +124,26 @@ class ContainerFiles:
         parents: bool = True,
         **options: Unpack[CopyKeywords],
     ) -> None:
-        """Write a whole file. Readers see the old content or the new one, and an error leaves the old one.
+        """Write a whole file. Readers see the old content or the new one, and an error leaves the
+        old one.
 
-        An existing file keeps its mode and owner; a link stays, and the file that it leads to is written. A hard link
-        is separated from its other names. Where a rename is impossible, the content is written into the file, so that
-        readers may see a part of it: devices, pipes, mount points, files of another user, and directories that the user
-        may not write.
+        An existing file keeps its mode and owner; a link stays, and the file that it leads to is
+        written. A hard link is separated from its other names. Where a rename is impossible, the
+        content is written into the file, so that readers may see a part of it: devices, pipes,
+        mount points, files of another user, and directories that the user may not write.
 
         Args:
             path: absolute path in the container.
             data: the content.
-            mode: permission bits; None keeps those of an existing file, and leaves those of a new one to the umask.
+            mode: permission bits; None keeps those of an existing file, and leaves those of a new
+                one to the umask.
             parents: whether missing directories are made.
 
         Raises:
-            FileNotFoundError: a directory is missing and ``parents`` is false, or it is a link that leads to no file.
-            HyperRuntimeError: as :meth:`read_file`; also a FileError whose ``errno`` is ENOSPC or EROFS.
+            FileNotFoundError: a directory is missing and ``parents`` is false, or it is a link that
+                leads to no file.
+            HyperRuntimeError: as :meth:`read_file`; also a FileError whose ``errno`` is ENOSPC or
+                EROFS.
         """
         self.write_files({path: data}, mode=mode, parents=parents, **options)
 
@@ -160,20 +170,23 @@ class ContainerFiles:
     ) -> None:
         """Write many files in one exec, each as :meth:`write_file` does.
 
-        A file that fails does not stop the others. But if the content of one cannot be stored, as on a full disk, all
-        after it fail too.
+        A file that fails does not stop the others. But if the content of one cannot be stored, as
+        on a full disk, all after it fail too.
 
         Args:
             files: the content of each absolute path in the container.
             mode: as for :meth:`write_file`, for all files.
             parents: whether missing directories are made.
-            on_error: called with the error of each file that cannot be written; None raises the first one, at the end.
+            on_error: called with the error of each file that cannot be written; None raises the
+                first one, at the end.
 
         Raises:
             HyperRuntimeError: as :meth:`write_file`.
         """
         chosen = _options(options)
-        if call := write_call(files, mode=mode, parents=parents, timeout_s=chosen.timeout_s, on_error=on_error):
+        if call := write_call(
+            files, mode=mode, parents=parents, timeout_s=chosen.timeout_s, on_error=on_error
+        ):
             self._call(call, chosen)
 
     async def awrite_files(
@@ -187,10 +200,14 @@ class ContainerFiles:
     ) -> None:
         """Do what :meth:`write_files` does without blocking the event loop."""
         chosen = _options(options)
-        if call := write_call(files, mode=mode, parents=parents, timeout_s=chosen.timeout_s, on_error=on_error):
+        if call := write_call(
+            files, mode=mode, parents=parents, timeout_s=chosen.timeout_s, on_error=on_error
+        ):
             await self._acall(call, chosen)
 
-    def stat(self, path: str, *, follow_symlinks: bool = True, **options: Unpack[CopyKeywords]) -> FileStat:
+    def stat(
+        self, path: str, *, follow_symlinks: bool = True, **options: Unpack[CopyKeywords]
+    ) -> FileStat:
         """Return the facts of a path; the image needs ``stat``.
 
         Args:
@@ -201,15 +218,22 @@ class ContainerFiles:
             HyperRuntimeError: as :meth:`read_file`.
         """
         chosen = _options(options)
-        return self._call(stat_call(path, follow_symlinks=follow_symlinks, timeout_s=chosen.timeout_s), chosen)
+        return self._call(
+            stat_call(path, follow_symlinks=follow_symlinks, timeout_s=chosen.timeout_s), chosen
+        )
 
-    async def astat(self, path: str, *, follow_symlinks: bool = True, **options: Unpack[CopyKeywords]) -> FileStat:
+    async def astat(
+        self, path: str, *, follow_symlinks: bool = True, **options: Unpack[CopyKeywords]
+    ) -> FileStat:
         """Do what :meth:`stat` does without blocking the event loop."""
         chosen = _options(options)
-        return await self._acall(stat_call(path, follow_symlinks=follow_symlinks, timeout_s=chosen.timeout_s), chosen)
+        return await self._acall(
+            stat_call(path, follow_symlinks=follow_symlinks, timeout_s=chosen.timeout_s), chosen
+        )
 
     def listdir(self, path: str, **options: Unpack[CopyKeywords]) -> list[str]:
-        """Return the sorted names in a directory, as :func:`os.listdir` does; the image needs no program for it.
+        """Return the sorted names in a directory, as :func:`os.listdir` does; the image needs no
+        program for it.
 
         Args:
             path: absolute path in the container.
@@ -237,7 +261,9 @@ class ContainerFiles:
         return call.parse(result)
 
     async def _acall(self, call: FileCall[T], options: ExecOptions) -> T:
-        return await run_cancellable(lambda cancel_fd: self._call(call, attrs.evolve(options, cancel_fd=cancel_fd)))
+        return await run_cancellable(
+            lambda cancel_fd: self._call(call, attrs.evolve(options, cancel_fd=cancel_fd))
+        )
 
 
 def _options(options: CopyKeywords) -> ExecOptions:
@@ -246,4 +272,6 @@ def _options(options: CopyKeywords) -> ExecOptions:
 
 
 def _for_call(call: FileCall[T], options: ExecOptions) -> ExecOptions:
-    return attrs.evolve(options, input=call.input, env=call.env, output_limit_bytes=call.output_limit_bytes)
+    return attrs.evolve(
+        options, input=call.input, env=call.env, output_limit_bytes=call.output_limit_bytes
+    )

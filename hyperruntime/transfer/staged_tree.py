@@ -1,7 +1,8 @@
 """Build a file tree in a hidden staging directory, then move it into place.
 
-Every path is opened component by component, without following links, so a staged link cannot redirect a later write.
-A killed process leaves at most one hidden ``.hyperruntime-*`` directory in or beside the target.
+Every path is opened component by component, without following links, so a staged link cannot
+redirect a later write. A killed process leaves at most one hidden ``.hyperruntime-*`` directory in
+or beside the target.
 """
 
 from __future__ import annotations
@@ -34,10 +35,13 @@ class EntryRefusedError(Exception):
 
 
 class StagedTree(Closing):
-    """A tree that is staged first and then installed; paths are tuples of components that begin with ``ROOT``."""
+    """A tree that is staged first and then installed; paths are tuples of components that begin
+    with ``ROOT``.
+    """
 
     def __init__(self, target: bytes, before_implied: Callable[[], None] = lambda: None) -> None:
-        """Create the staging directory: in the target if it is a directory (it may be a mount), else beside it.
+        """Create the staging directory: in the target if it is a directory (it may be a mount),
+        else beside it.
 
         Args:
             target: the path to create.
@@ -53,7 +57,9 @@ class StagedTree(Closing):
         self._cached: tuple[Parts, int] | None = None
         self._stamps: dict[Parts, tuple[int, int | None]] = {}
         self._links: list[Parts] = []
-        self._home = os.open(target if self._merging else parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._home = os.open(
+            target if self._merging else parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        )
         self._hidden = f".hyperruntime-{secrets.token_hex(8)}"
         try:
             os.mkdir(self._hidden, 0o700, dir_fd=self._home)
@@ -69,7 +75,9 @@ class StagedTree(Closing):
         shutil.rmtree(self._hidden, ignore_errors=True, dir_fd=self._home)
         os.close(self._home)
 
-    def make_directory(self, parts: Parts, mode: int = _DEFAULT_MODE, mtime_ns: int | None = None) -> None:
+    def make_directory(
+        self, parts: Parts, mode: int = _DEFAULT_MODE, mtime_ns: int | None = None
+    ) -> None:
         """Create a directory, or keep an existing one; :meth:`install` sets its mode and time.
 
         Args:
@@ -90,13 +98,17 @@ class StagedTree(Closing):
         self._stamps[parts] = (mode & _PERMISSIONS, mtime_ns)
 
     def create_file(self, parts: Parts) -> int:
-        """Create a file of mode 0600 and return its file descriptor for writing; the caller closes it.
+        """Create a file of mode 0600 and return its file descriptor for writing; the caller closes
+        it.
 
         Raises:
-            EntryRefusedError: its path goes through a link or a file, or a non-empty directory has its name.
+            EntryRefusedError: its path goes through a link or a file, or a non-empty directory has
+                its name.
         """
         parent = self._directory(parts[:-1])
-        return _replace((parent, parts[-1]), lambda: os.open(parts[-1], _CREATE_FILE, 0o600, dir_fd=parent))
+        return _replace(
+            (parent, parts[-1]), lambda: os.open(parts[-1], _CREATE_FILE, 0o600, dir_fd=parent)
+        )
 
     def make_symlink(self, parts: Parts, link: bytes, mtime_ns: int) -> None:
         """Create a symbolic link; the caller must check that it stays in the tree.
@@ -122,24 +134,33 @@ class StagedTree(Closing):
             existing: path of the file.
 
         Raises:
-            EntryRefusedError: as for :meth:`create_file`, or ``existing`` is not a regular file of this tree.
+            EntryRefusedError: as for :meth:`create_file`, or ``existing`` is not a regular file of
+                this tree.
         """
         try:
             with closing_descriptor(os.dup(self._directory(existing[:-1], create=False))) as source:
-                if not stat.S_ISREG(os.stat(existing[-1], dir_fd=source, follow_symlinks=False).st_mode):
+                if not stat.S_ISREG(
+                    os.stat(existing[-1], dir_fd=source, follow_symlinks=False).st_mode
+                ):
                     raise EntryRefusedError("a hard link to an entry that is not a regular file")
                 parent = self._directory(parts[:-1])
                 if parts != existing:
-                    link = partial(os.link, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False)
+                    link = partial(
+                        os.link, src_dir_fd=source, dst_dir_fd=parent, follow_symlinks=False
+                    )
                     _replace((parent, parts[-1]), lambda: link(existing[-1], parts[-1]))
         except FileNotFoundError:
-            raise EntryRefusedError("a hard link to a file that the archive did not bring") from None
+            raise EntryRefusedError(
+                "a hard link to a file that the archive did not bring"
+            ) from None
 
     def install(self) -> list[tuple[bytes, str]]:
-        """Move the tree to its target, or merge it into an existing directory; return ``(name, reason)`` of refusals.
+        """Move the tree to its target, or merge it into an existing directory; return
+        ``(name, reason)`` of refusals.
 
-        A new entry replaces a file, a link or an empty directory of the same name. A directory is merged into an
-        existing directory, which keeps its mode. A non-empty directory is never replaced by a file or a link.
+        A new entry replaces a file, a link or an empty directory of the same name. A directory is
+        merged into an existing directory, which keeps its mode. A non-empty directory is never
+        replaced by a file or a link.
 
         Raises:
             EntryRefusedError: the tree is empty, or the target itself cannot be replaced.
@@ -157,7 +178,9 @@ class StagedTree(Closing):
             self._stamp((name, *parts[1:]), *self._stamps[parts])
         return refused
 
-    def _move(self, new: _Located, old: _Located, parts: Parts, refused: list[tuple[bytes, str]]) -> None:
+    def _move(
+        self, new: _Located, old: _Located, parts: Parts, refused: list[tuple[bytes, str]]
+    ) -> None:
         brings_directory, has_directory = _is_directory(new), _is_directory(old)
         if brings_directory and has_directory:
             self._stamps.pop(parts, None)
@@ -169,7 +192,9 @@ class StagedTree(Closing):
             _clear(old)
         os.rename(new[1], old[1], src_dir_fd=new[0], dst_dir_fd=old[0])
 
-    def _merge(self, new: _Located, old: _Located, parts: Parts, refused: list[tuple[bytes, str]]) -> None:
+    def _merge(
+        self, new: _Located, old: _Located, parts: Parts, refused: list[tuple[bytes, str]]
+    ) -> None:
         with (
             closing_descriptor(os.open(new[1], _OPEN_DIRECTORY, dir_fd=new[0])) as source,
             closing_descriptor(os.open(old[1], _OPEN_DIRECTORY, dir_fd=old[0])) as home,
@@ -181,7 +206,9 @@ class StagedTree(Closing):
                     refused.append((b"/".join((*parts[1:], name)), str(refusal)))
 
     def _remove_links_out(self) -> list[tuple[bytes, str]]:
-        """Remove new links that lead out of the tree through a link that was already in the target."""
+        """Remove new links that lead out of the tree through a link that was already in the
+        target.
+        """
         removed = []
         top = os.path.realpath(self._target)
         for parts in self._links:
@@ -202,13 +229,16 @@ class StagedTree(Closing):
             if mtime_ns is not None:
                 os.utime(descriptor, ns=(mtime_ns, mtime_ns))
         except OSError as error:
-            if error.errno not in _NO_DIRECTORY:  # a later member or the target has another entry here
+            # a later member or the target has another entry here
+            if error.errno not in _NO_DIRECTORY:
                 raise
         finally:
             os.close(descriptor)
 
     def _directory(self, parts: Parts, *, create: bool = True) -> int:
-        """Return the file descriptor of a directory of this tree; the cache owns it, and the next call may close it."""
+        """Return the file descriptor of a directory of this tree; the cache owns it, and the next
+        call may close it.
+        """
         known, descriptor = self._cached or ((), None)
         if descriptor is None or parts[: len(known)] != known:
             self._forget()
@@ -273,11 +303,15 @@ def _clear(entry: _Located) -> None:
     try:
         os.rmdir(entry[1], dir_fd=entry[0])
     except OSError as error:
-        raise EntryRefusedError(f"a directory has its name and cannot be replaced: {error.strerror}") from None
+        raise EntryRefusedError(
+            f"a directory has its name and cannot be replaced: {error.strerror}"
+        ) from None
 
 
 def _is_directory(entry: _Located) -> bool | None:
-    """Return True for a directory, False for another entry (links included), None if the entry does not exist."""
+    """Return True for a directory, False for another entry (links included), None if the entry does
+    not exist.
+    """
     try:
         mode = os.stat(entry[1], dir_fd=entry[0], follow_symlinks=False).st_mode
     except FileNotFoundError:

@@ -1,4 +1,6 @@
-"""The host side of a copy: make the archive that a command reads, or extract the archive that a command writes."""
+"""The host side of a copy: make the archive that a command reads, or extract the archive that a
+command writes.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ class Sender:
         self._source, self._chunks = source, read_tree(source, arcname)
 
     def read(self, _: int) -> bytes:
-        """Return the next part of the archive, or ``b""`` at its end; small entries are sent together.
+        """Return the next part of the archive, or ``b""`` at its end; small entries are sent
+        together.
 
         Raises:
             TransferError: the tree cannot be read.
@@ -58,13 +61,15 @@ class Receiver:
     """Extracts an archive in a thread while a command writes it chunk by chunk.
 
     Attributes:
-        cancel_fd: made readable when the extraction fails, so that the caller does not wait for a command that may
-            never end.
+        cancel_fd: made readable when the extraction fails, so that the caller does not wait for a
+            command that may never end.
         error: the error that stopped the extraction, or None.
         report: the report of a complete extraction, or None.
     """
 
-    def __init__(self, target: str | os.PathLike[str], limits: ExtractLimits, cancel_fd: int | None) -> None:
+    def __init__(
+        self, target: str | os.PathLike[str], limits: ExtractLimits, cancel_fd: int | None
+    ) -> None:
         """Store the settings; nothing runs yet.
 
         Args:
@@ -80,12 +85,15 @@ class Receiver:
         self._thread = threading.Thread(target=self._extract, name="hyperruntime-get", daemon=True)
 
     def start(self, timeout_s: float | None) -> None:
-        """Start the thread that extracts; ``timeout_s`` seconds from now, :meth:`take` stops waiting (None: never)."""
+        """Start the thread that extracts; ``timeout_s`` seconds from now, :meth:`take` stops
+        waiting (None: never).
+        """
         self._chunks.deadline = None if timeout_s is None else time.monotonic() + timeout_s
         self._thread.start()
 
     def take(self, stream: str, chunk: bytes) -> None:
-        """Queue a chunk of the command's standard output, unless the extraction failed; other streams are ignored.
+        """Queue a chunk of the command's standard output, unless the extraction failed; other
+        streams are ignored.
 
         Args:
             stream: name of the stream.
@@ -128,10 +136,12 @@ class Receiver:
 
 
 class _Chunks:
-    """A bounded queue of bytes between two threads, read like an unbuffered file; a pipe would copy them twice.
+    """A bounded queue of bytes between two threads, read like an unbuffered file; a pipe would copy
+    them twice.
 
     Attributes:
-        deadline: monotonic time in seconds at which :meth:`put` stops waiting; None for no deadline.
+        deadline: monotonic time in seconds at which :meth:`put` stops waiting; None for no
+            deadline.
     """
 
     def __init__(self) -> None:
@@ -209,8 +219,8 @@ class _Chunks:
                 raise _AbandonedError
             if self._queue:
                 raise UnsafeArchiveError(
-                    f"the container sent more than {PADDING_BYTES} bytes after the end of its archive, so nothing was "
-                    "written; check its tar program"
+                    f"the container sent more than {PADDING_BYTES} bytes after the end of its "
+                    "archive, so nothing was written; check its tar program"
                 )
 
 

@@ -1,8 +1,8 @@
 """Read tar members from an untrusted stream, in bounded memory.
 
-The standard ``tarfile`` loads long-name and PAX records of any size, so one header can exhaust the memory.
-Source: POSIX.1-2017 pax, "ustar Interchange Format" and "pax Extended Header"; GNU tar manual, "Basic Tar
-Format".
+The standard ``tarfile`` loads long-name and PAX records of any size, so one header can exhaust the
+memory. Source: POSIX.1-2017 pax, "ustar Interchange Format" and "pax Extended Header"; GNU tar
+manual, "Basic Tar Format".
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ BLOCK = 512
 CHUNK = 1024 * 1024
 Kind = Literal["file", "directory", "symlink", "hardlink", "other"]
 
-_MAX_RECORD = 64 * 1024  # bytes of a long name or a set of PAX attributes; GNU tar and bsdtar write far less
+# bytes of a long name or a set of PAX attributes; GNU tar and bsdtar write far less
+_MAX_RECORD = 64 * 1024
 _MAX_RECORDS = 8  # number of such records before one member
 _MAX_SPARSE_BLOCKS = 1024
 _MAX_SECONDS = 1 << 33
@@ -47,7 +48,8 @@ class Member:
         mtime_ns: nanoseconds since the epoch.
         owner: numbers of the user and of the group.
         link: target of a link, as stored.
-        extents: ``(offset, length)`` in bytes of each run of data in a sparse file; None for other files.
+        extents: ``(offset, length)`` in bytes of each run of data in a sparse file; None for other
+            files.
         problem: why a member of kind ``other`` is refused.
     """
 
@@ -67,7 +69,8 @@ class TarReader:
     """Iterates over the members of a stream; read a member's data before the next iteration.
 
     Attributes:
-        record_bytes: bytes read so far of long names, attributes and sparse maps; not part of any member's size.
+        record_bytes: bytes read so far of long names, attributes and sparse maps; not part of any
+            member's size.
     """
 
     def __init__(self, fileobj: BinaryIO) -> None:
@@ -88,7 +91,8 @@ class TarReader:
         return iter(self._next_member, None)
 
     def data(self, size: int | None = None) -> Iterator[memoryview]:
-        """Yield the next ``size`` bytes of the member's data (None: all); each chunk is valid until the next one.
+        """Yield the next ``size`` bytes of the member's data (None: all); each chunk is valid until
+        the next one.
 
         Raises:
             TransferError: the stream ends early.
@@ -97,13 +101,17 @@ class TarReader:
         while wanted:
             chunk = self._read(min(wanted, CHUNK))
             if not chunk:
-                raise TransferError("the archive ends in the middle of a file; was the sender killed?")
+                raise TransferError(
+                    "the archive ends in the middle of a file; was the sender killed?"
+                )
             self._left -= len(chunk)
             wanted -= len(chunk)
             yield chunk
 
     def drain(self, limit: int) -> None:
-        """Read at most ``limit`` bytes after the end mark, so that a sender can write its padding."""
+        """Read at most ``limit`` bytes after the end mark, so that a sender can write its
+        padding.
+        """
         while limit > 0 and (chunk := self._read(min(limit, CHUNK))):
             limit -= len(chunk)
 
@@ -122,12 +130,16 @@ class TarReader:
             if flag not in b"LKxgX":
                 return self._member(header, flag, names)
             self._record(header, flag, names)
-        raise UnsafeArchiveError(f"the archive holds more than {_MAX_RECORDS} header records for one member")
+        raise UnsafeArchiveError(
+            f"the archive holds more than {_MAX_RECORDS} header records for one member"
+        )
 
     def _record(self, header: bytes, flag: bytes, names: dict[str, bytes]) -> None:
         size = _number(header[124:136])
         if size > _MAX_RECORD:
-            raise UnsafeArchiveError(f"a header record of {size} bytes exceeds the limit of {_MAX_RECORD} bytes")
+            raise UnsafeArchiveError(
+                f"a header record of {size} bytes exceeds the limit of {_MAX_RECORD} bytes"
+            )
         payload = self._block(size)
         self.record_bytes += size
         self._padding = -size % BLOCK
@@ -140,7 +152,9 @@ class TarReader:
         name = names.get("path", _stored_name(header))
         size = _pax_number(names["size"]) if "size" in names else _number(header[124:136])
         kind = _KINDS.get(flag, "other")
-        problem = _REFUSED.get(flag, f"a member of unknown type {flag!r}") if kind == "other" else ""
+        problem = (
+            _REFUSED.get(flag, f"a member of unknown type {flag!r}") if kind == "other" else ""
+        )
         if kind == "file" and flag == b"\0" and name.endswith(b"/"):
             kind = "directory"  # as in archives older than POSIX
         if any(key.startswith("GNU.sparse.") for key in names):
@@ -168,7 +182,12 @@ class TarReader:
             more = block[504]
         ends = [0, *(offset + length for offset, length in extents)]
         ordered = all(end <= offset for end, (offset, _) in zip(ends, extents, strict=False))
-        if more or not ordered or ends[-1] > full_size or sum(length for _, length in extents) != size:
+        if (
+            more
+            or not ordered
+            or ends[-1] > full_size
+            or sum(length for _, length in extents) != size
+        ):
             raise TransferError("the archive is corrupt: the map of a sparse file is invalid")
         return tuple(extents), full_size
 
@@ -190,8 +209,11 @@ def _check_sum(header: bytes) -> None:
     """Raise TransferError unless the header's checksum is right; its own field counts as spaces."""
     rest = header[:148] + b" " * 8 + header[156:]
     stored, unsigned = _number(header[148:156]), sum(rest)
-    if stored != unsigned and stored != unsigned - 256 * sum(byte > 127 for byte in rest):  # old tars: signed bytes
-        raise TransferError("the stream is not a tar archive or is corrupt: a header's checksum is wrong")
+    # old tars: signed bytes
+    if stored != unsigned and stored != unsigned - 256 * sum(byte > 127 for byte in rest):
+        raise TransferError(
+            "the stream is not a tar archive or is corrupt: a header's checksum is wrong"
+        )
 
 
 def _stored_name(header: bytes) -> bytes:
@@ -202,7 +224,9 @@ def _stored_name(header: bytes) -> bytes:
 
 
 def _number(field: bytes, *, signed: bool = False) -> int:
-    """Return the number of a header field: octal digits, or GNU base-256 if the first bit is set."""
+    """Return the number of a header field: octal digits, or GNU base-256 if the first bit is
+    set.
+    """
     if field[0] in (0x80, 0xFF):
         value = int.from_bytes(field[1:], "big")
         value -= (1 << 8 * (len(field) - 1)) if field[0] == 0xFF else 0
@@ -223,7 +247,8 @@ def _pax_number(text: bytes) -> int:
 
 
 def _owner(field: bytes, pax: bytes | None) -> int:
-    return (_number(field, signed=True) if pax is None else _pax_number(pax)) & 0xFFFFFFFF  # as uid_t
+    # as uid_t
+    return (_number(field, signed=True) if pax is None else _pax_number(pax)) & 0xFFFFFFFF
 
 
 def _mtime(field: bytes, pax: bytes | None) -> int:
@@ -244,7 +269,12 @@ def _pax_attributes(payload: bytes) -> dict[str, bytes]:
         taken = int(length) if length.isdigit() and len(length) <= 6 else 0
         line = rest[: taken - len(length) - 1]
         key, equals, value = line.partition(b"=")
-        if taken <= len(length) + 1 or taken > len(payload) or not equals or not value.endswith(b"\n"):
+        if (
+            taken <= len(length) + 1
+            or taken > len(payload)
+            or not equals
+            or not value.endswith(b"\n")
+        ):
             raise TransferError("the archive is corrupt: a PAX record is invalid")
         attributes[key.decode("utf-8", "replace")] = value[:-1]
         payload = payload[taken:]

@@ -28,11 +28,12 @@ SPECIAL = {
 
 
 def read_tree(source: Path, arcname: str) -> Iterator[bytes]:
-    """Yield the tar archive of a trusted file, link or directory: parents first, siblings in order; no chunk is empty.
+    """Yield the tar archive of a trusted file, link or directory: parents first, siblings in order;
+    no chunk is empty.
 
-    Symbolic links stay links, hard links become files, and owners are not recorded. FIFOs, sockets and devices
-    are skipped. A file that shrinks or grows while it is read is padded with zeros or truncated, so that the
-    archive stays valid.
+    Symbolic links stay links, hard links become files, and owners are not recorded. FIFOs, sockets
+    and devices are skipped. A file that shrinks or grows while it is read is padded with zeros or
+    truncated, so that the archive stays valid.
 
     Args:
         source: path of the tree.
@@ -60,7 +61,10 @@ def read_tree(source: Path, arcname: str) -> Iterator[bytes]:
                     yield _header(name, info, os.readlink(entry) if kind == stat.S_IFLNK else b"")
                 if kind == stat.S_IFDIR:
                     children = sorted(os.listdir(entry), reverse=True)
-                    todo += [(os.path.join(entry, child), os.path.join(name, child)) for child in children]
+                    todo += [
+                        (os.path.join(entry, child), os.path.join(name, child))
+                        for child in children
+                    ]
         yield bytes(2 * BLOCK)
     except OSError as error:
         where = os.fsdecode(error.filename or path)

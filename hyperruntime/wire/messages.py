@@ -1,7 +1,8 @@
 """One message between the head and a node: a JSON object and bytes; and errors as JSON.
 
-Nothing here is pickled: a node runs untrusted commands, and must not be able to run code on the head by a message.
-A header that takes long to parse would stop the event loop of the head, so its size and its values are limited.
+Nothing here is pickled: a node runs untrusted commands, and must not be able to run code on the
+head by a message. A header that takes long to parse would stop the event loop of the head, so its
+size and its values are limited.
 """
 
 from __future__ import annotations
@@ -72,26 +73,38 @@ def _too_large(text: bytes) -> str:
         if counter.values > MOST_VALUES:
             return f"a header of {counter.values} JSON values, more than {MOST_VALUES}"
         if counter.outside > MOST_OUTSIDE_BYTES:
-            return f"a header with {counter.outside} bytes of numbers, more than {MOST_OUTSIDE_BYTES}"
+            return (
+                f"a header with {counter.outside} bytes of numbers, more than {MOST_OUTSIDE_BYTES}"
+            )
     return ""
 
 
 def error_to_json(error: BaseException) -> dict[str, Any]:
-    """Return an error as JSON: its class, its message and its plain fields, each cut to a size that is taken."""
-    if not isinstance(error, HyperRuntimeError) or _class_named(type(error).__name__) is not type(error):
+    """Return an error as JSON: its class, its message and its plain fields, each cut to a size that
+    is taken.
+    """
+    if not isinstance(error, HyperRuntimeError) or _class_named(type(error).__name__) is not type(
+        error
+    ):
         text = _cut(f"{type(error).__name__}: {error}")
         return {"class": HyperRuntimeError.__name__, "text": text, "fields": {}}
-    plain = {name: value if isinstance(value, _PLAIN) else repr(value) for name, value in vars(error).items()}
+    plain = {
+        name: value if isinstance(value, _PLAIN) else repr(value)
+        for name, value in vars(error).items()
+    }
     return {"class": type(error).__name__, "text": _cut(str(error)), "fields": _cut_fields(plain)}
 
 
 def error_of_json(value: Any) -> HyperRuntimeError:  # noqa: ANN401 - JSON, not trusted
     """Return the error of :func:`error_to_json`; anything else becomes an error that says so."""
     name, text, fields = (
-        (value.get(key) for key in ("class", "text", "fields")) if isinstance(value, dict) else (0, 0, 0)
+        (value.get(key) for key in ("class", "text", "fields"))
+        if isinstance(value, dict)
+        else (0, 0, 0)
     )
     if not (isinstance(name, str) and isinstance(text, str) and isinstance(fields, dict)):
-        shown = value[:200] if isinstance(value, str) else type(value).__name__  # it may be large, or nest deeply
+        # it may be large, or nest deeply
+        shown = value[:200] if isinstance(value, str) else type(value).__name__
         return HyperRuntimeError(f"the other side sent an error that cannot be read: {shown}")
     kind = _class_named(name) or HyperRuntimeError
     error = kind.__new__(kind, _cut(text))
@@ -106,17 +119,29 @@ def _cut(text: str) -> str:
 
 def _cut_fields(fields: dict[str, Any]) -> dict[str, Any]:
     """Return at most ``_MOST_FIELDS`` plain fields; texts are cut."""
-    known = ((key, field) for key, field in fields.items() if key.isidentifier() and not key.startswith("__"))
+    known = (
+        (key, field)
+        for key, field in fields.items()
+        if key.isidentifier() and not key.startswith("__")
+    )
     plain = [(key, field) for key, field in known if isinstance(field, _PLAIN)]
-    return {key: _cut(field) if isinstance(field, str) else field for key, field in plain[:_MOST_FIELDS]}
+    return {
+        key: _cut(field) if isinstance(field, str) else field for key, field in plain[:_MOST_FIELDS]
+    }
 
 
 def _class_named(name: str) -> type[HyperRuntimeError] | None:
-    """Return the error class of a name: from ``hyperruntime.errors``, else the only loaded one, else None."""
+    """Return the error class of a name: from ``hyperruntime.errors``, else the only loaded one,
+    else None.
+    """
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, HyperRuntimeError):
         return kind
-    found = [one for one in _below(HyperRuntimeError) if one.__name__ == name and one is not PeerFaultError]
+    found = [
+        one
+        for one in _below(HyperRuntimeError)
+        if one.__name__ == name and one is not PeerFaultError
+    ]
     return found[0] if len(found) == 1 else None
 
 

@@ -12,7 +12,9 @@ def new_token() -> str:
 
 
 def bearer_token(field: str) -> str:
-    """Return the token in a header field ``Authorization``; "" if it has none. Source: RFC 6750, 2.1."""
+    """Return the token in a header field ``Authorization``; "" if it has none. Source: RFC 6750,
+    2.1.
+    """
     scheme, _, token = field.partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""
 

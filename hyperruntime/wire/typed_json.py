@@ -1,7 +1,7 @@
 """JSON values and attrs classes: read one as the other, and describe the class as JSON Schema.
 
-Both come from the annotations, so the schema accepts what is read. Reading is strict: no unknown field, no conversion.
-Source: JSON Schema 2020-12, which OpenAPI 3.1 uses.
+Both come from the annotations, so the schema accepts what is read. Reading is strict: no unknown
+field, no conversion. Source: JSON Schema 2020-12, which OpenAPI 3.1 uses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,13 @@ from hyperruntime.json_values import is_integer, is_number
 T = TypeVar("T")
 
 _FIELD = re.compile(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", re.MULTILINE | re.DOTALL)
-_WORDS = {str: "text", bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
+_WORDS = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    type(None): "null",
+}
 _NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 _CHECKS: dict[Any, Callable[[object], bool]] = {
     str: lambda value: isinstance(value, str),
@@ -51,8 +57,14 @@ def read(kind: type[T], value: Any, where: str = "the body") -> T:  # noqa: ANN4
         raise SpecError(where, value, "a JSON object")
     fields = fields_of(kind)
     if unknown := sorted(set(value) - set(fields)):
-        raise SpecError(_shown(unknown[0]), value[unknown[0]], f"no such field; known: {', '.join(fields)}")
-    missing = [name for name, field in fields.items() if field.default is attrs.NOTHING and name not in value]
+        raise SpecError(
+            _shown(unknown[0]), value[unknown[0]], f"no such field; known: {', '.join(fields)}"
+        )
+    missing = [
+        name
+        for name, field in fields.items()
+        if field.default is attrs.NOTHING and name not in value
+    ]
     if missing:
         raise SpecError(missing[0], None, "it must be given")
     return kind(**{name: _read(fields[name].type, item, name) for name, item in value.items()})
@@ -72,7 +84,10 @@ def _read(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - a type, a
     if get_origin(kind) is Mapping:
         if not isinstance(value, Mapping):
             raise SpecError(where, value, "an object")
-        return {name: _read(get_args(kind)[1], item, f"{where}[{_shown(name)}]") for name, item in value.items()}
+        return {
+            name: _read(get_args(kind)[1], item, f"{where}[{_shown(name)}]")
+            for name, item in value.items()
+        }
     if attrs.has(kind):
         return read(kind, value, where)
     if kind is not Any and not _CHECKS[kind](value):
@@ -88,7 +103,8 @@ def _shown(name: str) -> str:
 def _read_list(kind: Any, items: list[Any], where: str) -> tuple[Any, ...]:  # noqa: ANN401 - a type
     kinds = get_args(kind) if _is_union(kind) else (kind,)
     checks = [_CHECKS[one] for one in kinds if one in _CHECKS]
-    if len(checks) == len(kinds) and all(any(check(item) for check in checks) for item in items):  # it may be long
+    # it may be long
+    if len(checks) == len(kinds) and all(any(check(item) for check in checks) for item in items):
         return tuple(items)
     return tuple(_read(kind, item, f"{where}[{index}]") for index, item in enumerate(items))
 
@@ -104,7 +120,8 @@ def _read_union(kind: Any, value: Any, where: str) -> Any:  # noqa: ANN401
 
 
 def read_text(kind: type, name: str, text: str) -> Any:  # noqa: ANN401
-    """Return the JSON value for the text of a field in a query: ``true``, a number, or the text itself.
+    """Return the JSON value for the text of a field in a query: ``true``, a number, or the text
+    itself.
 
     Args:
         kind: the attrs class.
@@ -125,11 +142,17 @@ def read_text(kind: type, name: str, text: str) -> Any:  # noqa: ANN401
 
 
 def to_json(value: Any) -> Any:  # noqa: ANN401
-    """Return an instance of an attrs class as a JSON object; a field whose value and default are None is left out."""
+    """Return an instance of an attrs class as a JSON object; a field whose value and default are
+    None is left out.
+    """
     if attrs.has(type(value)):
         fields = fields_of(type(value)).values()
         given = ((field, getattr(value, field.name)) for field in fields)
-        return {field.name: to_json(item) for field, item in given if item is not None or field.default is not None}
+        return {
+            field.name: to_json(item)
+            for field, item in given
+            if item is not None or field.default is not None
+        }
     if isinstance(value, Mapping):
         return {name: to_json(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
@@ -138,7 +161,8 @@ def to_json(value: Any) -> Any:  # noqa: ANN401
 
 
 def schema_of(kind: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:  # noqa: ANN401
-    """Return the JSON Schema of a type; an attrs class inside becomes a reference to ``components/schemas``.
+    """Return the JSON Schema of a type; an attrs class inside becomes a reference to
+    ``components/schemas``.
 
     Args:
         kind: the type; at the top, an attrs class becomes its own schema.
@@ -151,7 +175,10 @@ def schema_of(kind: Any, *, without: tuple[str, ...] = ()) -> dict[str, Any]:  #
     made: dict[str, Any] = {
         "type": "object",
         "description": said[""],
-        "properties": {name: {**_schema(field.type), "description": said[name]} for name, field in known.items()},
+        "properties": {
+            name: {**_schema(field.type), "description": said[name]}
+            for name, field in known.items()
+        },
         "additionalProperties": False,
     }
     for name, field in known.items():
@@ -177,7 +204,9 @@ def _schema(kind: Any) -> dict[str, Any]:  # noqa: ANN401
 
 
 def docs_of(kind: type) -> dict[str, str]:
-    """Return the descriptions of fields from the docstrings of a class and its bases; under "" that of the class."""
+    """Return the descriptions of fields from the docstrings of a class and its bases; under "" that
+    of the class.
+    """
     said: dict[str, str] = {}
     for each in reversed(kind.__mro__[:-1]):
         first, _, rest = inspect.cleandoc(each.__doc__ or "").partition("\nAttributes:\n")

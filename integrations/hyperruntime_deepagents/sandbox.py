@@ -41,7 +41,8 @@ class Sandbox(BaseSandbox):
 
     @classmethod
     def start(cls, spec: hr.ContainerSpec | str = "base", runtime: str | None = None) -> Self:
-        """Return the backend for a new container, which ends with the process unless it is closed before.
+        """Return the backend for a new container, which ends with the process unless it is closed
+        before.
 
         Args:
             spec: the container; or its image, or the name of a recipe.
@@ -68,29 +69,38 @@ class Sandbox(BaseSandbox):
 
         Args:
             command: text for ``/bin/sh``.
-            timeout: seconds after which it is ended with all its processes; 0 means no limit, None that of the
-                backend.
+            timeout: seconds after which it is ended with all its processes; 0 means no limit, None
+                that of the backend.
         """
         limit = self._timeout_s if timeout is None else timeout or None
         result = self.container.exec(["/bin/sh", "-c", command], timeout_s=limit, merge_output=True)
         output = result.stdout.decode(errors="replace")
         if result.timed_out:
             output += f"\n[the command timed out after {limit:g} s]"
-        return ExecuteResponse(output=output, exit_code=result.exit_code, truncated=result.truncated)
+        return ExecuteResponse(
+            output=output, exit_code=result.exit_code, truncated=result.truncated
+        )
 
     def upload_files(self, files: list[tuple[str, bytes]]) -> list[FileUploadResponse]:
         """Write files in one call, and return the result of each."""
         errors: dict[str, str] = {path: "invalid_path" for path, _ in files if not _is_valid(path)}
         valid = {path: data for path, data in files if path not in errors}
-        self.container.write_files(valid, on_error=lambda error: errors.update({error.path: _word(error)}))
+        self.container.write_files(
+            valid, on_error=lambda error: errors.update({error.path: _word(error)})
+        )
         return [FileUploadResponse(path=path, error=errors.get(path)) for path, _ in files]
 
     def download_files(self, paths: list[str]) -> list[FileDownloadResponse]:
         """Read files in one call, and return the content or the error of each."""
         errors: dict[str, str] = {path: "invalid_path" for path in paths if not _is_valid(path)}
         valid = [path for path in paths if path not in errors]
-        found = self.container.read_files(valid, on_error=lambda error: errors.update({error.path: _word(error)}))
-        return [FileDownloadResponse(path=path, content=found.get(path), error=errors.get(path)) for path in paths]
+        found = self.container.read_files(
+            valid, on_error=lambda error: errors.update({error.path: _word(error)})
+        )
+        return [
+            FileDownloadResponse(path=path, content=found.get(path), error=errors.get(path))
+            for path in paths
+        ]
 
 
 def _is_valid(path: str) -> bool:
@@ -98,4 +108,6 @@ def _is_valid(path: str) -> bool:
 
 
 def _word(error: FileError) -> str:
-    return _WORDS.get(type(error), "invalid_path" if isinstance(error, NotADirectoryError) else str(error))
+    return _WORDS.get(
+        type(error), "invalid_path" if isinstance(error, NotADirectoryError) else str(error)
+    )

@@ -20,14 +20,23 @@ from hyperruntime.images.pull_errors import full_name
 from hyperruntime.pool.values.profiles import parse_profile
 
 NAME = "hyperruntime"
-FILES = ["hyperruntime.toml", "compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml", "Dockerfile"]
+FILES = [
+    "hyperruntime.toml",
+    "compose.yaml",
+    "compose.yml",
+    "docker-compose.yaml",
+    "docker-compose.yml",
+    "Dockerfile",
+]
 _REGISTRY = "docker.io"  # of names that have none
 Prepared: TypeAlias = tuple[hr.Runtime, hr.ContainerSpec]
 
 
 @attrs.frozen
 class Plan:
-    """What a configuration asks for: an engine (None: the usual one), a container, and how its image is built."""
+    """What a configuration asks for: an engine (None: the usual one), a container, and how its
+    image is built.
+    """
 
     runtime: str | None
     spec: hr.ContainerSpec
@@ -36,7 +45,9 @@ class Plan:
     is_cached: bool = True
 
     def prepare(self) -> Prepared:
-        """Return the open engine and the spec; make the image of a Dockerfile or a recipe, but pull no other image."""
+        """Return the open engine and the spec; make the image of a Dockerfile or a recipe, but pull
+        no other image.
+        """
         runtime, image = shared_runtime(self.runtime), self.spec.image
         if self.dockerfile is not None:
             image = f"localhost/hyperruntime-inspect/{dockerfile_digest(self.dockerfile, self.context)}:latest"
@@ -55,7 +66,9 @@ class Plan:
         return prepared
 
     def prepared(self) -> Prepared:
-        """Return what the last call of `prepare` returned, so that the samples of a task have one image."""
+        """Return what the last call of `prepare` returned, so that the samples of a task have one
+        image.
+        """
         return _prepared.get().get(self) or self.prepare()
 
 
@@ -66,14 +79,17 @@ def read_config(config: BaseModel | str | None) -> Plan:
     """Return what a configuration asks for; None asks for the base image.
 
     Raises:
-        HyperRuntimeError: the file cannot be read, or asks for something that a container cannot have.
+        HyperRuntimeError: the file cannot be read, or asks for something that a container cannot
+            have.
     """
     if isinstance(config, ComposeConfig):
         return _of_compose(config, Path.cwd())
     if config is None:
         return _of_table({})
     if isinstance(config, BaseModel):
-        raise SpecError("sandbox", type(config).__name__, "a TOML file, a compose file or a Dockerfile")
+        raise SpecError(
+            "sandbox", type(config).__name__, "a TOML file, a compose file or a Dockerfile"
+        )
     path = Path(config)
     if is_dockerfile(config):
         return _of_table({}, dockerfile=path, context=path.parent)
@@ -82,7 +98,9 @@ def read_config(config: BaseModel | str | None) -> Plan:
     try:
         return _of_table(tomllib.loads(path.read_text()))
     except (OSError, tomllib.TOMLDecodeError) as error:
-        raise SpecError("sandbox", config, f"a TOML file, a compose file or a Dockerfile ({error})") from error
+        raise SpecError(
+            "sandbox", config, f"a TOML file, a compose file or a Dockerfile ({error})"
+        ) from error
 
 
 def _of_table(table: dict[str, Any], **build: Any) -> Plan:  # noqa: ANN401 - fields of a Plan
@@ -91,10 +109,18 @@ def _of_table(table: dict[str, Any], **build: Any) -> Plan:  # noqa: ANN401 - fi
     try:
         return Plan(runtime, parse_profile("sandbox", fields).spec, **build)
     except SpecError as error:
-        raise SpecError(error.field.removeprefix("profiles.sandbox."), error.value, error.allowed) from None
+        raise SpecError(
+            error.field.removeprefix("profiles.sandbox."), error.value, error.allowed
+        ) from None
 
 
 def _of_compose(config: ComposeConfig, folder: Path) -> Plan:
-    service = read_service(config.model_dump(exclude_unset=True, exclude_none=True, by_alias=True), folder)
-    build = {"dockerfile": service.dockerfile, "context": service.context, "is_cached": service.is_cached}
+    service = read_service(
+        config.model_dump(exclude_unset=True, exclude_none=True, by_alias=True), folder
+    )
+    build = {
+        "dockerfile": service.dockerfile,
+        "context": service.context,
+        "is_cached": service.is_cached,
+    }
     return _of_table({**service.fields}, **build)

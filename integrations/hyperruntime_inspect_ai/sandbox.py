@@ -19,18 +19,33 @@ from hyperruntime_inspect_ai.config import FILES, NAME, read_config
 Config: TypeAlias = BaseModel | str | None
 
 _CANNOT_EXECUTE = 126
-_RETRIES_S = (60, 30)  # the longest timeouts of a command that is tried again. Source: SandboxEnvironment.exec
-_LOST = (errors.ContainerLostError, errors.ContainerStateError, errors.ExecLostError, errors.ExecStartError)
+# the longest timeouts of a command that is tried again. Source: SandboxEnvironment.exec
+_RETRIES_S = (60, 30)
+_LOST = (
+    errors.ContainerLostError,
+    errors.ContainerStateError,
+    errors.ExecLostError,
+    errors.ExecStartError,
+)
 
 
 @util.sandboxenv(name=NAME)
 class HyperRuntimeSandbox(util.SandboxEnvironment):
     """A container, as a sandbox of inspect_ai; the base class documents each method."""
 
-    def __init__(self, container: hr.Container, runtime: str, working_dir: str, user: str | None) -> None:
-        """Wrap a container of an engine; relative paths begin at ``working_dir``, and ``user`` is the usual user."""
+    def __init__(
+        self, container: hr.Container, runtime: str, working_dir: str, user: str | None
+    ) -> None:
+        """Wrap a container of an engine; relative paths begin at ``working_dir``, and ``user`` is
+        the usual user.
+        """
         super().__init__()
-        self.container, self._runtime, self._working_dir, self._user = container, runtime, working_dir, user
+        self.container, self._runtime, self._working_dir, self._user = (
+            container,
+            runtime,
+            working_dir,
+            user,
+        )
 
     @classmethod
     def config_files(cls) -> list[str]:
@@ -48,9 +63,15 @@ class HyperRuntimeSandbox(util.SandboxEnvironment):
     ) -> dict[str, util.SandboxEnvironment]:
         """Start the container of a sample."""
         runtime, spec = await asyncio.to_thread(read_config(config).prepared)
-        container = await runtime.acontainer(attrs.evolve(spec, user=None))  # so that root is there too
+        # so that root is there too
+        container = await runtime.acontainer(attrs.evolve(spec, user=None))
         try:
-            directory = (await container.aexec(["/bin/sh", "-c", "pwd"])).check().stdout.decode().rstrip("\n")
+            directory = (
+                (await container.aexec(["/bin/sh", "-c", "pwd"]))
+                .check()
+                .stdout.decode()
+                .rstrip("\n")
+            )
         except BaseException:
             await asyncio.to_thread(container.close)
             raise
@@ -58,7 +79,11 @@ class HyperRuntimeSandbox(util.SandboxEnvironment):
 
     @classmethod
     async def sample_cleanup(
-        cls, task_name: str, config: Config, environments: dict[str, util.SandboxEnvironment], interrupted: bool
+        cls,
+        task_name: str,
+        config: Config,
+        environments: dict[str, util.SandboxEnvironment],
+        interrupted: bool,
     ) -> None:
         """End the container of a sample, also after an interrupt."""
         for environment in environments.values():
@@ -75,9 +100,15 @@ class HyperRuntimeSandbox(util.SandboxEnvironment):
         timeout_retry: bool = True,
         concurrency: bool = True,
     ) -> util.ExecResult[str]:
-        """Run a command; one that reaches its deadline is ended with all its processes, before it is tried again."""
+        """Run a command; one that reaches its deadline is ended with all its processes, before it
+        is tried again.
+        """
         limit = util.SandboxEnvironmentLimits.MAX_EXEC_OUTPUT_SIZE
-        deadlines = [timeout, *(min(timeout, most) for most in _RETRIES_S if timeout_retry)] if timeout else [timeout]
+        deadlines = (
+            [timeout, *(min(timeout, most) for most in _RETRIES_S if timeout_retry)]
+            if timeout
+            else [timeout]
+        )
         try:
             while True:
                 result = await self.container.aexec(
@@ -92,19 +123,27 @@ class HyperRuntimeSandbox(util.SandboxEnvironment):
                 if not (result.timed_out and deadlines):
                     break
         except (errors.UserNotFoundError, errors.WorkdirNotFoundError) as error:
-            return util.ExecResult(success=False, returncode=_CANNOT_EXECUTE, stdout="", stderr=str(error))
+            return util.ExecResult(
+                success=False, returncode=_CANNOT_EXECUTE, stdout="", stderr=str(error)
+            )
         except errors.UnsupportedOptionError as error:
             raise util.SandboxUserUnsupportedError(str(error)) from error
         except _LOST as error:
             raise util.SandboxUnavailableError(str(error)) from error
-        stdout, stderr = (data[-limit:].decode(errors="replace") for data in (result.stdout, result.stderr))
+        stdout, stderr = (
+            data[-limit:].decode(errors="replace") for data in (result.stdout, result.stderr)
+        )
         if result.timed_out:
             late = TimeoutError(f"the command did not end within {timeout} s")
             late.truncated_output = stdout + stderr  # type: ignore[attr-defined]  # inspect_ai shows it to the model
             raise late
         if result.not_executed and result.exit_code == _CANNOT_EXECUTE:
-            raise PermissionError(f"{cmd[0]!r} cannot be executed: {stderr.strip() or 'permission denied'}")
-        return util.ExecResult(success=result.exit_code == 0, returncode=result.exit_code, stdout=stdout, stderr=stderr)
+            raise PermissionError(
+                f"{cmd[0]!r} cannot be executed: {stderr.strip() or 'permission denied'}"
+            )
+        return util.ExecResult(
+            success=result.exit_code == 0, returncode=result.exit_code, stdout=stdout, stderr=stderr
+        )
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         """Write a file, and missing directories."""
@@ -121,9 +160,13 @@ class HyperRuntimeSandbox(util.SandboxEnvironment):
         """Return a file as text or bytes."""
         limit = util.SandboxEnvironmentLimits.MAX_READ_FILE_SIZE
         try:
-            data = await self.container.aread_file(self._path(file), limit_bytes=limit, user=self._user)
+            data = await self.container.aread_file(
+                self._path(file), limit_bytes=limit, user=self._user
+            )
         except FileTooLargeError:
-            raise util.OutputLimitExceededError(util.SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None) from None
+            raise util.OutputLimitExceededError(
+                util.SandboxEnvironmentLimits.MAX_READ_FILE_SIZE_STR, None
+            ) from None
         return data.decode() if text else data
 
     async def connection(self, *, user: str | None = None) -> util.SandboxConnection:
@@ -134,12 +177,16 @@ class HyperRuntimeSandbox(util.SandboxEnvironment):
             ConnectionError: the container has ended.
         """
         if self._runtime not in ("podman", "docker"):
-            raise NotImplementedError(f"{self._runtime} has no command that enters a running container")
+            raise NotImplementedError(
+                f"{self._runtime} has no command that enters a running container"
+            )
         if not self.container.is_alive:
             raise ConnectionError(f"container {self.container.name} has ended")
         user = user or self._user
         options = [*(["--user", user] if user else []), "--workdir", self._working_dir]
-        command = shlex.join([self._runtime, "exec", "-it", *options, self.container.name, "sh", "-l"])
+        command = shlex.join(
+            [self._runtime, "exec", "-it", *options, self.container.name, "sh", "-l"]
+        )
         return util.SandboxConnection(type=NAME, command=command, container=self.container.name)
 
     def default_polling_interval(self) -> float:

@@ -1,4 +1,6 @@
-"""Sessions over streamable HTTP: a client opens one with ``initialize``, and names it in each request."""
+"""Sessions over streamable HTTP: a client opens one with ``initialize``, and names it in each
+request.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +33,18 @@ _PATH, _BODY_BYTES = "/mcp", 16 * 1024**2
 class HttpSessions:
     """The ASGI application: checks the token, and passes each request to its session."""
 
-    def __init__(self, server: Server[SlotSession], token: str, hosts: Sequence[str], idle_timeout_s: float) -> None:
-        """Make an application without sessions; the arguments are those of :func:`hyperruntime_mcp.serve`."""
+    def __init__(
+        self, server: Server[SlotSession], token: str, hosts: Sequence[str], idle_timeout_s: float
+    ) -> None:
+        """Make an application without sessions; the arguments are those of
+        :func:`hyperruntime_mcp.serve`.
+        """
         self._server, self._token, self._idle_timeout_s = server, token, idle_timeout_s
-        names = [name for host in ("127.0.0.1", "localhost", "[::1]", *hosts) for name in (host, f"{host}:*")]
+        names = [
+            name
+            for host in ("127.0.0.1", "localhost", "[::1]", *hosts)
+            for name in (host, f"{host}:*")
+        ]
         origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in names]
         self._security = TransportSecuritySettings(allowed_hosts=names, allowed_origins=origins)
         self._limited: ASGIApp = RequestBodyLimitMiddleware(self._handle, _BODY_BYTES)
@@ -43,8 +53,16 @@ class HttpSessions:
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve clients until this is cancelled; then all sessions end."""
-        options = {"lifespan": "off", "log_config": None, "access_log": False, "server_header": False, "ws": "none"}
-        web = uvicorn.Server(uvicorn.Config(self, **options, http=Connection, timeout_graceful_shutdown=3))
+        options = {
+            "lifespan": "off",
+            "log_config": None,
+            "access_log": False,
+            "server_header": False,
+            "ws": "none",
+        }
+        web = uvicorn.Server(
+            uvicorn.Config(self, **options, http=Connection, timeout_graceful_shutdown=3)
+        )
         web.capture_signals = nullcontext  # they are the program's
         serving = asyncio.create_task(web.serve(sockets=[listener]))
         try:
@@ -72,15 +90,23 @@ class HttpSessions:
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
         version, name = headers.get("mcp-protocol-version"), headers.get("mcp-session-id")
-        if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:  # its client then begins with initialize
-            why = f"protocol version {version!r} has no sessions; use one of {', '.join(HANDSHAKE_PROTOCOL_VERSIONS)}"
-            await _refusal(400, -32022, why, supported=HANDSHAKE_PROTOCOL_VERSIONS)(scope, receive, send)
+        # its client then begins with initialize
+        if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            why = (
+                f"protocol version {version!r} has no sessions; use one of "
+                f"{', '.join(HANDSHAKE_PROTOCOL_VERSIONS)}"
+            )
+            await _refusal(400, -32022, why, supported=HANDSHAKE_PROTOCOL_VERSIONS)(
+                scope, receive, send
+            )
         elif name is None:
             await self._open(scope, receive, send)
         elif name in self._sessions:
             await self._sessions[name].handle_request(scope, receive, send)
         else:
-            await _refusal(404, -32600, "this session has ended; initialize a new one")(scope, receive, send)
+            await _refusal(404, -32600, "this session has ended; initialize a new one")(
+                scope, receive, send
+            )
 
     async def _open(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Open a session, which ends at once if the request is not a valid ``initialize``."""
@@ -111,7 +137,9 @@ class HttpSessions:
                 assert session.idle_scope is not None, "there is an idle timeout"
                 connected.set()
                 with session.idle_scope:
-                    await self._server.run(received, sent, self._server.create_initialization_options())
+                    await self._server.run(
+                        received, sent, self._server.create_initialization_options()
+                    )
         except Exception as error:  # noqa: BLE001 - one session must not end the others
             log.warning("session failed", session=name, why=str(error))
         finally:
@@ -120,7 +148,10 @@ class HttpSessions:
 
 
 def _refusal(status: int, code: int, why: str, **data: object) -> JSONResponse:
-    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": why, "data": data}}, status)
+    return JSONResponse(
+        {"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": why, "data": data}},
+        status,
+    )
 
 
 class Connection(BoundedProtocol, AutoHTTPProtocol):

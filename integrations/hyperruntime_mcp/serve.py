@@ -23,7 +23,8 @@ async def serve(
     hosts: Sequence[str] = (),
     idle_timeout_s: float = 600.0,
 ) -> None:
-    """Serve one client on standard input and output until it closes them; or clients over HTTP until cancelled.
+    """Serve one client on standard input and output until it closes them; or clients over HTTP
+    until cancelled.
 
     Args:
         pool: the started pool; its configuration has all limits.
@@ -36,9 +37,13 @@ async def serve(
     if listener is not None:
         await HttpSessions(server, token, hosts, idle_timeout_s).serve(listener)
         return
-    lines = cast(Any, input_lines())  # the SDK's own reader and writer would block the end of the process
+    # the SDK's own reader and writer would block the end of the process
+    lines = cast(Any, input_lines())
     try:
-        async with own_standard_output() as output, stdio_server(lines, cast(Any, output)) as (received, sent):
+        async with (
+            own_standard_output() as output,
+            stdio_server(lines, cast(Any, output)) as (received, sent),
+        ):
             await server.run(received, sent, server.create_initialization_options())
     except* BrokenPipeError:  # the client is gone
         pass

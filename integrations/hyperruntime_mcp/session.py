@@ -15,18 +15,31 @@ from hyperruntime.adapters.slot_session import SlotSession
 from hyperruntime.pool.tools import tool_schemas
 
 TOOLS = ("bash", "read_file", "write_file", "edit_file", "list_files", "search")
-_READ_ONLY = ("read_file", "list_files", "search", "read_artifact", "list_artifacts", "archive_artifacts")
-_INSTRUCTIONS = "Commands and files are those of a container for this session alone, which is removed with the session."
+_READ_ONLY = (
+    "read_file",
+    "list_files",
+    "search",
+    "read_artifact",
+    "list_artifacts",
+    "archive_artifacts",
+)
+_INSTRUCTIONS = (
+    "Commands and files are those of a container for this session alone, which is removed with "
+    "the session."
+)
 
 
 def make_server(pool: hr.SlotPool) -> Server[SlotSession]:
     """Return a server that makes a session for each of its runs.
 
     Args:
-        pool: the started pool; its tool policy says which tools there are, by default those of ``TOOLS``.
+        pool: the started pool; its tool policy says which tools there are, by default those of
+            ``TOOLS``.
     """
     policy = attrs.evolve(pool.config.tools, tools=pool.config.tools.tools or TOOLS)
-    listed = types.ListToolsResult(tools=[_tool(schema["function"]) for schema in tool_schemas(policy.tools)])
+    listed = types.ListToolsResult(
+        tools=[_tool(schema["function"]) for schema in tool_schemas(policy.tools)]
+    )
 
     async def list_tools(_: object, __: object) -> types.ListToolsResult:
         return listed
@@ -48,7 +61,11 @@ def make_server(pool: hr.SlotPool) -> Server[SlotSession]:
 
 def _tool(function: Mapping[str, Any]) -> types.Tool:
     hints = types.ToolAnnotations(read_only_hint=function["name"] in _READ_ONLY)
-    words = {"name": function["name"], "description": function["description"], "input_schema": function["parameters"]}
+    words = {
+        "name": function["name"],
+        "description": function["description"],
+        "input_schema": function["parameters"],
+    }
     return types.Tool(**words, annotations=hints)
 
 
@@ -63,5 +80,6 @@ def to_result(result: hr.ToolResult) -> types.CallToolResult:
     has_code = bool(result.exit_code) and not result.timed_out
     parts = (result.output, f"[exit code {result.exit_code}]" if has_code else result.error)
     text = "\n".join(part.removesuffix("\n") for part in parts if part)
-    shown = types.TextContent(type="text", text=text.encode(errors="replace").decode())  # without lone surrogates
+    # without lone surrogates
+    shown = types.TextContent(type="text", text=text.encode(errors="replace").decode())
     return types.CallToolResult(content=[shown], is_error=not result.success and not has_code)

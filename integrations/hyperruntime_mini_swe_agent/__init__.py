@@ -1,4 +1,6 @@
-"""An environment of mini-swe-agent: ``environment_class: hyperruntime_mini_swe_agent.Environment``."""
+"""An environment of mini-swe-agent: ``environment_class:
+hyperruntime_mini_swe_agent.Environment``.
+"""
 
 from hyperruntime_mini_swe_agent.environment import Environment, EnvironmentConfig
 

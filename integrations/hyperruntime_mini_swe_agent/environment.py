@@ -1,4 +1,6 @@
-"""The environment: each command runs in one container, as with mini-swe-agent's own environment for Docker."""
+"""The environment: each command runs in one container, as with mini-swe-agent's own environment for
+Docker.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ _INSTEAD = {  # of keys of the framework's environments for other programs
 
 
 class EnvironmentConfig(BaseModel):
-    """The keys of the configuration; those of ``DockerEnvironment`` that it shares have the same meaning.
+    """The keys of the configuration; those of ``DockerEnvironment`` that it shares have the same
+    meaning.
 
     Attributes:
         image: reference of the image, or the name of a recipe such as ``base``.
@@ -40,9 +43,11 @@ class EnvironmentConfig(BaseModel):
         forward_env: names of variables of the host that commands get.
         timeout: seconds after which a command is ended with all its processes.
         interpreter: the program that runs a command.
-        container_timeout: how long the container may exist, as ``sleep`` takes it, such as ``2h``; None means no limit.
+        container_timeout: how long the container may exist, as ``sleep`` takes it, such as ``2h``;
+            None means no limit.
         runtime: the engine; None means ``HYPERRUNTIME_RUNTIME``, else the first one that works.
-        container: more fields of the container, such as ``network``, ``user``, ``pull``, and the table ``limits``.
+        container: more fields of the container, such as ``network``, ``user``, ``pull``, and the
+            table ``limits``.
     """
 
     image: str
@@ -62,20 +67,30 @@ class EnvironmentConfig(BaseModel):
             if key in _INSTEAD:
                 raise ValueError(f"{key!r} has no meaning here; {_INSTEAD[key]}")
             raise ValueError(
-                f"{unknown_name('key', key, cls.model_fields)}; fields of the container are in `container`"
+                f"{unknown_name('key', key, cls.model_fields)}; fields of the container are in "
+                "`container`"
             )
-        return {**given, "container": as_tables(given["container"])} if "container" in given else given
+        return (
+            {**given, "container": as_tables(given["container"])} if "container" in given else given
+        )
 
     def container_fields(self) -> dict[str, Any]:
-        """Return the fields of the container; a limit in ``container`` overrides ``container_timeout``."""
+        """Return the fields of the container; a limit in ``container`` overrides
+        ``container_timeout``.
+        """
         if self.container_timeout in (None, "inf", "infinity"):
             return self.container
-        limits = {"wall_s": _sleep_s(str(self.container_timeout)), **self.container.get("limits", {})}
+        limits = {
+            "wall_s": _sleep_s(str(self.container_timeout)),
+            **self.container.get("limits", {}),
+        }
         return {**self.container, "limits": limits}
 
 
 def _sleep_s(text: str) -> float:
-    """Return the seconds of an argument of ``sleep``. Source: the manual of GNU coreutils, "sleep invocation"."""
+    """Return the seconds of an argument of ``sleep``. Source: the manual of GNU coreutils, "sleep
+    invocation".
+    """
     if text.endswith("d"):
         return parse_duration(text[:-1], "container_timeout") * _DAY_S
     return parse_duration(text, "container_timeout")
@@ -89,7 +104,12 @@ class Environment:
         container: the container.
     """
 
-    def __init__(self, *, config_class: type[EnvironmentConfig] = EnvironmentConfig, **kwargs: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        *,
+        config_class: type[EnvironmentConfig] = EnvironmentConfig,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> None:
         """Start the container.
 
         Args:
@@ -103,7 +123,8 @@ class Environment:
         self.container: hr.Container = start_container(
             self.config.image, self.config.container_fields(), self.config.runtime
         )
-        self.cleanup = weakref.finalize(self, self.container.close)  # the framework only drops its environments
+        # the framework only drops its environments
+        self.cleanup = weakref.finalize(self, self.container.close)
 
     def get_template_vars(self, **kwargs: Any) -> dict[str, Any]:  # noqa: ANN401 - as in the framework
         """Return the variables for the templates of prompts."""
@@ -115,9 +136,18 @@ class Environment:
     def serialize(self) -> dict[str, Any]:
         """Return what a trajectory records about its environment."""
         kind = f"{type(self).__module__}.{type(self).__name__}"
-        return {"info": {"config": {"environment": self.config.model_dump(mode="json"), "environment_type": kind}}}
+        return {
+            "info": {
+                "config": {
+                    "environment": self.config.model_dump(mode="json"),
+                    "environment_type": kind,
+                }
+            }
+        }
 
-    def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: int | None = None) -> dict[str, Any]:
+    def execute(
+        self, action: dict[str, Any], cwd: str = "", *, timeout: int | None = None
+    ) -> dict[str, Any]:
         """Run the command of an action, and return its output and exit code.
 
         Args:
@@ -130,7 +160,9 @@ class Environment:
             HyperRuntimeError: the container ended; an agent cannot go on without it.
         """
         timeout_s = timeout or self.config.timeout
-        forwarded = {name: os.environ[name] for name in self.config.forward_env if name in os.environ}
+        forwarded = {
+            name: os.environ[name] for name in self.config.forward_env if name in os.environ
+        }
         result = self.container.exec(
             [*self.config.interpreter, action.get("command", "")],
             workdir=cwd or self.config.cwd,
@@ -142,7 +174,10 @@ class Environment:
         output = {"output": text, "returncode": result.exit_code, "exception_info": ""}
         if result.timed_out:
             why = f"the command timed out after {timeout_s} seconds"
-            output |= {"returncode": -1, "exception_info": f"An error occurred while executing the command: {why}"}
+            output |= {
+                "returncode": -1,
+                "exception_info": f"An error occurred while executing the command: {why}",
+            }
             output["extra"] = {"exception_type": "TimeoutExpired", "exception": why}
         first, *rest = text.lstrip().splitlines(keepends=True) or [""]
         if first.strip() == _DONE and output["returncode"] == 0:

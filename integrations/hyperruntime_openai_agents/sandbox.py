@@ -36,7 +36,9 @@ _GONE = (FileNotFoundError, hr.errors.WorkdirNotFoundError)
 
 
 class SandboxOptions(sessions.BaseSandboxClientOptions):
-    """What differs from session to session: the image (a reference, or a recipe's name), and ports to forward."""
+    """What differs from session to session: the image (a reference, or a recipe's name), and ports
+    to forward.
+    """
 
     type: Literal["hyperruntime"] = "hyperruntime"
     image: str = "base"
@@ -64,18 +66,30 @@ class SandboxClient(sessions.BaseSandboxClient[SandboxOptions | None]):
         instrumentation: Instrumentation | None = None,
         dependencies: sessions.Dependencies | None = None,
     ) -> None:
-        """Prepare. The state of a session may be untrusted: it cannot change the engine or the container's fields.
+        """Prepare. The state of a session may be untrusted: it cannot change the engine or the
+        container's fields.
 
         Args:
             runtime: the engine; None means ``HYPERRUNTIME_RUNTIME``, else the first one that works.
-            container: fields of the container, such as ``mounts``, and the table ``limits``; the rest are the SDK's.
+            container: fields of the container, such as ``mounts``, and the table ``limits``; the
+                rest are the SDK's.
         """
         self._fields, self._runtime, self._dependencies = container or {}, runtime, dependencies
-        self._instrumentation, self._started = instrumentation, WeakValueDictionary[tuple[object, ...], hr.Container]()
+        self._instrumentation, self._started = (
+            instrumentation,
+            WeakValueDictionary[tuple[object, ...], hr.Container](),
+        )
 
     def _session(self, state: SessionState) -> Session:
-        if paths := [grant.host_path for grant in state.manifest.extra_path_grants if grant.host_path is not None]:
-            why = f"{paths[0]!r} cannot be added to a container; name it in the client's container['mounts']"
+        if paths := [
+            grant.host_path
+            for grant in state.manifest.extra_path_grants
+            if grant.host_path is not None
+        ]:
+            why = (
+                f"{paths[0]!r} cannot be added to a container; name it in the client's "
+                "container['mounts']"
+            )
             raise hr.errors.UnsupportedOptionError("hyperruntime", "extra_path_grants", why)
         known = self._started.get((state.session_id, state.container_name, state.image))
         return Session(state, self._start, known if known is not None and known.is_alive else None)
@@ -86,13 +100,19 @@ class SandboxClient(sessions.BaseSandboxClient[SandboxOptions | None]):
         return self._started.setdefault((state.session_id, made.name, state.image), made)
 
     async def create(
-        self, *, snapshot: Snapshot = None, manifest: Manifest | None = None, options: SandboxOptions | None = None
+        self,
+        *,
+        snapshot: Snapshot = None,
+        manifest: Manifest | None = None,
+        options: SandboxOptions | None = None,
     ) -> sessions.SandboxSession:
         """Return a session whose container runs; the workspace is made when the session starts."""
         number, fields = uuid.uuid4(), (options or SandboxOptions()).model_dump(exclude={"type"})
         manifest = self._validate_manifest_for_create(manifest or Manifest())
         kept = resolve_snapshot(snapshot, str(number))
-        made = self._session(SessionState(session_id=number, manifest=manifest, snapshot=kept, **fields))
+        made = self._session(
+            SessionState(session_id=number, manifest=manifest, snapshot=kept, **fields)
+        )
         await made.ensure_container()
         return self._wrap_session(made, instrumentation=self._instrumentation)
 
@@ -102,7 +122,9 @@ class SandboxClient(sessions.BaseSandboxClient[SandboxOptions | None]):
         return session
 
     async def resume(self, state: SessionState) -> sessions.SandboxSession:
-        """Return a session with its container if this client started that and it runs, else with a new one."""
+        """Return a session with its container if this client started that and it runs, else with a
+        new one.
+        """
         state.assert_path_grants_rebound()
         return self._wrap_session(self._session(state), instrumentation=self._instrumentation)
 
@@ -112,11 +134,17 @@ class SandboxClient(sessions.BaseSandboxClient[SandboxOptions | None]):
 
 
 @contextmanager
-def _as(kind: type[sdk.SandboxError], causes: tuple[type[Exception], ...], **fields: object) -> Iterator[None]:
+def _as(
+    kind: type[sdk.SandboxError], causes: tuple[type[Exception], ...], **fields: object
+) -> Iterator[None]:
     try:
         yield
     except causes as error:
-        context = {"retry_safe": isinstance(error, hr.errors.ExecStartError | hr.errors.UnsupportedOptionError)}
+        context = {
+            "retry_safe": isinstance(
+                error, hr.errors.ExecStartError | hr.errors.UnsupportedOptionError
+            )
+        }
         failure = kind(**fields, context=context, cause=error)
         failure.args = (f"{failure.message}: {error}",)
         raise failure from error
@@ -125,7 +153,9 @@ def _as(kind: type[sdk.SandboxError], causes: tuple[type[Exception], ...], **fie
 class Session(sessions.BaseSandboxSession):
     """A container as a sandbox; the base class documents each method."""
 
-    def __init__(self, state: SessionState, start: Callable[..., Any], container: hr.Container | None) -> None:
+    def __init__(
+        self, state: SessionState, start: Callable[..., Any], container: hr.Container | None
+    ) -> None:
         """Take over a container; without one, ``start`` makes one."""
         self.state, self._start, self._commands = state, start, BackgroundCommands()
         self._container: Any = container
@@ -152,46 +182,77 @@ class Session(sessions.BaseSandboxSession):
 
     async def _options(self, user: Who) -> TerminalKeywords:
         root = self.state.manifest.root if self.state.workspace_root_ready else None
-        env, name = await self.state.manifest.environment.resolve(), user.name if isinstance(user, User) else user
+        env, name = (
+            await self.state.manifest.environment.resolve(),
+            user.name if isinstance(user, User) else user,
+        )
         return {"env": env, "workdir": root, "user": name}
 
     @contextmanager
     def _exec_errors(self, args: list[str]) -> Iterator[None]:
         root = self.state.manifest.root
-        with _as(sdk.ExecTransportError, _ANY, command=args), _as(sdk.WorkspaceRootNotFoundError, _GONE, path=root):
+        with (
+            _as(sdk.ExecTransportError, _ANY, command=args),
+            _as(sdk.WorkspaceRootNotFoundError, _GONE, path=root),
+        ):
             yield
 
-    async def exec(self, *command: str | Path, shell: bool | list[str] = True, **options: Any) -> ExecResult:  # noqa: ANN401
+    async def exec(
+        self,
+        *command: str | Path,
+        shell: bool | list[str] = True,
+        **options: Any,  # noqa: ANN401
+    ) -> ExecResult:
         """Run a command; one that reaches its timeout is ended with all its processes."""
-        return await self._exec_internal(*self._prepare_exec_command(*command, shell=shell, user=None), **options)
+        return await self._exec_internal(
+            *self._prepare_exec_command(*command, shell=shell, user=None), **options
+        )
 
-    async def _exec_internal(self, *command: str | Path, timeout: float | None = None, user: Who = None) -> ExecResult:
+    async def _exec_internal(
+        self, *command: str | Path, timeout: float | None = None, user: Who = None
+    ) -> ExecResult:
         args = [str(part) for part in command]
         with self._exec_errors(args):
-            result = await self._container.aexec(args, timeout_s=timeout, **await self._options(user))
+            result = await self._container.aexec(
+                args, timeout_s=timeout, **await self._options(user)
+            )
         if result.timed_out:
             raise sdk.ExecTimeoutError(command=args, timeout_s=timeout)
         return ExecResult(stdout=result.stdout, stderr=result.stderr, exit_code=result.exit_code)
 
     async def read(self, path: Path, *, user: Who = None) -> io.IOBase:
         """Return a file as a stream."""
-        inside, name = str(await self._validate_path_access(path)), (await self._options(user))["user"]
-        with _as(sdk.WorkspaceArchiveReadError, _ANY, path=path), _as(sdk.WorkspaceReadNotFoundError, _GONE, path=path):
+        inside, name = (
+            str(await self._validate_path_access(path)),
+            (await self._options(user))["user"],
+        )
+        with (
+            _as(sdk.WorkspaceArchiveReadError, _ANY, path=path),
+            _as(sdk.WorkspaceReadNotFoundError, _GONE, path=path),
+        ):
             return io.BytesIO(await self._container.aread_file(inside, user=name))
 
     async def write(self, path: Path, data: io.IOBase, *, user: Who = None) -> None:
         """Write a file, and missing directories."""
         content = await asyncio.to_thread(coerce_write_payload(path=path, data=data).stream.read)
-        inside, options = await self._validate_path_access(path, for_write=True), await self._options(user)
+        inside, options = (
+            await self._validate_path_access(path, for_write=True),
+            await self._options(user),
+        )
         with _as(sdk.WorkspaceArchiveWriteError, _ANY, path=path):
             await self._container.awrite_file(str(inside), content, user=options["user"])
 
     async def persist_workspace(self) -> io.IOBase:
         """Return the archive of the workspace."""
-        top, skip = self._workspace_root_path(), [str(path) for path in self._persist_workspace_skip_relpaths()]
+        top, skip = (
+            self._workspace_root_path(),
+            [str(path) for path in self._persist_workspace_skip_relpaths()],
+        )
         with _as(sdk.WorkspaceArchiveReadError, _ANY, path=top):
             tar = await archive_tree(self._container, str(top), exclude=skip)
-            return await asyncio.to_thread(strip_tar_member_prefix, tar, prefix=top.name, relativize_symlinks_under=top)
+            return await asyncio.to_thread(
+                strip_tar_member_prefix, tar, prefix=top.name, relativize_symlinks_under=top
+            )
 
     async def hydrate_workspace(self, data: io.IOBase) -> None:
         """Extract an archive into the workspace."""
@@ -199,7 +260,11 @@ class Session(sessions.BaseSandboxSession):
             await extract_archive(self._container, data, self.state.manifest.root)
 
     async def _resolve_exposed_port(self, port: int) -> ExposedPortEndpoint:
-        fields = {"port": port, "exposed_ports": self.state.exposed_ports, "reason": "backend_unavailable"}
+        fields = {
+            "port": port,
+            "exposed_ports": self.state.exposed_ports,
+            "reason": "backend_unavailable",
+        }
         with _as(sdk.ExposedPortUnavailableError, _ANY, **fields):
             host, forwarded = await self._container.aforward(port)
         return ExposedPortEndpoint(host=host, port=forwarded)
@@ -208,16 +273,28 @@ class Session(sessions.BaseSandboxSession):
         """Return True."""
         return True
 
-    async def pty_exec_start(self, *command: str | Path, tty: bool = False, user: Who = None, **options: Any) -> Update:  # noqa: ANN401
-        """Start a command, on a terminal if ``tty``; return its output of the first ``yield_time_s``."""
+    async def pty_exec_start(
+        self,
+        *command: str | Path,
+        tty: bool = False,
+        user: Who = None,
+        **options: Any,  # noqa: ANN401
+    ) -> Update:
+        """Start a command, on a terminal if ``tty``; return its output of the first
+        ``yield_time_s``.
+        """
         args = self._prepare_exec_command(*command, shell=options.get("shell", True), user=None)
         with self._exec_errors(args):
-            number = await self._commands.start(self._container, args, tty=tty, **await self._options(user))
+            number = await self._commands.start(
+                self._container, args, tty=tty, **await self._options(user)
+            )
         return await self._collect(number, 10.0, **options)
 
     async def pty_write_stdin(self, *, session_id: int, chars: str, **options: Any) -> Update:  # noqa: ANN401
         """Write to a terminal, and return its output of the next ``yield_time_s``."""
-        command = self._resolve_pty_session_entry(pty_processes=self._commands, session_id=session_id)
+        command = self._resolve_pty_session_entry(
+            pty_processes=self._commands, session_id=session_id
+        )
         if chars and command.terminal is None:
             raise RuntimeError("stdin is not available for this process")
         await command.write(chars.encode())
@@ -227,7 +304,14 @@ class Session(sessions.BaseSandboxSession):
         """Kill all commands that :meth:`pty_exec_start` started."""
         await self._commands.close()
 
-    async def _collect(self, number: int, usual_s: float, *, input_empty: bool = False, **options: Any) -> Update:  # noqa: ANN401
+    async def _collect(
+        self,
+        number: int,
+        usual_s: float,
+        *,
+        input_empty: bool = False,
+        **options: Any,  # noqa: ANN401
+    ) -> Update:
         command, given_s = self._commands[number], options.get("yield_time_s")
         wait_ms = int(1000 * (usual_s if given_s is None else given_s))
         output, tokens, ended = await collect_pty_output(
@@ -236,10 +320,14 @@ class Session(sessions.BaseSandboxSession):
             output_notify=command.ended,
             is_done=command.end.done,
             settle_output=command.poll,
-            yield_time_ms=resolve_pty_write_yield_time_ms(yield_time_ms=wait_ms, input_empty=input_empty),
+            yield_time_ms=resolve_pty_write_yield_time_ms(
+                yield_time_ms=wait_ms, input_empty=input_empty
+            ),
             max_output_tokens=options.get("max_output_tokens"),
         )
         if ended:
             await self._commands.remove(number)
         with self._exec_errors([]):
-            return Update(None if ended else number, output, command.end.result() if ended else None, tokens)
+            return Update(
+                None if ended else number, output, command.end.result() if ended else None, tokens
+            )

@@ -60,7 +60,8 @@ class Pools:
         """Yield a fresh slot, which is reset or replaced afterwards.
 
         Args:
-            tables: keys of the slot's profile, and ``runtime``, the engine; a later table overrides earlier ones.
+            tables: keys of the slot's profile, and ``runtime``, the engine; a later table overrides
+                earlier ones.
 
         Raises:
             HyperRuntimeError: a key is invalid, or no slot can be had; the message says why.
@@ -89,27 +90,33 @@ class Pools:
         engine, started = self._engines[runtime], config
         if recipe_of(config.spec.image) is not None:
             started = attrs.evolve(
-                config, spec=attrs.evolve(config.spec, image=engine.images.ensure(config.spec.image))
+                config,
+                spec=attrs.evolve(config.spec, image=engine.images.ensure(config.spec.image)),
             )
         return SyncPool(engine, started)
 
 
 def table_of(lines: Sequence[str]) -> dict[str, Any]:
-    """Return the keys of lines ``KEY = VALUE``, whose values are written as in environment variables.
+    """Return the keys of lines ``KEY = VALUE``, whose values are written as in environment
+    variables.
 
     Raises:
         SpecError: a line has another form, a key is unknown or a value is invalid.
     """
     pairs = [line.partition("=") for line in lines]
     if bad := [key for key, equals, _ in pairs if not equals]:
-        raise SpecError("hyperruntime", bad[0], "a line of the form KEY = VALUE in the configuration of pytest")
+        raise SpecError(
+            "hyperruntime", bad[0], "a line of the form KEY = VALUE in the configuration of pytest"
+        )
     texts = {key.strip(): value.strip() for key, _, value in pairs}
     engine = {"runtime": texts.pop("runtime")} if "runtime" in texts else {}
     return {**engine, **parse_texts(texts)}
 
 
 def merged(*tables: Table) -> dict[str, Any]:
-    """Return one table; of the same key the last value counts, and tables in them are merged too."""
+    """Return one table; of the same key the last value counts, and tables in them are merged
+    too.
+    """
     result: dict[str, Any] = {}
     for table in tables:
         for key, value in table.items():

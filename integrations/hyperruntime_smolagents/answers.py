@@ -12,10 +12,17 @@ from smolagents.serialization import SafeSerializer
 from hyperruntime.json_values import count_values, parse_json
 
 _MOST_VALUES = 500_000  # each takes up to about 200 bytes
-_MOST_HASHED = 10_000  # members of sets and of dictionaries with any keys: their hashes can be made equal
+# members of sets and of dictionaries with any keys: their hashes can be made equal
+_MOST_HASHED = 10_000
 _MOST_PIXELS = 32 * 1024**2
 _NUMBERS = frozenset(
-    ("bool", "float16", "float32", "float64", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)))
+    (
+        "bool",
+        "float16",
+        "float32",
+        "float64",
+        *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+    )
 )
 _PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 _HASHED = ("set", "frozenset", "dict_with_complex_keys")
@@ -48,7 +55,9 @@ def _check(value: object) -> None:
             todo += one.values()
             kind = one.get("__type__")
             if kind == "ndarray" and one["dtype"] not in _NUMBERS:
-                raise ValueError("it has an array whose values are not numbers; return it as a list")
+                raise ValueError(
+                    "it has an array whose values are not numbers; return it as a list"
+                )
             pixels += _pixels(one) if kind == "PIL.Image" else 0
             hashed += len(one["data"]) if kind in _HASHED else 0
     if hashed > _MOST_HASHED:

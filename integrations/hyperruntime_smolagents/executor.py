@@ -27,7 +27,8 @@ for name in sys.argv[1:]:
     except importlib.metadata.PackageNotFoundError:
         importlib.util.find_spec(name.replace("-", "_")) or print(name)
 """
-# Makes the tool end the step with its answer in the framework's JSON; {} is the code that writes it.
+# Makes the tool end the step with its answer in the framework's JSON; {} is the code that writes
+# it.
 _FINAL_ANSWER = """
 import base64, json, pickle
 from io import BytesIO
@@ -67,23 +68,32 @@ class Executor(RemotePythonExecutor):
 
         Args:
             image: reference of the image, which needs Python 3.8 or newer; or the name of a recipe.
-            additional_imports: packages that the code needs; the image must have them, or the container a network.
+            additional_imports: packages that the code needs; the image must have them, or the
+                container a network.
             runtime: the engine; None means ``HYPERRUNTIME_RUNTIME``, else the first one that works.
-            container: fields of the container, such as ``network`` and ``user``, and the table ``limits``.
+            container: fields of the container, such as ``network`` and ``user``, and the table
+                ``limits``.
             timeout_s: seconds after which a step is interrupted; None means no limit.
             logger: as for the framework's own executors; None logs nothing.
 
         Raises:
-            HyperRuntimeError: the container cannot be started, or it lacks Python or a package; the message says why.
+            HyperRuntimeError: the container cannot be started, or it lacks Python or a package; the
+                message says why.
         """
         super().__init__(list(additional_imports), logger or AgentLogger(level=LogLevel.OFF))
         self.state: dict[str, Any] = {}  # the agent shows ``_print_outputs`` when a step fails
-        self._timeout_s, self._tools, self._variables = timeout_s, dict[str, Tool](), dict[str, Any]()
+        self._timeout_s, self._tools, self._variables = (
+            timeout_s,
+            dict[str, Tool](),
+            dict[str, Any](),
+        )
         self.container = start_container(image, container or {}, runtime)
         self.cleanup = weakref.finalize(self, self.container.close)
         try:
             if self.container.exec(["python3", "-c", "import ast, linecache"]).exit_code != 0:
-                raise UnsupportedOptionError(_NAME, "image", f"{image!r} has no Python 3; use an image that has it")
+                raise UnsupportedOptionError(
+                    _NAME, "image", f"{image!r} has no Python 3; use an image that has it"
+                )
             self.installed_packages = self.install_packages(self.additional_imports)
             self._kernel = PythonKernel(self.container)
         except BaseException:
@@ -95,18 +105,26 @@ class Executor(RemotePythonExecutor):
         self.cleanup()
 
     def install_packages(self, additional_imports: list[str]) -> list[str]:
-        """Return the packages; those that the image lacks are installed if the container has a network.
+        """Return the packages; those that the image lacks are installed if the container has a
+        network.
 
         Raises:
             HyperRuntimeError: a package is missing and cannot be installed.
         """
-        names = {re.split(r"[^\w.-]", package, maxsplit=1)[0]: package for package in additional_imports}
-        found = self.container.exec(["python3", "-c", _MISSING, *names]).check().stdout.decode().split()
+        names = {
+            re.split(r"[^\w.-]", package, maxsplit=1)[0]: package for package in additional_imports
+        }
+        found = (
+            self.container.exec(["python3", "-c", _MISSING, *names]).check().stdout.decode().split()
+        )
         missing = [names[name] for name in found if name in names]
         if missing and self.container.spec.network != "none":
             self.container.exec(["python3", "-m", "pip", "install", "--quiet", *missing]).check()
         elif missing:
-            why = f"the image has no {', '.join(missing)}, and the container has no network; install it in the image"
+            why = (
+                f"the image has no {', '.join(missing)}, and the container has no network; "
+                "install it in the image"
+            )
             raise UnsupportedOptionError(_NAME, "additional_imports", why)
         return additional_imports
 
@@ -117,7 +135,10 @@ class Executor(RemotePythonExecutor):
             UnsupportedOptionError: one of them is an agent.
         """
         if others := [name for name, tool in tools.items() if not isinstance(tool, Tool)]:
-            why = f"{others[0]!r} is an agent, and its code runs on the host; use agents without others"
+            why = (
+                f"{others[0]!r} is an agent, and its code runs on the host; use agents without "
+                "others"
+            )
             raise UnsupportedOptionError(_NAME, "managed_agents", why)
         self._tools = tools
         super().send_tools(tools)
@@ -130,7 +151,9 @@ class Executor(RemotePythonExecutor):
         super().send_variables(variables)
 
     def _patch_final_answer_with_exception(self, final_answer_tool: Tool) -> None:
-        """Do nothing: the framework's patch works for one run, and needs numpy and pillow in the container."""
+        """Do nothing: the framework's patch works for one run, and needs numpy and pillow in the
+        container.
+        """
 
     def run_code_raise_errors(self, code: str) -> CodeOutput:
         """Run a step of the agent.
@@ -147,7 +170,9 @@ class Executor(RemotePythonExecutor):
         result = self._kernel.run(code, self._timeout_s)
         self.state["_print_outputs"] = result.logs
         if result.kind == self.FINAL_ANSWER_EXCEPTION:
-            return CodeOutput(output=self._final_answer(result.value), logs=result.logs, is_final_answer=True)
+            return CodeOutput(
+                output=self._final_answer(result.value), logs=result.logs, is_final_answer=True
+            )
         if result.error:
             raise AgentError(result.error, self.logger)
         return CodeOutput(output=result.output, logs=result.logs, is_final_answer=False)

@@ -24,7 +24,8 @@ class DeploymentConfig(BaseModel):
     Attributes:
         image: reference of the image, or the name of a recipe such as ``base``.
         runtime: the engine; None means ``HYPERRUNTIME_RUNTIME``, else the first one that works.
-        container: more fields of the container, such as ``network``, ``user``, ``pull``, and the table ``limits``.
+        container: more fields of the container, such as ``network``, ``user``, ``pull``, and the
+            table ``limits``.
         type: the name by which SWE-ReX recognises this configuration.
     """
 
@@ -41,7 +42,9 @@ class DeploymentConfig(BaseModel):
 
 
 class Deployment(AbstractDeployment):
-    """Starts one container; it ends with :meth:`stop`, with this object, and at the latest with the process."""
+    """Starts one container; it ends with :meth:`stop`, with this object, and at the latest with the
+    process.
+    """
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - as in the framework
         """Read the configuration; ``kwargs`` are its keys."""
@@ -54,16 +57,22 @@ class Deployment(AbstractDeployment):
         self._hooks.add_hook(hook)
 
     async def is_alive(self, *, timeout: float | None = None) -> IsAliveResponse:
-        """Return whether the container answers; raises DeploymentNotStartedError before the start."""
+        """Return whether the container answers; raises DeploymentNotStartedError before the
+        start.
+        """
         return await self.runtime.is_alive(timeout=timeout)
 
     async def start(self) -> None:
-        """Start the container; raises DeploymentStartupError, which says why it cannot be started."""
+        """Start the container; raises DeploymentStartupError, which says why it cannot be
+        started.
+        """
         if self._runtime is not None:
             raise DeploymentStartupError("the deployment has started already; stop it first")
         self._hooks.on_custom_step("Starting container")
         try:
-            container = await astart_container(self.config.image, self.config.container, self.config.runtime)
+            container = await astart_container(
+                self.config.image, self.config.container, self.config.runtime
+            )
         except hr.HyperRuntimeError as error:
             raise DeploymentStartupError(str(error)) from error
         self._runtime = Runtime(container)
@@ -83,4 +92,6 @@ class Deployment(AbstractDeployment):
         return self._runtime
 
     def __del__(self) -> None:
-        """Do nothing: the base class would run an event loop here, and the container is closed without one."""
+        """Do nothing: the base class would run an event loop here, and the container is closed
+        without one.
+        """

@@ -22,16 +22,24 @@ _NAMES = ("bash",)
 
 
 class BashTool(BaseTool):
-    """Runs the calls of one trajectory in one slot; all calls are on one event loop, as in verl's workers.
+    """Runs the calls of one trajectory in one slot; all calls are on one event loop, as in verl's
+    workers.
 
-    ``config`` has the keys of a pool, such as ``image``, ``slots_per_container`` and ``limits``; ``runtime`` is the
-    engine. verl's loop makes an instance for each call; the slot is then that of the trajectory, and is released when
-    the trajectory has ended. Else it is that of the instance. A slot that is lost is replaced with the next call.
+    ``config`` has the keys of a pool, such as ``image``, ``slots_per_container`` and ``limits``;
+    ``runtime`` is the engine. verl's loop makes an instance for each call; the slot is then that of
+    the trajectory, and is released when the trajectory has ended. Else it is that of the instance.
+    A slot that is lost is replaced with the next call.
     """
 
-    def __init__(self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None) -> None:
-        """Configure the pool, which starts with the first call; no ``tool_schema`` means that of ``bash``."""
-        super().__init__(config, tool_schema or OpenAIFunctionToolSchema.model_validate(tool_schemas(_NAMES)[0]))
+    def __init__(
+        self, config: dict[str, Any], tool_schema: OpenAIFunctionToolSchema | None = None
+    ) -> None:
+        """Configure the pool, which starts with the first call; no ``tool_schema`` means that of
+        ``bash``.
+        """
+        super().__init__(
+            config, tool_schema or OpenAIFunctionToolSchema.model_validate(tool_schemas(_NAMES)[0])
+        )
         given = {key: value for key, value in config.items() if key not in ("type", "runtime")}
         runtime = shared_runtime(config.get("runtime"))
         given["image"] = ensure_image(runtime, given.get("image", "base"))
@@ -39,7 +47,11 @@ class BashTool(BaseTool):
         self._of_instances: dict[str, SlotSession] = {}
         self._of_trajectories: MutableMapping[Any, SlotSession] = weakref.WeakKeyDictionary()
 
-    async def create(self, instance_id: str | None = None, **kwargs: Any) -> tuple[str, ToolResponse]:  # noqa: ANN401
+    async def create(
+        self,
+        instance_id: str | None = None,
+        **kwargs: Any,  # noqa: ANN401
+    ) -> tuple[str, ToolResponse]:
         """Return the id of an instance; a slot is leased with the first call."""
         return instance_id or str(uuid4()), ToolResponse()
 
@@ -49,9 +61,15 @@ class BashTool(BaseTool):
         parameters: dict[str, Any],
         **kwargs: Any,  # noqa: ANN401 - as in verl
     ) -> tuple[ToolResponse, float, dict[str, Any]]:
-        """Run a command; return its output as the agents of rollouts see it, no reward, and no metrics."""
+        """Run a command; return its output as the agents of rollouts see it, no reward, and no
+        metrics.
+        """
         pool, trajectory = await self._pools.pool(), kwargs.get("agent_data")
-        known, owner = (self._of_instances, instance_id) if trajectory is None else (self._of_trajectories, trajectory)
+        known, owner = (
+            (self._of_instances, instance_id)
+            if trajectory is None
+            else (self._of_trajectories, trajectory)
+        )
         if owner not in known:
             known[owner] = SlotSession(pool)
             if trajectory is not None:

@@ -42,7 +42,8 @@ class SavedImage:
         id: the digest of its configuration; engines use it as the image's identifier.
         workdir: the working directory of its commands.
         kind: Apptainer's name for the archive's format: ``oci-archive`` or ``docker-archive``.
-        entry: its entry in the index or manifest if the archive holds several images (Apptainer cannot select one).
+        entry: its entry in the index or manifest if the archive holds several images (Apptainer
+            cannot select one).
         has_sif: whether the archive also has the image as a SIF, which need not be made then.
     """
 
@@ -67,13 +68,18 @@ def read_archive(path: Path) -> tuple[SavedImage, ...]:
 
 
 def write_single(image: SavedImage, path: Path) -> None:
-    """Write a copy of an image's archive that lists only this image; the layers of the others stay in it, unused.
+    """Write a copy of an image's archive that lists only this image; the layers of the others stay
+    in it, unused.
 
     Args:
         image: an image whose ``entry`` is set.
         path: the archive to write.
     """
-    index = {"schemaVersion": 2, "manifests": [image.entry]} if image.kind == "oci-archive" else [image.entry]
+    index = (
+        {"schemaVersion": 2, "manifests": [image.entry]}
+        if image.kind == "oci-archive"
+        else [image.entry]
+    )
     name = "index.json" if image.kind == "oci-archive" else "manifest.json"
     with tarfile.open(image.path) as source, tarfile.open(path, "w") as target:
         for member in source:
@@ -83,7 +89,8 @@ def write_single(image: SavedImage, path: Path) -> None:
 
 
 def write_archive(path: Path, reference: str, layer: Path, workdir: str, sif: Path) -> None:
-    """Write an image of one layer in the format of ``docker save``, and its SIF beside it, which other engines ignore.
+    """Write an image of one layer in the format of ``docker save``, and its SIF beside it, which
+    other engines ignore.
 
     Args:
         path: the archive to write.
@@ -121,7 +128,9 @@ def extract_sif(image: SavedImage, sif: Path) -> None:
             if (member := tar.extractfile(_SIF)) is not None:
                 shutil.copyfileobj(member, file, 1 << 20)
     except (OSError, tarfile.TarError) as error:
-        raise ImageError(f"{image.path} cannot be loaded: {error}; copy it again, or free space") from error
+        raise ImageError(
+            f"{image.path} cannot be loaded: {error}; copy it again, or free space"
+        ) from error
 
 
 def pack(sif: Path, directory: Path) -> Path:
@@ -137,7 +146,9 @@ def pack(sif: Path, directory: Path) -> Path:
     rootfs, tar = directory / "rootfs", directory / "rootfs.tar"
     unpack(sif, rootfs)
     args = ["tar", "--create", "--file", str(tar), "--owner=0", "--group=0", "--numeric-owner"]
-    result = run_process([*args, "--directory", str(rootfs), "."], cwd="/", env=environment(os.environ))
+    result = run_process(
+        [*args, "--directory", str(rootfs), "."], cwd="/", env=environment(os.environ)
+    )
     if result.exit_code != 0:
         raise ImageError(f"{tar} cannot be written: {result.error_text}; free space there")
     return tar
@@ -151,7 +162,16 @@ def extract(tar: Path, rootfs: Path) -> None:
     """
     rootfs.mkdir()
     excluded = ["--exclude=./dev/*", "--exclude=dev/*"]
-    args = ["tar", "--extract", "--file", str(tar), "--directory", str(rootfs), "--anchored", *excluded]
+    args = [
+        "tar",
+        "--extract",
+        "--file",
+        str(tar),
+        "--directory",
+        str(rootfs),
+        "--anchored",
+        *excluded,
+    ]
     args += ["--no-same-owner", "--same-permissions", "--delay-directory-restore"]
     result = run_process(args, cwd="/", env=environment(os.environ))
     if result.exit_code != 0:
@@ -181,7 +201,9 @@ def _oci_images(path: Path, tar: tarfile.TarFile) -> Iterator[SavedImage]:
         name = str(annotations.get(_CONTAINERD_NAME) or annotations.get(_NAME) or "")
         yield SavedImage(
             path=path,
-            reference=name if "/" in name or ":" in name else f"localhost/{path.stem.lower()}:{name or 'latest'}",
+            reference=name
+            if "/" in name or ":" in name
+            else f"localhost/{path.stem.lower()}:{name or 'latest'}",
             id=str(manifest["config"]["digest"]).partition(":")[2],
             workdir=_workdir(config),
             kind="oci-archive",
@@ -218,16 +240,19 @@ def is_sif(head: bytes) -> bool:
 def sif_workdir(sif: Path) -> str:
     """Return the working directory of the OCI image that a SIF was made of; "/" without one.
 
-    Source: ``apptainer sif list``: a SIF made of an OCI image has its configuration as a ``JSON.Generic`` object.
+    Source: ``apptainer sif list``: a SIF made of an OCI image has its configuration as a
+    ``JSON.Generic`` object.
     """
     with engine_call(NAME, "call") as timeout_s:
-        listed = run_process(["apptainer", "sif", "list", str(sif)], timeout_s=timeout_s).stdout.decode(
-            errors="replace"
-        )
+        listed = run_process(
+            ["apptainer", "sif", "list", str(sif)], timeout_s=timeout_s
+        ).stdout.decode(errors="replace")
     rows = ([field.strip() for field in line.split("|")] for line in listed.splitlines())
     for number in (row[0] for row in rows if row[-1] == "JSON.Generic"):
         with engine_call(NAME, "call") as timeout_s:
-            text = run_process(["apptainer", "sif", "dump", number, str(sif)], timeout_s=timeout_s).stdout
+            text = run_process(
+                ["apptainer", "sif", "dump", number, str(sif)], timeout_s=timeout_s
+            ).stdout
         with suppress(ValueError):
             config = parse_json(text)
             if isinstance(config, dict) and isinstance(config.get("WorkingDir"), str):

@@ -1,8 +1,10 @@
-"""Turn a spec into the argv that starts a container: pure, no I/O. Sources: apptainer-exec(1) of 1.4, unshare(1).
+"""Turn a spec into the argv that starts a container: pure, no I/O. Sources: apptainer-exec(1) of
+1.4, unshare(1).
 
-The argv nests these programs, from the outside in: a *keeper* (a host shell that removes the container's files after
-the container ends), ``unshare`` (creates namespaces in which this user is root), a shell that makes the mounts that
-need this root, ``apptainer exec``, and a *prelude* that becomes the attached shell.
+The argv nests these programs, from the outside in: a *keeper* (a host shell that removes the
+container's files after the container ends), ``unshare`` (creates namespaces in which this user is
+root), a shell that makes the mounts that need this root, ``apptainer exec``, and a *prelude* that
+becomes the attached shell.
 """
 
 from __future__ import annotations
@@ -123,10 +125,11 @@ class Gpus:
         nv: whether to pass ``--nv``: Apptainer then finds all NVIDIA devices and libraries itself.
         nodes: device files.
         mounts: mounts of libraries and programs.
-        libraries: library names (sonames) for the dynamic linker, each with its path in the container.
+        libraries: library names (sonames) for the dynamic linker, each with its path in the
+            container.
         library_path: further directories for the dynamic linker, separated by colons.
-        driver_major: the host driver's major version. CUDA compatibility libraries of the image for a newer driver are
-            preferred; "" means never.
+        driver_major: the host driver's major version. CUDA compatibility libraries of the image for
+            a newer driver are preferred; "" means never.
         env: environment variables that every process needs.
     """
 
@@ -180,13 +183,21 @@ def refuse(spec: ContainerSpec, settings: Settings) -> None:
     if spec.user is not None and spec.user not in ROOT_USERS:
         raise UnsupportedOptionError(NAME, "user", ONLY_ROOT_USER)
     if spec.network == "bridge":
-        why = "an ordinary user cannot make a private network with a way out; use network='none' or 'host'"
+        why = (
+            "an ordinary user cannot make a private network with a way out; use network='none' "
+            "or 'host'"
+        )
         raise UnsupportedOptionError(NAME, "network", why)
     if spec.limits.cpus is not None:
-        raise UnsupportedOptionError(NAME, "limits.cpus", "Apptainer's driver cannot limit cores; leave it at None")
+        raise UnsupportedOptionError(
+            NAME, "limits.cpus", "Apptainer's driver cannot limit cores; leave it at None"
+        )
     for field, value in (("memory_bytes", spec.limits.memory_bytes), ("pids", spec.limits.pids)):
         if value is not None and settings.limits.get(field, "no") == "no":
-            why = "no cgroup can be made for it here (that takes cgroup v2, delegated to this user by systemd)"
+            why = (
+                "no cgroup can be made for it here (that takes cgroup v2, delegated to this "
+                "user by systemd)"
+            )
             raise UnsupportedOptionError(NAME, f"limits.{field}", f"{why}; leave it at None")
     if spec.limits.pids is not None and spec.limits.pids < MIN_PIDS:
         why = f"Apptainer itself takes about 15 of them; ask for at least {MIN_PIDS}"
@@ -194,10 +205,12 @@ def refuse(spec: ContainerSpec, settings: Settings) -> None:
 
 
 def unshare_args(spec: ContainerSpec, settings: Settings, places: Places) -> list[str]:
-    """Return the ``unshare`` command that makes this user root of new namespaces, and a shell for that root's work.
+    """Return the ``unshare`` command that makes this user root of new namespaces, and a shell for
+    that root's work.
 
-    The shell makes mounts and forbids more user namespaces, which no filter of system calls can express. The outer pid
-    namespace lets one kill of ``unshare`` end all processes, including Apptainer's helpers.
+    The shell makes mounts and forbids more user namespaces, which no filter of system calls can
+    express. The outer pid namespace lets one kill of ``unshare`` end all processes, including
+    Apptainer's helpers.
     """
     args = ["unshare", *(ALL_IDS if settings.users else ONE_ID), "--mount", "--pid", "--fork"]
     args += ["--kill-child=KILL", "--mount-proc"]
@@ -205,7 +218,9 @@ def unshare_args(spec: ContainerSpec, settings: Settings, places: Places) -> lis
     if private_sys:
         args.append("--net")  # only the owner of a network namespace may mount its /sys
     prepare = ["/bin/sh", "-ec", PREPARE, "prepare", places.sys if private_sys else ""]
-    memory = [word for place, _, options in memory_mounts(spec, places) for word in (place, options)]
+    memory = [
+        word for place, _, options in memory_mounts(spec, places) for word in (place, options)
+    ]
     return [*args, *prepare, *memory, "--"]
 
 
@@ -215,7 +230,9 @@ def has_private_sys(spec: ContainerSpec, settings: Settings) -> bool:
 
 
 def memory_mounts(spec: ContainerSpec, places: Places) -> list[tuple[str, str, str]]:
-    """Return the container's memory file systems: where each is made, its path in the container, its mount options."""
+    """Return the container's memory file systems: where each is made, its path in the container,
+    its mount options.
+    """
     limits = spec.limits
     mounts = []
     if limits.tmpfs_bytes is not None or needs_own_tmp(spec):
@@ -230,7 +247,9 @@ def _memory(size_bytes: int | None) -> str:
 
 
 def process_limit(limits: Limits, settings: Settings) -> str:
-    """Return the process limit that the prelude sets, or ""; the kernel counts in this user namespace only."""
+    """Return the process limit that the prelude sets, or ""; the kernel counts in this user
+    namespace only.
+    """
     if limits.pids is None or settings.limits.get("pids") != "rlimit":
         return ""
     return str(stricter(limits.pids, settings.nproc))
@@ -239,8 +258,26 @@ def process_limit(limits: Limits, settings: Settings) -> str:
 def exec_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
     """Return ``apptainer exec`` with its options, without GPUs, the image and the command."""
     spec = launch.spec
-    args = ["apptainer", "--silent", "--config", places.config, "exec", "--containall", "--pid", "--uts"]
-    args += ["--hostname", launch.name[:63], "--no-home", "--no-eval", "--no-umask", "--cwd", "/", "--no-privs"]
+    args = [
+        "apptainer",
+        "--silent",
+        "--config",
+        places.config,
+        "exec",
+        "--containall",
+        "--pid",
+        "--uts",
+    ]
+    args += [
+        "--hostname",
+        launch.name[:63],
+        "--no-home",
+        "--no-eval",
+        "--no-umask",
+        "--cwd",
+        "/",
+        "--no-privs",
+    ]
     if settings.users:
         args += ["--add-caps", ",".join(f"CAP_{name}" for name in CAPABILITIES)]
     if settings.seccomp:
@@ -248,20 +285,29 @@ def exec_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
     if spec.network == "none":
         args += ["--net", "--network", "none"]
     if spec.limits.memory_bytes is not None:
-        args += ["--memory", str(spec.limits.memory_bytes), "--memory-swap", str(spec.limits.memory_bytes)]
+        args += [
+            "--memory",
+            str(spec.limits.memory_bytes),
+            "--memory-swap",
+            str(spec.limits.memory_bytes),
+        ]
     if not spec.read_only_rootfs:
         args += ["--overlay", places.layer]
-    memory = [Mount(source=at, target=to, read_only=False) for at, to, _ in memory_mounts(spec, places)]
+    memory = [
+        Mount(source=at, target=to, read_only=False) for at, to, _ in memory_mounts(spec, places)
+    ]
     for mount in (*sys_mounts(spec, settings, places), launch.exchange, *memory, *spec.mounts):
         args += ["--mount", mount_option(NAME, mount)]
     return args
 
 
 def device_args(gpus: Gpus, places: Places) -> list[str]:
-    """Return the command that mounts a ``/dev`` in which device files have other names than on the host.
+    """Return the command that mounts a ``/dev`` in which device files have other names than on the
+    host.
 
-    Empty if all names are equal. Apptainer binds a device file only to its path on the host, also for bind mounts from
-    ``/dev`` to another path. Therefore ``/dev`` is replaced before Apptainer starts.
+    Empty if all names are equal. Apptainer binds a device file only to its path on the host, also
+    for bind mounts from ``/dev`` to another path. Therefore ``/dev`` is replaced before Apptainer
+    starts.
     """
     nodes = [node for node in gpus.nodes if node.path.startswith("/dev/")]
     if all(node.path == node.host_path for node in nodes):
@@ -272,7 +318,10 @@ def device_args(gpus: Gpus, places: Places) -> list[str]:
 
 def gpu_args(gpus: Gpus, places: Places) -> list[str]:
     """Return the options of ``apptainer exec`` that give GPUs to a container."""
-    mounts = [*(Mount(source=node.path, target=node.path, read_only=False) for node in gpus.nodes), *gpus.mounts]
+    mounts = [
+        *(Mount(source=node.path, target=node.path, read_only=False) for node in gpus.nodes),
+        *gpus.mounts,
+    ]
     if gpus.libraries:
         mounts.append(Mount(source=places.libraries, target=LIBRARIES))
     options = [word for mount in mounts for word in ("--mount", mount_option(NAME, mount))]
@@ -280,7 +329,9 @@ def gpu_args(gpus: Gpus, places: Places) -> list[str]:
 
 
 def sys_mounts(spec: ContainerSpec, settings: Settings, places: Places) -> list[Mount]:
-    """Return the mounts of ``/sys``: a private one, or the host's (without cgroups) with the host's network."""
+    """Return the mounts of ``/sys``: a private one, or the host's (without cgroups) with the host's
+    network.
+    """
     if has_private_sys(spec, settings):
         return [Mount(source=places.sys, target="/sys")]
     if spec.network == "host":
@@ -288,14 +339,17 @@ def sys_mounts(spec: ContainerSpec, settings: Settings, places: Places) -> list[
     return []
 
 
-def prelude_args(spec: ContainerSpec, places: Places, settings: Settings, gpus: Gpus = NO_GPUS) -> list[str]:
-    """Return the command that limits processes, enters the working directory, sets library paths and becomes the shell.
+def prelude_args(
+    spec: ContainerSpec, places: Places, settings: Settings, gpus: Gpus = NO_GPUS
+) -> list[str]:
+    """Return the command that limits processes, enters the working directory, sets library paths
+    and becomes the shell.
 
-    The capabilities that Apptainer gives to root are ambient: they would stay with programs, so the shell drops them if
-    the image has ``setpriv``. Root keeps its capabilities without that.
+    The capabilities that Apptainer gives to root are ambient: they would stay with programs, so the
+    shell drops them if the image has ``setpriv``. Root keeps its capabilities without that.
 
-    The limit is set here and not around Apptainer: Apptainer aborts if it cannot make a thread, and the container would
-    end with it.
+    The limit is set here and not around Apptainer: Apptainer aborts if it cannot make a thread, and
+    the container would end with it.
 
     Args:
         spec: the container's spec.
@@ -318,6 +372,11 @@ def config_text(spec: ContainerSpec) -> str:
 
 
 def environment(host: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of the host's environment that Apptainer itself needs; the container does not see it."""
+    """Return the part of the host's environment that Apptainer itself needs; the container does not
+    see it.
+    """
     kept = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "XDG_RUNTIME_DIR")
-    return {"PATH": "/usr/local/bin:/usr/bin:/bin", **{name: host[name] for name in kept if name in host}}
+    return {
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        **{name: host[name] for name in kept if name in host},
+    }

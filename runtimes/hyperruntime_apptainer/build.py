@@ -1,4 +1,6 @@
-"""Make SIF files with ``apptainer build``, and find another engine that can build Containerfiles."""
+"""Make SIF files with ``apptainer build``, and find another engine that can build
+Containerfiles.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,12 @@ from hyperruntime_apptainer.scratch import scratch_directory
 _FAST = ("--mksquashfs-args", "-comp gzip -Xcompression-level 1")
 # Without the cache: two concurrent builds can corrupt it.
 BUILD = ("build", "--disable-cache", "--force", *_FAST)
-_CREDENTIALS = ("APPTAINER_DOCKER_USERNAME", "APPTAINER_DOCKER_PASSWORD", "DOCKER_CONFIG", "REGISTRY_AUTH_FILE")
+_CREDENTIALS = (
+    "APPTAINER_DOCKER_USERNAME",
+    "APPTAINER_DOCKER_PASSWORD",
+    "DOCKER_CONFIG",
+    "REGISTRY_AUTH_FILE",
+)
 _KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", *_CREDENTIALS)
 _AS_ROOT = ("--fakeroot", "--ignore-subuid")
 _TAIL_LINES = 12
@@ -35,7 +42,8 @@ BUILDERS = ("podman", "docker")
 
 @contextmanager
 def confined(args: Sequence[str], *writable: Path) -> Iterator[tuple[list[str], Mapping[str, str]]]:
-    """Yield the argv and the environment of ``apptainer build`` that can write only to some directories.
+    """Yield the argv and the environment of ``apptainer build`` that can write only to some
+    directories.
 
     The environment is the user's, without variables that change Apptainer's behaviour.
 
@@ -43,13 +51,20 @@ def confined(args: Sequence[str], *writable: Path) -> Iterator[tuple[list[str], 
         args: argv of the build.
         *writable: the directories; a private one for temporary files is added.
     """
-    kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.lower().endswith("_proxy")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name in _KEPT or name.lower().endswith("_proxy")
+    }
     kept |= proxies(os.environ)
     with owned_directory(root=Path(scratch_directory())) as scratch:
         own = {"APPTAINER_TMPDIR": scratch, "TMPDIR": scratch}
         places = map(str, (*writable, scratch))
         program = python_args("-I", "-S", read_only_host.__file__)
-        yield [*program, *places, "--", *args], MappingProxyType({**environment(os.environ), **kept, **own})
+        yield (
+            [*program, *places, "--", *args],
+            MappingProxyType({**environment(os.environ), **kept, **own}),
+        )
 
 
 def sif_from_archive(image: SavedImage, directory: Path) -> None:
@@ -69,7 +84,11 @@ def sif_from_archive(image: SavedImage, directory: Path) -> None:
     if image.entry is not None:
         path = directory / "one.tar"
         write_single(image, path)
-    make_sif(directory / "image.sif", f"{image.kind}:{path}", f"the image {image.reference} of {image.path}")
+    make_sif(
+        directory / "image.sif",
+        f"{image.kind}:{path}",
+        f"the image {image.reference} of {image.path}",
+    )
 
 
 def make_sif(sif: Path, source: str, what: str, *options: str) -> None:
@@ -84,17 +103,22 @@ def make_sif(sif: Path, source: str, what: str, *options: str) -> None:
     Raises:
         ImageError: Apptainer failed.
     """
-    with confined(["apptainer", "--silent", *BUILD, *options, str(sif), source], sif.parent) as (args, env):
+    with confined(["apptainer", "--silent", *BUILD, *options, str(sif), source], sif.parent) as (
+        args,
+        env,
+    ):
         result = run_process(args, cwd="/", env=env)
     if result.exit_code != 0 or not sif.is_file():
         raise ImageError(f"{what} cannot be converted to a SIF: {result.error_text}")
 
 
-def sif_from_definition(directory: Path, text: str, kept: str, context: Path, on_output: Callable[[str], None]) -> Path:
+def sif_from_definition(
+    directory: Path, text: str, kept: str, context: Path, on_output: Callable[[str], None]
+) -> Path:
     """Build a checked definition file; return the SIF.
 
-    Apptainer keeps the definition file in the image. If another text must be kept there, the build makes a directory
-    first, and the SIF is made of it after the text was replaced.
+    Apptainer keeps the definition file in the image. If another text must be kept there, the build
+    makes a directory first, and the SIF is made of it after the text was replaced.
 
     Args:
         directory: takes the SIF and temporary files.
@@ -107,14 +131,20 @@ def sif_from_definition(directory: Path, text: str, kept: str, context: Path, on
         ImageBuildError: a step failed; the message has its last lines.
         ImageError: the directory cannot be converted.
     """
-    definition, sif, rootfs = directory / "container.def", directory / "image.sif", directory / "rootfs"
+    definition, sif, rootfs = (
+        directory / "container.def",
+        directory / "image.sif",
+        directory / "rootfs",
+    )
     definition.write_text(text)
     target = [str(sif)] if kept == text else ["--sandbox", str(rootfs)]
     build = ["apptainer", *BUILD, *own_temporary(directory), *_AS_ROOT, *target, str(definition)]
     with confined(build, directory) as (args, env):
         result = stream_process(args, on_line=on_output, cwd=context, env=env)
     if result.exit_code != 0 or not Path(target[-1]).exists():
-        raise ImageBuildError("\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:]))
+        raise ImageBuildError(
+            "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-_TAIL_LINES:])
+        )
     if kept != text:
         _replace_stored(rootfs, kept)
         make_sif(sif, str(rootfs), "the built image", "--notest", *_AS_ROOT)
@@ -131,11 +161,15 @@ def _replace_stored(rootfs: Path, text: str) -> None:
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
         with closing_descriptor(os.open(rootfs / ".singularity.d", flags)) as metadata:
             os.unlink("Singularity", dir_fd=metadata)
-            new = os.open("Singularity", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=metadata)
+            new = os.open(
+                "Singularity", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644, dir_fd=metadata
+            )
             with os.fdopen(new, "w") as file:
                 file.write(text)
     except OSError as error:
-        raise ImageBuildError(f"a step of the build replaced /.singularity.d of the image: {error.strerror}") from error
+        raise ImageBuildError(
+            f"a step of the build replaced /.singularity.d of the image: {error.strerror}"
+        ) from error
 
 
 def own_temporary(place: Path) -> list[str]:
@@ -149,17 +183,28 @@ def own_temporary(place: Path) -> list[str]:
         directory = place / f"temporary-{number}"
         directory.mkdir()
         directory.chmod(0o1777)
-        options += ["--mount", csv_line(["type=bind", f"source={directory}", f"destination={target}"])]
+        options += [
+            "--mount",
+            csv_line(["type=bind", f"source={directory}", f"destination={target}"]),
+        ]
     return options
 
 
 def bases(containerfile: str) -> tuple[str, ...]:
     """Return the base images of a Containerfile's stages; bases with a variable are left out."""
-    return tuple(re.findall(r"^\s*FROM\s+(?:--\S+\s+)*([^\s$]+)(?:\s|$)", containerfile, re.IGNORECASE | re.MULTILINE))
+    return tuple(
+        re.findall(
+            r"^\s*FROM\s+(?:--\S+\s+)*([^\s$]+)(?:\s|$)",
+            containerfile,
+            re.IGNORECASE | re.MULTILINE,
+        )
+    )
 
 
 def find_builder() -> tuple[Driver | None, str]:
-    """Return the first driver of an engine that can build Containerfiles and works here; or None and the reasons."""
+    """Return the first driver of an engine that can build Containerfiles and works here; or None
+    and the reasons.
+    """
     reasons = []
     for name in BUILDERS:
         try:

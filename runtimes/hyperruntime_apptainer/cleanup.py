@@ -1,4 +1,6 @@
-"""Remove a dead owner's containers: its guard runs ``python -P -m hyperruntime_apptainer.cleanup NAME=VALUE``."""
+"""Remove a dead owner's containers: its guard runs ``python -P -m hyperruntime_apptainer.cleanup
+NAME=VALUE``.
+"""
 
 from __future__ import annotations
 

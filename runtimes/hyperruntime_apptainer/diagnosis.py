@@ -18,8 +18,16 @@ from hyperruntime_apptainer.store import VARIABLE, Store
 _TOOLS = (
     ("unsquashfs", "needed to run an image", "install squashfs-tools"),
     ("mksquashfs", "needed to make an image", "install squashfs-tools"),
-    ("squashfuse_ll", "only needed to run a SIF if there is no space to unpack it", "install squashfuse"),
-    ("fuse-overlayfs", "only needed if the kernel has no overlay for ordinary users", "install fuse-overlayfs"),
+    (
+        "squashfuse_ll",
+        "only needed to run a SIF if there is no space to unpack it",
+        "install squashfuse",
+    ),
+    (
+        "fuse-overlayfs",
+        "only needed if the kernel has no overlay for ordinary users",
+        "install fuse-overlayfs",
+    ),
 )
 
 
@@ -38,12 +46,22 @@ def _findings() -> Iterator[Finding]:
     for name, use, step in _TOOLS:
         found = find_program(name)
         ok = True if found else (False if name == "unsquashfs" else None)
-        yield Finding(subject=name, ok=ok, detail=found or f"not on PATH: {use}", next_step="" if found else step)
+        yield Finding(
+            subject=name,
+            ok=ok,
+            detail=found or f"not on PATH: {use}",
+            next_step="" if found else step,
+        )
     yield from _places()
     try:
         tried = probe()
     except EngineUnavailableError as error:
-        yield Finding(subject="running a container", ok=False, detail=error.why, next_step=_user_namespace_step(error))
+        yield Finding(
+            subject="running a container",
+            ok=False,
+            detail=error.why,
+            next_step=_user_namespace_step(error),
+        )
         return
     yield from _tried(tried)
 
@@ -70,15 +88,28 @@ def _places() -> Iterator[Finding]:
 
 
 def _tried(found: Probe) -> Iterator[Finding]:
-    yield Finding(subject="running a container", ok=True, detail=f"Apptainer {found.version}, root on {found.root}")
+    yield Finding(
+        subject="running a container",
+        ok=True,
+        detail=f"Apptainer {found.version}, root on {found.root}",
+    )
     if found.root != "overlay":
-        step = "use Linux 5.11 or newer: ordinary users can then mount overlays, which is several times faster"
+        step = (
+            "use Linux 5.11 or newer: ordinary users can then mount overlays, which is several "
+            "times faster"
+        )
         yield Finding(subject="root file system", ok=None, detail=found.root, next_step=step)
-    users = "this user's subordinate ids" if found.settings.users else "only root inside, which is you outside"
+    users = (
+        "this user's subordinate ids"
+        if found.settings.users
+        else "only root inside, which is you outside"
+    )
     step = "" if found.settings.users else NEED_IDS
     yield Finding(subject="users", ok=found.settings.users or None, detail=users, next_step=step)
     if why := found.to_info().unfiltered:
-        yield Finding(subject="seccomp", ok=None, detail=why, next_step="install a package that has it")
+        yield Finding(
+            subject="seccomp", ok=None, detail=why, next_step="install a package that has it"
+        )
     for what, why in found.tried:
         yield Finding(subject="tried", ok=None, detail=f"{what}: {why}")
     note = " (before Linux 5.14 the kernel counts all of this user's processes)"

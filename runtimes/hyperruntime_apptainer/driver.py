@@ -1,4 +1,6 @@
-"""The Apptainer driver: runs as an ordinary user, without a daemon, a setuid program or an instance."""
+"""The Apptainer driver: runs as an ordinary user, without a daemon, a setuid program or an
+instance.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,13 @@ from pathlib import Path
 import attrs
 
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch, PostMortem
-from hyperruntime.errors import DeviceError, HyperRuntimeError, SpecError, UnsupportedOptionError, write_error
+from hyperruntime.errors import (
+    DeviceError,
+    HyperRuntimeError,
+    SpecError,
+    UnsupportedOptionError,
+    write_error,
+)
 from hyperruntime.host.engine_program import program_needed, start_refusal, unknown_failure
 from hyperruntime.host.inherited import file_limit_args, process_ceiling
 from hyperruntime.host.probe_cache import TrustedProbe
@@ -48,7 +56,12 @@ class ApptainerContainer:
     """
 
     def __init__(
-        self, launch: Launch, settings: Settings, image: str, workdir: str, on_unknown_failure: Callable[[], None]
+        self,
+        launch: Launch,
+        settings: Settings,
+        image: str,
+        workdir: str,
+        on_unknown_failure: Callable[[], None],
     ) -> None:
         """Start the container without waiting for its shell to answer.
 
@@ -57,7 +70,8 @@ class ApptainerContainer:
             settings: the results of the probe.
             image: path of the image's files.
             workdir: the image's own working directory.
-            on_unknown_failure: called if the container does not start and the settings may be the reason.
+            on_unknown_failure: called if the container does not start and the settings may be the
+                reason.
 
         Raises:
             UnsupportedOptionError: a field of the spec cannot be honoured.
@@ -70,16 +84,21 @@ class ApptainerContainer:
         self.exec_env: Mapping[str, str] = gpus.env
         self._launch, self._on_unknown_failure = launch, on_unknown_failure
         places = _make_places(launch, image, workdir, gpus)
-        self.layer = f"{places.layer}/upper"  # beside it is overlayfs's own directory, which nobody can read
+        # beside it is overlayfs's own directory, which nobody can read
+        self.layer = f"{places.layer}/upper"
         with ExitStack() as undo:
             undo.callback(records.discard, places.files, places.record)
             with program_needed(NAME, "/bin/sh", "reinstall it"):
                 args = file_limit_args(run_args(launch, settings, places, gpus))
-                process = spawn(args, stdin=PIPE, stderr=STDOUT, cwd="/", env=environment(os.environ))
+                process = spawn(
+                    args, stdin=PIPE, stderr=STDOUT, cwd="/", env=environment(os.environ)
+                )
             self.shell = ProcessShell(process)
             undo.callback(self.shell.close_output)
             undo.callback(self.shell.close)
-            self._record = records.write(self.id, launch.spec.image, image, launch.labels, process.pid, places.files)
+            self._record = records.write(
+                self.id, launch.spec.image, image, launch.labels, process.pid, places.files
+            )
             undo.pop_all()
 
     def observe(self) -> None:
@@ -99,16 +118,22 @@ class ApptainerContainer:
         """
         spec, text = self._launch.spec, last_line(error_text, r"(FATAL|ERROR|WARNING):\s+")
         if WORKDIR_MARK in error_text:
-            return SpecError("workdir", spec.workdir, "a directory that exists in the image or in a mount")
+            return SpecError(
+                "workdir", spec.workdir, "a directory that exists in the image or in a mount"
+            )
         if LIMIT_MARK in error_text:
-            why = f"the /bin/sh of image {spec.image!r} cannot limit processes (`ulimit -u`); set the limit to None"
+            why = (
+                f"the /bin/sh of image {spec.image!r} cannot limit processes (`ulimit -u`); set "
+                "the limit to None"
+            )
             return UnsupportedOptionError(NAME, "limits.pids", why)
         full = f"{scratch_directory()} is full: {text}; free space there, or set APPTAINER_TMPDIR"
         if (refusal := start_refusal(error_text, spec, user, full)) is not None:
             return refusal
         if spec.gpus is not None and re.search(r"/dev/|mount", text):
             return DeviceError(
-                f"gpus={spec.gpus!r} cannot be given to a container: {text}; is its CDI spec out of date?"
+                f"gpus={spec.gpus!r} cannot be given to a container: {text}; is its CDI spec "
+                "out of date?"
             )
         self._on_unknown_failure()
         return unknown_failure(NAME, text, self.shell)
@@ -123,11 +148,19 @@ def _make_places(launch: Launch, image: str, workdir: str, gpus: Gpus) -> Places
     scratch = scratch_directory()
     files = f"{scratch}/{launch.name}-{secrets.token_hex(4)}"
     places = Places(image=image, files=files, record=records.path_of(launch.name), workdir=workdir)
-    # The record comes first: until the keeper runs, only the record leads to the files of a killed owner.
+    # The record comes first: until the keeper runs, only the record leads to the files of a killed
+    # owner.
     records.write(launch.name, launch.spec.image, image, launch.labels, os.getpid(), files)
     try:
         os.mkdir(files, 0o700)
-        for directory in (places.layer, places.sys, places.tmp, places.shm, places.devices, places.libraries):
+        for directory in (
+            places.layer,
+            places.sys,
+            places.tmp,
+            places.shm,
+            places.devices,
+            places.libraries,
+        ):
             os.mkdir(directory)
         for name, path in gpus.libraries.items():
             os.symlink(path, f"{places.libraries}/{name}")
@@ -188,7 +221,13 @@ class ApptainerDriver:
     def containers(self) -> tuple[ContainerRecord, ...]:
         """Return this user's containers, from their records."""
         return tuple(
-            ContainerRecord(id=one.name, image=one.image, state=one.state(), created=one.created, labels=one.labels)
+            ContainerRecord(
+                id=one.name,
+                image=one.image,
+                state=one.state(),
+                created=one.created,
+                labels=one.labels,
+            )
             for one in records.read_all()
         )
 

@@ -1,8 +1,10 @@
-"""Give GPUs to Apptainer, which does not know CDI: apply the CDI spec here, or use ``--nv`` if there is none.
+"""Give GPUs to Apptainer, which does not know CDI: apply the CDI spec here, or use ``--nv`` if
+there is none.
 
-The hooks of NVIDIA's specs refresh the dynamic linker's cache and make links. Instead, this module mounts a directory
-of links to the driver's libraries, which the linker searches, and mounts each link's target at the link's path.
-Source: the hook commands of nvidia-ctk(1) and nvidia-cdi-hook(1), NVIDIA Container Toolkit 1.13 to 1.18.
+The hooks of NVIDIA's specs refresh the dynamic linker's cache and make links. Instead, this module
+mounts a directory of links to the driver's libraries, which the linker searches, and mounts each
+link's target at the link's path. Source: the hook commands of nvidia-ctk(1) and nvidia-cdi-hook(1),
+NVIDIA Container Toolkit 1.13 to 1.18.
 """
 
 from __future__ import annotations
@@ -30,12 +32,13 @@ _LIBRARY = re.compile(r"\.so(\.[0-9A-Za-z.]+)?$")
 _PATH_VARIABLE = "LD_LIBRARY_PATH"
 _NV_LIBRARIES = "/.singularity.d/libs"
 _STALE = "is the CDI spec out of date?"
-# chmod: the directories are ours already. The other hook stops the driver's library from making device files, and a
-# container of ours cannot make any.
+# chmod: the directories are ours already. The other hook stops the driver's library from making
+# device files, and a container of ours cannot make any.
 NEEDLESS = ("chmod", "disable-device-node-modification")
 _LINKS, _CACHE, _COMPAT = "create-symlinks", "update-ldcache", "enable-cuda-compat"
 _KNOWN = (_LINKS, _CACHE, _COMPAT, *NEEDLESS)
-# The parts of a library's file that lead to its soname. Sources: elf(5); System V ABI, dynamic section.
+# The parts of a library's file that lead to its soname. Sources: elf(5); System V ABI, dynamic
+# section.
 _LOAD, _DYNAMIC = 1, 2
 _STRTAB, _SONAME = 5, 14
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
@@ -51,8 +54,8 @@ class Wishes:
     Attributes:
         links: pairs of a link's path in the container and its target.
         folders: directories that the dynamic linker searches for libraries.
-        driver_major: the host driver's major version. CUDA compatibility libraries of the image for a newer driver are
-            preferred; "" means never.
+        driver_major: the host driver's major version. CUDA compatibility libraries of the image for
+            a newer driver are preferred; "" means never.
     """
 
     links: tuple[tuple[str, str], ...] = ()
@@ -115,8 +118,14 @@ def _by_nv(names: Sequence[str]) -> Gpus:
     there = list_gpus()
     unasked = [gpu.index for gpu in there if gpu.index not in names and gpu.uuid not in names]
     if "all" not in names and (unasked or len(names) > len(there)):
-        why = f"without a CDI spec `--nv` gives all {len(there)} GPUs of this machine or none; ask for 'all', or make a"
-        step = "`nvidia-ctk cdi generate --output=DIRECTORY/nvidia.yaml` and set HYPERRUNTIME_CDI_DIRS=DIRECTORY"
+        why = (
+            f"without a CDI spec `--nv` gives all {len(there)} GPUs of this machine or none; "
+            "ask for 'all', or make a"
+        )
+        step = (
+            "`nvidia-ctk cdi generate --output=DIRECTORY/nvidia.yaml` and set "
+            "HYPERRUNTIME_CDI_DIRS=DIRECTORY"
+        )
         raise UnsupportedOptionError(NAME, "gpus", f"{why} CDI spec with {step}")
     return Gpus(nv=True, library_path=_NV_LIBRARIES)
 
@@ -125,18 +134,28 @@ def _check(edits: Edits) -> None:
     """Raise if something is missing or an ordinary user cannot have it."""
     for node in edits.device_nodes:
         if not os.path.exists(node.host_path):
-            raise DeviceError(f"the device {node.host_path} for {node.path} does not exist; {_STALE}")
+            raise DeviceError(
+                f"the device {node.host_path} for {node.path} does not exist; {_STALE}"
+            )
         if not os.access(node.host_path, os.R_OK | os.W_OK):
-            raise DeviceError(f"the device {node.host_path} may not be used by this user; join the group of this file")
+            raise DeviceError(
+                f"the device {node.host_path} may not be used by this user; join the group of "
+                "this file"
+            )
         if "w" not in node.permissions:
-            why = f"{node.path} must be read-only, which needs a device cgroup; use Podman or Docker"
+            why = (
+                f"{node.path} must be read-only, which needs a device cgroup; use Podman or Docker"
+            )
             raise UnsupportedOptionError(NAME, "gpus", why)
     for mount in edits.mounts:
         if not os.path.exists(mount.source):
             raise DeviceError(f"{mount.source}, which the devices need, does not exist; {_STALE}")
     for group in edits.groups:
         if group not in os.getgroups():
-            why = f"the devices need the group {group}, but this user is not in it; ask the administrator"
+            why = (
+                f"the devices need the group {group}, but this user is not in it; ask the "
+                "administrator"
+            )
             raise UnsupportedOptionError(NAME, "gpus", why)
 
 
@@ -148,7 +167,8 @@ class _Brought:
         self.mounts = {mount.target: mount for mount in edits.mounts}
         self.libraries: dict[str, str] = {}
         self._folders = frozenset(folders)
-        self._known: dict[str, str] = {}  # maps a link's path in the container to its library's path
+        # maps a link's path in the container to its library's path
+        self._known: dict[str, str] = {}
         for folder in self._folders:
             for path, host in sorted(self._libraries_in(folder)):
                 self._add_library(folder, path, host)
@@ -171,7 +191,10 @@ class _Brought:
             return
         host = self._host_path(path)
         if host is None:
-            why = f"the CDI spec links {link} to {target}, which it does not mount; generate the spec again"
+            why = (
+                f"the CDI spec links {link} to {target}, which it does not mount; generate the "
+                "spec again"
+            )
             raise UnsupportedOptionError(NAME, "gpus", why)
         self.mounts[link] = Mount(source=host, target=link)
         self._known[link] = path
@@ -196,7 +219,9 @@ class _Brought:
                     yield posixpath.join(folder, path.name), str(path)
 
     def _host_path(self, path: str) -> str | None:
-        """Return the host path of a file that is mounted or lies in a mounted directory; None for any other."""
+        """Return the host path of a file that is mounted or lies in a mounted directory; None for
+        any other.
+        """
         for target, mount in self.mounts.items():
             if path == target:
                 return mount.source
@@ -236,7 +261,9 @@ def parse_hooks(hooks: Sequence[Hook]) -> Wishes:
         elif command == _COMPAT:
             version = next((text for name, text in options if name == "--host-driver-version"), "")
             major = major or (re.match(r"[0-9]*", version) or [""])[0]
-    return Wishes(links=tuple(dict.fromkeys(links)), folders=tuple(dict.fromkeys(folders)), driver_major=major)
+    return Wishes(
+        links=tuple(dict.fromkeys(links)), folders=tuple(dict.fromkeys(folders)), driver_major=major
+    )
 
 
 def _options(args: Sequence[str]) -> list[tuple[str, str]]:
@@ -260,13 +287,17 @@ def _parse_link(hook: Hook, text: str) -> tuple[str, str]:
 def _refusal(hook: Hook, why: str) -> UnsupportedOptionError:
     words = " ".join(hook.args) or hook.path
     step = "use a CDI spec without this hook, or use Podman or Docker"
-    return UnsupportedOptionError(NAME, "gpus", f"the CDI spec has a hook ({words}), and {why}; {step}")
+    return UnsupportedOptionError(
+        NAME, "gpus", f"the CDI spec has a hook ({words}), and {why}; {step}"
+    )
 
 
 def read_soname(path: str | os.PathLike[str]) -> str | None:
-    """Return the DT_SONAME of a 64-bit little-endian library; None without one, or if the file cannot be parsed.
+    """Return the DT_SONAME of a 64-bit little-endian library; None without one, or if the file
+    cannot be parsed.
 
-    ``ldconfig`` makes a link of this name beside each library; without ``ldconfig`` the driver makes these links.
+    ``ldconfig`` makes a link of this name beside each library; without ``ldconfig`` the driver
+    makes these links.
     """
     try:
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
@@ -283,7 +314,9 @@ def _soname(data: mmap.mmap) -> str | None:
     dynamic = next((segment for segment in segments if segment[0] == _DYNAMIC), None)
     if dynamic is None:
         return None
-    entries = dict(_ENTRY.iter_unpack(data[dynamic[2] : dynamic[2] + dynamic[5] // _ENTRY.size * _ENTRY.size]))
+    entries = dict(
+        _ENTRY.iter_unpack(data[dynamic[2] : dynamic[2] + dynamic[5] // _ENTRY.size * _ENTRY.size])
+    )
     if _SONAME not in entries or _STRTAB not in entries:
         return None
     for kind, _, offset, address, _, length, *_ in segments:

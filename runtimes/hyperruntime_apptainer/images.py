@@ -12,7 +12,13 @@ from functools import partial
 from pathlib import Path
 
 from hyperruntime.driver import Image, Images
-from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageNotFoundError, SpecError
+from hyperruntime.errors import (
+    EngineError,
+    ImageBuildError,
+    ImageError,
+    ImageNotFoundError,
+    SpecError,
+)
 from hyperruntime.host.process import stream_process
 from hyperruntime.images.containerfile_to_definition import definition_of
 from hyperruntime.images.definition_rewrite import checked_definition, read_definition
@@ -20,7 +26,15 @@ from hyperruntime.images.dockerfile import read_dockerfile
 from hyperruntime.images.pull_errors import explain_pull, is_local, is_loopback, with_tag
 from hyperruntime.spec import is_image_path
 from hyperruntime_apptainer import build, records
-from hyperruntime_apptainer.archive import extract, file_digest, is_sif, pack, read_archive, sif_workdir, write_archive
+from hyperruntime_apptainer.archive import (
+    extract,
+    file_digest,
+    is_sif,
+    pack,
+    read_archive,
+    sif_workdir,
+    write_archive,
+)
 from hyperruntime_apptainer.store import Store, unpack
 
 
@@ -44,7 +58,8 @@ class ApptainerImages:
         return self._store.find(reference) is not None
 
     def source(self, reference: str) -> tuple[str, str]:
-        """Return the files of an image, and the working directory of its commands; the first call unpacks it.
+        """Return the files of an image, and the working directory of its commands; the first call
+        unpacks it.
 
         The files are a sandbox directory, or a SIF if there is no space to unpack it.
 
@@ -70,7 +85,9 @@ class ApptainerImages:
         for e in self._store.entries():
             with suppress(FileNotFoundError):  # another process is removing it
                 size = e.sif.stat().st_size
-                found.append(Image(id=e.id, references=e.references, size_bytes=size, created=e.created))
+                found.append(
+                    Image(id=e.id, references=e.references, size_bytes=size, created=e.created)
+                )
         return tuple(found)
 
     def remove(self, reference: str) -> None:
@@ -78,20 +95,31 @@ class ApptainerImages:
 
         Raises:
             ImageNotFoundError: the reference is not in the store.
-            EngineError: a container uses the image, or the reference is a path (the file belongs to the user).
+            EngineError: a container uses the image, or the reference is a path (the file belongs to
+                the user).
         """
         if is_image_path(reference):
-            raise EngineError(f"{reference} is a file of yours, not an image of the store; remove it yourself")
+            raise EngineError(
+                f"{reference} is a file of yours, not an image of the store; remove it yourself"
+            )
         entry = self._store.find(reference)
         if entry is None:
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
-        users = [r.name for r in records.read_all() if entry.id in r.source.split(os.sep) and r.state() != "dead"]
+        users = [
+            r.name
+            for r in records.read_all()
+            if entry.id in r.source.split(os.sep) and r.state() != "dead"
+        ]
         if users and len(entry.references) <= 1:
-            raise EngineError(f"image {reference!r} is used by the container {users[0]}; remove the container first")
+            raise EngineError(
+                f"image {reference!r} is used by the container {users[0]}; remove the container "
+                "first"
+            )
         self._store.untag(entry, reference)
 
     def load_rootfs(self, tar: Path, reference: str) -> str:
-        """Make an image from a tar of a root file system and return its identifier; root owns all files inside.
+        """Make an image from a tar of a root file system and return its identifier; root owns all
+        files inside.
 
         Args:
             tar: the tar file.
@@ -108,7 +136,8 @@ class ApptainerImages:
         return self._store.make(file_digest(tar), reference, fill)
 
     def load(self, archive: Path) -> tuple[str, ...]:
-        """Load an archive of ``podman save`` or ``docker save``, or a SIF under its file's name; return the references.
+        """Load an archive of ``podman save`` or ``docker save``, or a SIF under its file's name;
+        return the references.
 
         Raises:
             ImageError: the file is not an image archive.
@@ -117,16 +146,24 @@ class ApptainerImages:
             return (self._load_sif(archive, f"localhost/{archive.stem.lower()}:latest"),)
         saved = read_archive(archive)
         if not saved:
-            why = "it is not an image archive; use a SIF, or a file of `podman save` or `docker save`"
+            why = (
+                "it is not an image archive; use a SIF, or a file of `podman save` or `docker save`"
+            )
             raise ImageError(f"{archive} cannot be loaded as an image: {why}")
         loaded = []
         for image in saved:
-            self._store.make(image.id, image.reference, partial(build.sif_from_archive, image), workdir=image.workdir)
+            self._store.make(
+                image.id,
+                image.reference,
+                partial(build.sif_from_archive, image),
+                workdir=image.workdir,
+            )
             loaded.append(with_tag(image.reference))
         return tuple(loaded)
 
     def save(self, reference: str, archive: Path) -> None:
-        """Write an image in the format of ``docker save``, in one layer, so that every engine can read it.
+        """Write an image in the format of ``docker save``, in one layer, so that every engine can
+        read it.
 
         Its SIF is there too, so that Apptainer does not make it again where the archive is loaded.
 
@@ -147,14 +184,16 @@ class ApptainerImages:
             write_archive(archive, with_tag(reference), layer, entry.workdir, entry.sif)
 
     def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
-        """Pull an image from its registry and return its identifier. Plain HTTP is used for loopback only.
+        """Pull an image from its registry and return its identifier. Plain HTTP is used for
+        loopback only.
 
         Args:
             reference: the image to pull.
             on_output: called with each line of output.
 
         Raises:
-            ImagePullError: the tag does not exist, the login is refused, or the registry cannot be reached.
+            ImagePullError: the tag does not exist, the login is refused, or the registry cannot be
+                reached.
         """
         with self._store.lock(f"pull-{with_tag(reference)}"), self._store.scratch() as directory:
             sif = directory / "image.sif"
@@ -162,8 +201,12 @@ class ApptainerImages:
                 result = stream_process(args, on_line=on_output, cwd="/", env=env)
             if result.exit_code != 0:
                 output = result.stderr.decode(errors="replace")
-                raise explain_pull(reference, output, "apptainer registry login --username NAME", "docker://")
-            return self._store.make(file_digest(sif), reference, partial(_move, sif), workdir=sif_workdir(sif))
+                raise explain_pull(
+                    reference, output, "apptainer registry login --username NAME", "docker://"
+                )
+            return self._store.make(
+                file_digest(sif), reference, partial(_move, sif), workdir=sif_workdir(sif)
+            )
 
     def build(
         self,
@@ -177,7 +220,8 @@ class ApptainerImages:
     ) -> str:
         """Build an image from a Containerfile and return its identifier.
 
-        Podman or Docker builds it; without these, Apptainer builds a definition file that is generated from it.
+        Podman or Docker builds it; without these, Apptainer builds a definition file that is
+        generated from it.
 
         Args:
             context: the build context.
@@ -192,17 +236,26 @@ class ApptainerImages:
         """
         builder, why_none = build.find_builder()
         if builder is None:
-            return self._build_alone(context, reference, containerfile, build_args, on_output, why_none)
+            return self._build_alone(
+                context, reference, containerfile, build_args, on_output, why_none
+            )
         with closing(builder), self._store.scratch() as directory:
             for base in build.bases(read_dockerfile(containerfile)):
                 if not builder.images.exists(base):
                     self._lend(base, builder.images)
             builder.images.build(
-                context, reference, containerfile=containerfile, build_args=build_args, force=force, on_output=on_output
+                context,
+                reference,
+                containerfile=containerfile,
+                build_args=build_args,
+                force=force,
+                on_output=on_output,
             )
             builder.images.save(reference, directory / "image.tar")
             image = read_archive(directory / "image.tar")[0]
-            return self._store.make(image.id, reference, partial(build.sif_from_archive, image), workdir=image.workdir)
+            return self._store.make(
+                image.id, reference, partial(build.sif_from_archive, image), workdir=image.workdir
+            )
 
     def _build_alone(
         self,
@@ -215,7 +268,9 @@ class ApptainerImages:
     ) -> str:
         """Build a Containerfile through a definition file that is generated from it."""
         try:
-            with definition_of(containerfile, context, build_args, partial(self._workdir_of, on_output)) as made:
+            with definition_of(
+                containerfile, context, build_args, partial(self._workdir_of, on_output)
+            ) as made:
                 return self.build_definition(
                     made.path.parent,
                     reference,
@@ -226,8 +281,9 @@ class ApptainerImages:
                 )
         except SpecError as error:
             raise ImageBuildError(
-                f"no engine on this machine can build {containerfile} ({why}), and Apptainer alone cannot: {error}; "
-                "write a .def file and name it, or build it elsewhere and use `hyperrun image load`"
+                f"no engine on this machine can build {containerfile} ({why}), and Apptainer "
+                f"alone cannot: {error}; write a .def file and name it, or build it elsewhere "
+                "and use `hyperrun image load`"
             ) from error
 
     def build_definition(
@@ -240,7 +296,8 @@ class ApptainerImages:
         on_output: Callable[[str], None],
         workdir: str = "/",
     ) -> str:
-        """Build a definition file, whose base may be a reference in the store; return the image's identifier.
+        """Build a definition file, whose base may be a reference in the store; return the image's
+        identifier.
 
         The image keeps the definition file without the values of build arguments.
 
@@ -248,23 +305,33 @@ class ApptainerImages:
             context: the working directory of the build.
             reference: the name of the image.
             definition: the definition file.
-            build_args: values of its ``{{ NAME }}`` templates; names that it does not use are ignored.
+            build_args: values of its ``{{ NAME }}`` templates; names that it does not use are
+                ignored.
             on_output: called with each line of output.
             workdir: the working directory of the image's commands.
 
         Raises:
             ImageBuildError: a step failed; the message ends with its last lines.
-            SpecError: the file is invalid, or would run a program of this machine or read files outside ``context``.
+            SpecError: the file is invalid, or would run a program of this machine or read files
+                outside ``context``.
         """
         text = read_definition(definition)
         checked = checked_definition(text, context, build_args, self._path_of_base)
-        has_values = any(re.search(r"\{\{\s*" + re.escape(name) + r"\s*\}\}", text) for name in build_args)
+        has_values = any(
+            re.search(r"\{\{\s*" + re.escape(name) + r"\s*\}\}", text) for name in build_args
+        )
         with self._store.scratch() as directory:
             try:
-                sif = build.sif_from_definition(directory, checked, text if has_values else checked, context, on_output)
+                sif = build.sif_from_definition(
+                    directory, checked, text if has_values else checked, context, on_output
+                )
             except ImageBuildError as error:
-                raise ImageBuildError(f"{definition} cannot be built; the last lines of the build:\n{error}") from error
-            return self._store.make(file_digest(sif), reference, partial(_move, sif), workdir=workdir)
+                raise ImageBuildError(
+                    f"{definition} cannot be built; the last lines of the build:\n{error}"
+                ) from error
+            return self._store.make(
+                file_digest(sif), reference, partial(_move, sif), workdir=workdir
+            )
 
     def _workdir_of(self, on_output: Callable[[str], None], base: str) -> str:
         """Return the working directory of a base image, which is pulled if it is not in the store.
@@ -310,14 +377,20 @@ def _move(sif: Path, into: Path) -> None:
 
 def _next_step(reference: str) -> str:
     ours = "/hyperruntime/" in reference
-    how = "`hyperrun image bootstrap` or `hyperrun image build`" if ours else f"`hyperrun image pull {reference}`"
+    how = (
+        "`hyperrun image bootstrap` or `hyperrun image build`"
+        if ours
+        else f"`hyperrun image pull {reference}`"
+    )
     return f"get it with {how}, or name a .sif file or a sandbox directory by its path"
 
 
 def _file_key(path: str) -> str:
     """Return a key for the current state of a file, from its path, size and modification time."""
     stat = os.stat(path)
-    return hashlib.sha256(f"{os.path.realpath(path)}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()).hexdigest()
+    return hashlib.sha256(
+        f"{os.path.realpath(path)}\0{stat.st_size}\0{stat.st_mtime_ns}".encode()
+    ).hexdigest()
 
 
 def _is_sif(path: Path) -> bool:

@@ -34,7 +34,9 @@ from hyperruntime_apptainer.args import NAME, Places, Settings, config_text, env
 from hyperruntime_apptainer.scratch import scratch_directory
 from hyperruntime_apptainer.store import make_mount_points
 
-INSTALL_HINT = "install Apptainer 1.3 or newer (apptainer.org; Debian unstable and Fedora have packages)"
+INSTALL_HINT = (
+    "install Apptainer 1.3 or newer (apptainer.org; Debian unstable and Fedora have packages)"
+)
 _UTIL_LINUX = "install util-linux"
 _PIDS = 64
 _MEMORY_BYTES = 64 * 1024**2
@@ -84,7 +86,9 @@ class Probe:
             users=self.settings.users,
             ignores_modes=self.settings.users,
             image_owners=False,
-            unfiltered="" if self.settings.seccomp else "this Apptainer was built without libseccomp",
+            unfiltered=""
+            if self.settings.seccomp
+            else "this Apptainer was built without libseccomp",
             reclaim_args=("unshare", *ALL_IDS) if self.settings.users else (),
             refuses=frozenset({"user"}),
         )
@@ -106,11 +110,14 @@ def probe() -> Probe:
     If a trial did not end in time, nothing is cached.
 
     Raises:
-        EngineUnavailableError: Apptainer is missing or cannot run a container, two trials did not end in time, or this
-            process runs as root.
+        EngineUnavailableError: Apptainer is missing or cannot run a container, two trials did not
+            end in time, or this process runs as root.
     """
     if os.geteuid() == 0:
-        why = "if it is run by root, a container is root on this machine too and can write to /proc/sys"
+        why = (
+            "if it is run by root, a container is root on this machine too and can write to "
+            "/proc/sys"
+        )
         raise EngineUnavailableError(NAME, why, "run as an ordinary user, or use Podman or Docker")
     version = installed_version()
     tried: list[tuple[str, str]] = []
@@ -121,7 +128,10 @@ def probe() -> Probe:
             result = tester.run(settings, Limits(pids=None), _NETWORK_SCRIPT)
             if _holds(settings, result.stdout.decode(errors="replace").splitlines()):
                 found = Probe(
-                    version=version, root=tester.root, settings=tester.limits(settings, tried), tried=tuple(tried)
+                    version=version,
+                    root=tester.root,
+                    settings=tester.limits(settings, tried),
+                    tried=tuple(tried),
                 )
                 if not tester.trials.late:
                     probe_file().write(found)
@@ -132,14 +142,22 @@ def probe() -> Probe:
             if tester.trials.is_over:
                 raise tester.trials.error(f"it is installed ({version})")
     raise EngineUnavailableError(
-        NAME, f"it is installed ({version}) but no container runs: {tried[-1][1]}", "see `hyperrun doctor`"
+        NAME,
+        f"it is installed ({version}) but no container runs: {tried[-1][1]}",
+        "see `hyperrun doctor`",
     )
 
 
 def _holds(settings: Settings, lines: list[str]) -> bool:
     """Return whether a trial container printed what its settings promise."""
-    wanted = {"works", *(["users"] if settings.users else []), *(["seccomp 2"] if settings.seccomp else [])}
-    return wanted <= set(lines) and [line for line in lines if line.startswith("link ")] == ["link lo"]
+    wanted = {
+        "works",
+        *(["users"] if settings.users else []),
+        *(["seccomp 2"] if settings.seccomp else []),
+    }
+    return wanted <= set(lines) and [line for line in lines if line.startswith("link ")] == [
+        "link lo"
+    ]
 
 
 def installed_version() -> str:
@@ -153,12 +171,16 @@ def installed_version() -> str:
             raise EngineUnavailableError(NAME, f"there is no `{program}` on PATH", step)
     result = _try(Trials(NAME, environment(os.environ)), ["apptainer", "--version"])
     if result.exit_code != 0:
-        raise EngineUnavailableError(NAME, f"`apptainer --version` fails: {result.error_text}", INSTALL_HINT)
+        raise EngineUnavailableError(
+            NAME, f"`apptainer --version` fails: {result.error_text}", INSTALL_HINT
+        )
     return result.stdout.decode().split()[-1].partition("-")[0]
 
 
 class _Tester:
-    """Runs short scripts in containers of the host's userland, which are started exactly as real ones."""
+    """Runs short scripts in containers of the host's userland, which are started exactly as real
+    ones.
+    """
 
     def __init__(self, directory: str) -> None:
         self.root, self.trials = "", Trials(NAME, environment(os.environ))
@@ -187,7 +209,9 @@ class _Tester:
         Path(places.config).write_text(config_text(spec))
         Path(places.filter).write_text(filter_profile())
         exchange = Mount(source=self._directory, target="/run/hyperruntime")
-        launch = Launch(spec=spec, name="hyperruntime-probe", labels={}, exchange=exchange, private_dir=files)
+        launch = Launch(
+            spec=spec, name="hyperruntime-probe", labels={}, exchange=exchange, private_dir=files
+        )
         args = run_args(launch, settings, places)
         show = 'while read -r d p t o; do case $p in /) echo "root $t";; esac; done </proc/mounts\n'
         result = _try(self.trials, args, (show + script + "\n").encode())
@@ -205,14 +229,23 @@ class _Tester:
             tried: extended by the limits that do not work.
         """
         kinds: dict[str, Enforcement] = {"pids": "no", "memory_bytes": "no", "cpus": "no"}
-        result = self.run(attrs.evolve(settings, limits={"pids": "rlimit"}), Limits(pids=_PIDS), _FORK_SCRIPT)
+        result = self.run(
+            attrs.evolve(settings, limits={"pids": "rlimit"}), Limits(pids=_PIDS), _FORK_SCRIPT
+        )
         if result.is_fork_limited:
             kinds["pids"] = "rlimit"
         else:
             why = "a script started more processes than the limit allows"
-            tried.append(("a limit on processes", why if b"unlimited" in result.stdout else result.error_text))
+            tried.append(
+                (
+                    "a limit on processes",
+                    why if b"unlimited" in result.stdout else result.error_text,
+                )
+            )
         wanted = Limits(pids=None, memory_bytes=_MEMORY_BYTES)
-        result = self.run(attrs.evolve(settings, limits={"memory_bytes": "cgroup"}), wanted, _MEMORY_SCRIPT)
+        result = self.run(
+            attrs.evolve(settings, limits={"memory_bytes": "cgroup"}), wanted, _MEMORY_SCRIPT
+        )
         if b"root " in result.stdout and b"unlimited" not in result.stdout and not result.is_late:
             kinds["memory_bytes"] = "cgroup"
         else:
@@ -226,5 +259,9 @@ def _try(trials: Trials, args: list[str], script: bytes | None = None) -> TrialR
 
 
 def probe_file() -> ProbeFile[Probe]:
-    """Return the file of what a probe found: for this binary, this limit on processes and this scratch directory."""
-    return ProbeFile(NAME, (program_facts(NAME), process_ceiling(), os.path.realpath(scratch_directory())), Probe)
+    """Return the file of what a probe found: for this binary, this limit on processes and this
+    scratch directory.
+    """
+    return ProbeFile(
+        NAME, (program_facts(NAME), process_ceiling(), os.path.realpath(scratch_directory())), Probe
+    )

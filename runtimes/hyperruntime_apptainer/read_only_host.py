@@ -1,15 +1,17 @@
 """Run a program that can write to nothing of this machine but some directories.
 
-``python -I -S read_only_host.py DIRECTORY... -- PROGRAM ARGUMENT...``. The program gets a mount namespace in which all
-file systems are read-only, except ``/proc`` and the directories. Its user stays the same. If the user is root, what
-belongs to no process in ``/proc`` is read-only too, and ``/proc`` has only the program's own processes, because
-``/proc/PID/root`` of another one leads out of the namespace.
+``python -I -S read_only_host.py DIRECTORY... -- PROGRAM ARGUMENT...``. The program gets a mount
+namespace in which all file systems are read-only, except ``/proc`` and the directories. Its user
+stays the same. If the user is root, what belongs to no process in ``/proc`` is read-only too, and
+``/proc`` has only the program's own processes, because ``/proc/PID/root`` of another one leads out
+of the namespace.
 
-``apptainer build`` writes the metadata of an image as the user who builds, through links that the image or a step of
-its build left in ``/.singularity.d`` (seen with Apptainer 1.4.5). Here such a link leads to a read-only file system.
+``apptainer build`` writes the metadata of an image as the user who builds, through links that the
+image or a step of its build left in ``/.singularity.d`` (seen with Apptainer 1.4.5). Here such a
+link leads to a read-only file system.
 
-It runs as a program, and imports the standard library only. Source: mount_setattr(2), user_namespaces(7),
-mount_namespaces(7), pid_namespaces(7), proc(5), prctl(2).
+It runs as a program, and imports the standard library only. Source: mount_setattr(2),
+user_namespaces(7), mount_namespaces(7), pid_namespaces(7), proc(5), prctl(2).
 """
 
 from __future__ import annotations
@@ -52,7 +54,10 @@ def _check(result: int, what: str) -> None:
 
 def _mount(source: str | None, target: str, flags: int) -> None:
     name = None if source is None else os.fsencode(source)
-    _check(_libc.mount(name, os.fsencode(target), None, ctypes.c_ulong(flags), None), f"the mount of {target}")
+    _check(
+        _libc.mount(name, os.fsencode(target), None, ctypes.c_ulong(flags), None),
+        f"the mount of {target}",
+    )
 
 
 def _set(path: str, *, read_only: bool, everything_below: bool = False) -> None:
@@ -60,45 +65,62 @@ def _set(path: str, *, read_only: bool, everything_below: bool = False) -> None:
     attributes = _Attributes(attr_set=bit, attr_clr=bit ^ _READ_ONLY)
     flags = _AT_RECURSIVE if everything_below else 0
     size = ctypes.c_size_t(ctypes.sizeof(attributes))
-    done = _libc.syscall(_MOUNT_SETATTR, _AT_FDCWD, os.fsencode(path), flags, ctypes.byref(attributes), size)
+    done = _libc.syscall(
+        _MOUNT_SETATTR, _AT_FDCWD, os.fsencode(path), flags, ctypes.byref(attributes), size
+    )
     _check(done, f"the mode of {path}")
 
 
 def _enter_namespace() -> None:
-    """Enter a new mount namespace; without the right to do so, in a user namespace in which the user stays the same.
+    """Enter a new mount namespace; without the right to do so, in a user namespace in which the
+    user stays the same.
 
-    From a user namespace, ``/proc/PID/root`` of a process outside cannot be opened. Else the program gets an own
-    ``/proc``.
+    From a user namespace, ``/proc/PID/root`` of a process outside cannot be opened. Else the
+    program gets an own ``/proc``.
     """
     uid, gid = os.geteuid(), os.getegid()
     if _libc.unshare(_NEW_MOUNTS | _NEW_PROCESSES) == 0:
         _continue_in_child()
         _mount(None, "/", _RECURSIVE | _PRIVATE)
-        _check(_libc.mount(b"proc", b"/proc", b"proc", ctypes.c_ulong(0), None), "the mount of /proc")
+        _check(
+            _libc.mount(b"proc", b"/proc", b"proc", ctypes.c_ulong(0), None), "the mount of /proc"
+        )
         return
     _check(_libc.unshare(_NEW_MOUNTS | _NEW_USERS), "a user namespace")
-    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{uid} {uid} 1"),
+        ("gid_map", f"{gid} {gid} 1"),
+    ):
         with open(f"/proc/self/{name}", "w") as file:
             file.write(text)
     _mount(None, "/", _RECURSIVE | _PRIVATE)
 
 
 def _of_the_kernel() -> list[str]:
-    """Return the paths in ``/proc`` with which root can change the kernel, such as ``/proc/sys``."""
+    """Return the paths in ``/proc`` with which root can change the kernel, such as
+    ``/proc/sys``.
+    """
     with os.scandir("/proc") as entries:
         return [
             entry.path
             for entry in entries
-            if not (entry.name.isdecimal() or entry.is_symlink()) and (entry.is_dir() or entry.stat().st_mode & 0o222)
+            if not (entry.name.isdecimal() or entry.is_symlink())
+            and (entry.is_dir() or entry.stat().st_mode & 0o222)
         ]
 
 
 def _continue_in_child() -> None:
-    """Return in a child process, the first of the namespace; this process waits for it and ends as it ends."""
+    """Return in a child process, the first of the namespace; this process waits for it and ends as
+    it ends.
+    """
     if child := os.fork():
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os._exit(code if code >= 0 else 128 - code)
-    _check(_libc.prctl(_SET_PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0), "the signal of the parent")
+    _check(
+        _libc.prctl(_SET_PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0),
+        "the signal of the parent",
+    )
 
 
 def main() -> None:
@@ -117,8 +139,9 @@ def main() -> None:
             _set(directory, read_only=False)
     except OSError as error:
         sys.exit(
-            f"FATAL: the build cannot be kept from writing outside of its directory ({error}); it needs Linux 5.12 or "
-            "newer and user namespaces: make the image on another machine, and load it with `hyperrun image load`"
+            f"FATAL: the build cannot be kept from writing outside of its directory ({error}); "
+            "it needs Linux 5.12 or newer and user namespaces: make the image on another "
+            "machine, and load it with `hyperrun image load`"
         )
     os.chdir(here)  # below the new mounts
     os.execvp(args[0], args)

@@ -1,6 +1,8 @@
-"""Keep a list of containers, which Apptainer does not: one small file for each in a directory of this user.
+"""Keep a list of containers, which Apptainer does not: one small file for each in a directory of
+this user.
 
-A record is written when a container starts. The container's keeper removes it at the end, or :func:`end` does.
+A record is written when a container starts. The container's keeper removes it at the end, or
+:func:`end` does.
 """
 
 from __future__ import annotations
@@ -64,7 +66,9 @@ def path_of(name: str) -> str:
     return str(directory() / f"{name}.json")
 
 
-def write(name: str, image: str, source: str, labels: Mapping[str, str], pid: int, files: str) -> Record:
+def write(
+    name: str, image: str, source: str, labels: Mapping[str, str], pid: int, files: str
+) -> Record:
     """Write the record of a container and return it.
 
     Args:
@@ -84,7 +88,9 @@ def write(name: str, image: str, source: str, labels: Mapping[str, str], pid: in
         source=source,
         labels=dict(labels),
         created=time.time(),
-        keeper=attrs.evolve(OwnerIdentity.current(), pid=pid, start_ticks=process_start_ticks(pid) or 0),
+        keeper=attrs.evolve(
+            OwnerIdentity.current(), pid=pid, start_ticks=process_start_ticks(pid) or 0
+        ),
         files=files,
     )
     path = path_of(name)
@@ -100,7 +106,9 @@ def write(name: str, image: str, source: str, labels: Mapping[str, str], pid: in
 
 
 def read_all() -> Iterator[Record]:
-    """Yield all records; delete those of dead containers without files, and skip unreadable ones."""
+    """Yield all records; delete those of dead containers without files, and skip unreadable
+    ones.
+    """
     for path in sorted(directory().glob("*.json")):
         try:
             facts = json.loads(path.read_text())
@@ -168,15 +176,19 @@ def _kill(files: str) -> bool:
 
 
 def processes_of(files: str) -> list[psutil.Process]:
-    """Return this user's live processes that have a container's directory in their arguments, and their descendants.
+    """Return this user's live processes that have a container's directory in their arguments, and
+    their descendants.
 
-    Descendants may have subordinate ids: this user may kill them, because it owns their user namespace.
+    Descendants may have subordinate ids: this user may kill them, because it owns their user
+    namespace.
     """
     found: dict[int, psutil.Process] = {}
     for process in psutil.process_iter():
         try:
             args = process.cmdline()
-            if any(arg == files or arg.startswith(f"{files}/") for arg in args) and _is_ours(process):
+            if any(arg == files or arg.startswith(f"{files}/") for arg in args) and _is_ours(
+                process
+            ):
                 found.update({p.pid: p for p in (process, *process.children(recursive=True))})
         except psutil.Error:
             continue

@@ -13,7 +13,8 @@ VARIABLES = ("APPTAINER_TMPDIR", "TMPDIR", "SCRATCH")
 
 
 def scratch_directory() -> str:
-    """Return the first usable one of ``APPTAINER_TMPDIR``, ``TMPDIR``, ``SCRATCH``, ``/tmp`` and ``/var/tmp``.
+    """Return the first usable one of ``APPTAINER_TMPDIR``, ``TMPDIR``, ``SCRATCH``, ``/tmp`` and
+    ``/var/tmp``.
 
     Without a usable one, return ``/tmp``.
     """
@@ -21,7 +22,9 @@ def scratch_directory() -> str:
 
 
 def candidates() -> Iterator[tuple[str, str, str]]:
-    """Yield each candidate's variable, directory and the reason why it is unusable ("" if it is usable)."""
+    """Yield each candidate's variable, directory and the reason why it is unusable ("" if it is
+    usable).
+    """
     for name in VARIABLES:
         if path := os.environ.get(name):
             yield name, path, why_unusable(path)
@@ -42,4 +45,8 @@ def why_unusable(path: str) -> str:
     kind = file_system(path)
     if kind in NETWORK_FILE_SYSTEMS:
         return f"on {kind}, which cannot hold a writable overlay"
-    return "mounted noexec: programs there cannot be started" if os.statvfs(path).f_flag & os.ST_NOEXEC else ""
+    return (
+        "mounted noexec: programs there cannot be started"
+        if os.statvfs(path).f_flag & os.ST_NOEXEC
+        else ""
+    )

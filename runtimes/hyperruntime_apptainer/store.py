@@ -1,8 +1,9 @@
 """Store images on disk: SIF files by digest, their references, and unpacked copies for containers.
 
-An image is written under a temporary name and renamed, under a lock. So concurrent processes make one image, and a
-killed process leaves no incomplete one. The SIF is the image; the unpacked copy is a cache: the kernel's overlay on a
-directory runs programs several times faster than two layers of FUSE on a SIF.
+An image is written under a temporary name and renamed, under a lock. So concurrent processes make
+one image, and a killed process leaves no incomplete one. The SIF is the image; the unpacked copy is
+a cache: the kernel's overlay on a directory runs programs several times faster than two layers of
+FUSE on a SIF.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ class Store:
                 facts = json.loads(meta.read_text())
             except FileNotFoundError:
                 continue  # another process is removing it
-            references = tuple(sorted(name for name, image in names.items() if image == meta.parent.name))
+            references = tuple(
+                sorted(name for name, image in names.items() if image == meta.parent.name)
+            )
             found.append(
                 Entry(
                     id=meta.parent.name,
@@ -88,14 +91,17 @@ class Store:
         wanted, digest = with_tag(reference), reference.removeprefix("sha256:")
         return next((e for e in self.entries() if wanted in e.references or e.id == digest), None)
 
-    def make(self, digest: str, reference: str, fill: Callable[[Path], None], *, workdir: str = "/") -> str:
-        """Give an image a reference and return its identifier; make the image first if it does not exist.
+    def make(
+        self, digest: str, reference: str, fill: Callable[[Path], None], *, workdir: str = "/"
+    ) -> str:
+        """Give an image a reference and return its identifier; make the image first if it does not
+        exist.
 
         Args:
             digest: the image's identifier.
             reference: the name to give it.
-            fill: called with an empty directory to make the image; it writes ``image.sif`` there, and may also write
-                ``rootfs``, the unpacked copy.
+            fill: called with an empty directory to make the image; it writes ``image.sif`` there,
+                and may also write ``rootfs``, the unpacked copy.
             workdir: the working directory of its commands.
 
         Raises:
@@ -116,14 +122,22 @@ class Store:
             entry: the image.
             reference: the name to remove; the image's identifier removes all its names.
         """
-        wanted = {with_tag(reference)} if with_tag(reference) in entry.references else set(entry.references)
+        wanted = (
+            {with_tag(reference)}
+            if with_tag(reference) in entry.references
+            else set(entry.references)
+        )
         with self.lock(entry.id):
             self._update_references(lambda names: [names.pop(name, None) for name in wanted])
             if entry.id not in self._references().values():  # another process may have given it one
-                remove_tree(str(entry.sif.parent), *(str(place / entry.id) for place in self._unpacked_places()))
+                remove_tree(
+                    str(entry.sif.parent),
+                    *(str(place / entry.id) for place in self._unpacked_places()),
+                )
 
     def unpacked(self, digest: str, sif: Path) -> Path:
-        """Return the unpacked copy of an image, unpacked by the first call; the SIF if there is no space.
+        """Return the unpacked copy of an image, unpacked by the first call; the SIF if there is no
+        space.
 
         Args:
             digest: the identifier of the image.
@@ -142,7 +156,8 @@ class Store:
             space = os.statvfs(place.parent)
             if space.f_bavail * space.f_frsize < sif.stat().st_size * _UNPACKED_FACTOR:
                 return sif
-            work = place.parent / f".new-{digest}"  # the lock is held: an existing one is left by a killed process
+            # the lock is held: an existing one is left by a killed process
+            work = place.parent / f".new-{digest}"
             remove_tree(str(work))
             try:
                 unpack(sif, work)
@@ -161,7 +176,8 @@ class Store:
             StorageError: the store cannot be written.
         """
         for left in self.root.glob(".new-*"):
-            with suppress(Timeout, FileNotFoundError), self._held(left):  # in use, or another process removed it
+            # in use, or another process removed it
+            with suppress(Timeout, FileNotFoundError), self._held(left):
                 remove_tree(str(left))
         directory = self.root / f".new-{uuid.uuid4().hex[:16]}"
         with self._held(directory):
@@ -242,7 +258,9 @@ class Store:
         with self.lock("references"):
             names = self._references()
             change(names)
-            write_atomic(self.root / "references.json", json.dumps(names, indent=1, sort_keys=True).encode())
+            write_atomic(
+                self.root / "references.json", json.dumps(names, indent=1, sort_keys=True).encode()
+            )
 
 
 def make_mount_points(rootfs: Path) -> None:
@@ -251,7 +269,8 @@ def make_mount_points(rootfs: Path) -> None:
         path = rootfs / name
         if not path.is_dir() and not path.is_symlink():
             path.mkdir(parents=True)
-            path.chmod(0o1777 if name.endswith("tmp") else 0o755)  # whatever the umask is: other users need it
+            # whatever the umask is: other users need it
+            path.chmod(0o1777 if name.endswith("tmp") else 0o755)
 
 
 def unpack(sif: Path, rootfs: Path) -> None:
@@ -264,7 +283,15 @@ def unpack(sif: Path, rootfs: Path) -> None:
     Raises:
         ImageError: the file is not an image, or there is no space.
     """
-    args = ["unsquashfs", "-no-progress", "-no-xattrs", "-offset", str(squashfs_offset(sif)), "-dest", str(rootfs)]
+    args = [
+        "unsquashfs",
+        "-no-progress",
+        "-no-xattrs",
+        "-offset",
+        str(squashfs_offset(sif)),
+        "-dest",
+        str(rootfs),
+    ]
     result = run_process([*args, str(sif)], cwd="/", env=environment(os.environ))
     # 2: a device or an owner could not be restored, which an ordinary user never can.
     if result.exit_code not in (0, 2) or not rootfs.is_dir():
@@ -284,9 +311,13 @@ def squashfs_offset(sif: Path) -> int:
     with open(sif, "rb") as file:
         if file.read(4) == b"hsqs":
             return 0
-    result = run_process(["apptainer", "sif", "list", str(sif)], cwd="/", env=environment(os.environ))
+    result = run_process(
+        ["apptainer", "sif", "list", str(sif)], cwd="/", env=environment(os.environ)
+    )
     for line in result.stdout.decode(errors="replace").splitlines():
         columns = [column.strip() for column in line.split("|")]
         if len(columns) >= 5 and columns[4].startswith("FS (Squashfs/*System"):
             return int(columns[3].partition("-")[0])
-    raise ImageError(f"{sif} holds no squashfs root file system; make it again with `apptainer build`")
+    raise ImageError(
+        f"{sif} holds no squashfs root file system; make it again with `apptainer build`"
+    )

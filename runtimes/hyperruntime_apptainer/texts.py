@@ -1,4 +1,6 @@
-"""The shell scripts around and inside a container, and Apptainer's configuration for it: text only."""
+"""The shell scripts around and inside a container, and Apptainer's configuration for it: text
+only.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,10 @@ REMOVE_TREE = (
     'rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwx -- "$@"; rm -rf -- "$@"; } 2>/dev/null || '
     f'unshare {" ".join(ALL_IDS)} rm -rf -- "$@"'
 )
-# The keeper closes its streams before it cleans up: their reader sees the container's end at once. It removes the
-# record last: if the keeper is killed during this, the record still leads to the files. A batch system that ends a job
-# sends SIGTERM to all its processes: the container ends, and the keeper and its ``rm`` outlive it.
+# The keeper closes its streams before it cleans up: their reader sees the container's end at once.
+# It removes the record last: if the keeper is killed during this, the record still leads to the
+# files. A batch system that ends a job sends SIGTERM to all its processes: the container ends, and
+# the keeper and its ``rm`` outlive it.
 KEEPER = f"""
 trap : TERM
 files=$1 record=$2
@@ -35,7 +38,8 @@ done
 shift
 exec "$@"
 """
-# Builds a /dev with the entries of Apptainer's minimal /dev and the devices, which may have other names on the host.
+# Builds a /dev with the entries of Apptainer's minimal /dev and the devices, which may have other
+# names on the host.
 DEVICES = """
 umask 022
 staging=$1

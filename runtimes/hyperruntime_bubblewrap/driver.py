@@ -11,7 +11,16 @@ from contextlib import suppress
 import attrs
 import psutil
 
-from hyperruntime.driver import ContainerRecord, Driver, Enforcement, EngineInfo, Finding, Image, Launch, PostMortem
+from hyperruntime.driver import (
+    ContainerRecord,
+    Driver,
+    Enforcement,
+    EngineInfo,
+    Finding,
+    Image,
+    Launch,
+    PostMortem,
+)
 from hyperruntime.errors import EngineError, EngineUnavailableError, ImageNotFoundError, SpecError
 from hyperruntime.host import process
 from hyperruntime.host.engine_findings import failure_finding
@@ -32,38 +41,62 @@ from hyperruntime.images.recipes import BASE, PREFIX
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_bubblewrap.args import IMAGE, MARK, NAME, refuse, run_args
 
-BASE_NAMES, BASE_PROGRAMS = (f"{PREFIX}{BASE}:latest", f"{PREFIX}{BASE}"), ("git", "patch", "python3", "tar")
+BASE_NAMES, BASE_PROGRAMS = (
+    (f"{PREFIX}{BASE}:latest", f"{PREFIX}{BASE}"),
+    ("git", "patch", "python3", "tar"),
+)
 REFUSED, NETS, ENV = frozenset((*IMAGE_OPERATIONS, "user")), ("none", "host"), {"PATH": os.defpath}
-ABLE = EngineInfo(engine=NAME, version="", rootless=True, networks=NETS, image_owners=False, refuses=REFUSED)
-ONLY_USR = f"this machine's /usr is its only image, and `base` if it has {', '.join(BASE_PROGRAMS)}; use another engine"
+ABLE = EngineInfo(
+    engine=NAME, version="", rootless=True, networks=NETS, image_owners=False, refuses=REFUSED
+)
+ONLY_USR = (
+    f"this machine's /usr is its only image, and `base` if it has {', '.join(BASE_PROGRAMS)}; "
+    "use another engine"
+)
 CLEANUP = """import sys, hyperruntime_bubblewrap.driver as driver; name, value = sys.argv[1].split("=", 1)
 driver.end(lambda record: record.labels.get(name) == value)"""
 SCRIPT = (
-    b"echo works;{ for n in $(seq 20);do sleep 600& done;echo unlimited;} 2>&1|{ read s;echo first $s;kill -9 -1;}\n"
+    b"echo works;{ for n in $(seq 20);do sleep 600& done;echo unlimited;} 2>&1|"
+    b"{ read s;echo first $s;kill -9 -1;}\n"
 )
 
 
 class HostImages:
-    """One image: the host's programs. It is also the base image if the host has the base image's programs."""
+    """One image: the host's programs. It is also the base image if the host has the base image's
+    programs.
+    """
 
     def exists(self, reference: str) -> bool:
         """Return whether a reference names the host's userland."""
-        return reference == IMAGE or (reference in BASE_NAMES and all(map(process.find_program, BASE_PROGRAMS)))
+        return reference == IMAGE or (
+            reference in BASE_NAMES and all(map(process.find_program, BASE_PROGRAMS))
+        )
 
     def list(self) -> tuple[Image, ...]:
         """Return the only image."""
-        return (Image(id=IMAGE, references=(*filter(self.exists, (IMAGE, BASE_NAMES[0])),), size_bytes=0, created=0),)
+        return (
+            Image(
+                id=IMAGE,
+                references=(*filter(self.exists, (IMAGE, BASE_NAMES[0])),),
+                size_bytes=0,
+                created=0,
+            ),
+        )
 
     remove, load_rootfs, load, save, pull, build = refused_images(NAME, ONLY_USR)
 
 
 class BubblewrapContainer:
-    """A container whose main process is the shell attached to ``bwrap``; it has no files on disk."""
+    """A container whose main process is the shell attached to ``bwrap``; it has no files on
+    disk.
+    """
 
     exec_env: Mapping[str, str] = {}
 
     def __init__(self, launch: Launch, *, users: bool) -> None:
-        """Start the container without waiting for its shell; ``users``: whether subordinate ids are its users."""
+        """Start the container without waiting for its shell; ``users``: whether subordinate ids are
+        its users.
+        """
         self.id, self._spec = launch.name, launch.spec
         args = run_args(launch, write_filter(launch.private_dir), users=users, created=time.time())
         with program_needed(NAME, "bwrap", "install bubblewrap"):
@@ -80,8 +113,12 @@ class BubblewrapContainer:
     def explain_start_failure(self, error_text: str, user: str | None = None) -> Exception:
         """Return the error that says why the shell never answered."""
         if "Can't chdir to" in error_text:
-            return SpecError("workdir", self._spec.workdir, "a directory that exists in the image or in a mount")
-        return EngineUnavailableError(NAME, error_text.strip() or "its shell never answered", "see `hyperrun doctor`")
+            return SpecError(
+                "workdir", self._spec.workdir, "a directory that exists in the image or in a mount"
+            )
+        return EngineUnavailableError(
+            NAME, error_text.strip() or "its shell never answered", "see `hyperrun doctor`"
+        )
 
     def remove(self) -> None:
         """End the container."""
@@ -116,7 +153,9 @@ class BubblewrapDriver:
         """Start a container with its shell attached."""
         refuse(launch.spec, self.probe().limits["pids"])
         if not self.images.exists(launch.spec.image):
-            raise ImageNotFoundError(launch.spec.image, f"use {IMAGE!r}, the only image of bubblewrap")
+            raise ImageNotFoundError(
+                launch.spec.image, f"use {IMAGE!r}, the only image of bubblewrap"
+            )
         return BubblewrapContainer(launch, users=self.probe().users)
 
     def containers(self) -> tuple[ContainerRecord, ...]:
@@ -136,12 +175,19 @@ class BubblewrapDriver:
 
 
 def keepers() -> Iterator[tuple[psutil.Process, ContainerRecord]]:
-    """Yield this user's keepers, and the container that their arguments name; a child just forked has the same ones."""
+    """Yield this user's keepers, and the container that their arguments name; a child just forked
+    has the same ones.
+    """
     for keeper in psutil.process_iter():
         try:
             args = keeper.cmdline()
             if args[3:4] == [MARK] and keeper.uids().real == os.getuid():
-                facts = {"id": args[4], "state": "running", "created": keeper.create_time(), **json.loads(args[5])}
+                facts = {
+                    "id": args[4],
+                    "state": "running",
+                    "created": keeper.create_time(),
+                    **json.loads(args[5]),
+                }
                 yield keeper, ContainerRecord(**facts)
         except (psutil.Error, ValueError, TypeError, IndexError):
             continue
@@ -153,50 +199,92 @@ def end(is_meant: Callable[[ContainerRecord], bool]) -> None:
     Raises:
         EngineError: some do not end in time.
     """
-    doomed = {one: process.process_start_ticks(one.pid) or 0 for one, record in keepers() if is_meant(record)}
+    doomed = {
+        one: process.process_start_ticks(one.pid) or 0
+        for one, record in keepers()
+        if is_meant(record)
+    }
 
     def have_ended() -> bool:
         for one in list(doomed):
-            with suppress(psutil.Error):  # it has ended meanwhile, or is another user's and ends with its parent
-                doomed.update({p: process.process_start_ticks(p.pid) or 0 for p in one.children(recursive=True)})
+            # it has ended meanwhile, or is another user's and ends with its parent
+            with suppress(psutil.Error):
+                doomed.update(
+                    {
+                        p: process.process_start_ticks(p.pid) or 0
+                        for p in one.children(recursive=True)
+                    }
+                )
                 one.kill()
         return not any(process.is_alive(one.pid, ticks) for one, ticks in doomed.items())
 
     if not process.wait_until(have_ended, limit_s(NAME, "kill")):
-        raise EngineError(f"a container does not end; kill its processes: {', '.join(str(one.pid) for one in doomed)}")
+        raise EngineError(
+            "a container does not end; kill its processes: "
+            f"{', '.join(str(one.pid) for one in doomed)}"
+        )
 
 
 def try_here() -> EngineInfo:
-    """Run containers to test a process limit; the script reads one line only, because bash retries a fork for 15 s.
+    """Run containers to test a process limit; the script reads one line only, because bash retries
+    a fork for 15 s.
 
     Raises:
-        EngineUnavailableError: bubblewrap is missing or runs no container in time, or this process runs as root.
+        EngineUnavailableError: bubblewrap is missing or runs no container in time, or this process
+            runs as root.
     """
     if os.geteuid() == 0:
-        raise EngineUnavailableError(NAME, "root in its containers would be the host's root", "run as an ordinary user")
+        raise EngineUnavailableError(
+            NAME, "root in its containers would be the host's root", "run as an ordinary user"
+        )
     if not (process.find_program("bwrap") and process.find_program("prlimit")):
-        raise EngineUnavailableError(NAME, "`bwrap` or `prlimit` is not on PATH", "install bubblewrap and util-linux")
+        raise EngineUnavailableError(
+            NAME, "`bwrap` or `prlimit` is not on PATH", "install bubblewrap and util-linux"
+        )
     with owned_directory(short=True) as place:
-        users = b"users" in run_trial(trials := Trials(NAME, ENV), place, f"{TRY_USERS}\n".encode(), users=True).stdout
+        users = (
+            b"users"
+            in run_trial(
+                trials := Trials(NAME, ENV), place, f"{TRY_USERS}\n".encode(), users=True
+            ).stdout
+        )
         free, limited = (run_trial(trials, place, SCRIPT, pids, users=users) for pids in (None, 16))
         unfiltered = "" if write_filter(place) else UNKNOWN_MACHINE
     if b"works" not in free.stdout:
-        step = "allow user namespaces: sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns"
+        step = (
+            "allow user namespaces: sysctl user.max_user_namespaces, "
+            "kernel.apparmor_restrict_unprivileged_userns"
+        )
         if "temporarily unavailable" in free.error_text:
             step = "raise `ulimit -u` (processes of this user), or end some of its processes"
         why = f"no container runs: {free.error_text}"
-        raise trials.error("it is installed") if free.is_late else EngineUnavailableError(NAME, why, step)
+        raise (
+            trials.error("it is installed")
+            if free.is_late
+            else EngineUnavailableError(NAME, why, step)
+        )
     pids: Enforcement = "rlimit" if limited.is_fork_limited else "no"
     version = trials.run(["bwrap", "--version"]).stdout.decode().rpartition(" ")[2].strip()
-    limits = dict[str, Enforcement](memory_bytes="no", cpus="no", pids=pids, tmpfs_bytes="cgroup", shm_bytes="cgroup")
+    limits = dict[str, Enforcement](
+        memory_bytes="no", cpus="no", pids=pids, tmpfs_bytes="cgroup", shm_bytes="cgroup"
+    )
     found = attrs.evolve(ABLE, version=version, limits=limits, unfiltered=unfiltered)
-    return attrs.evolve(found, users=users, ignores_modes=users, reclaim_args=("unshare", *ALL_IDS) if users else ())
+    return attrs.evolve(
+        found, users=users, ignores_modes=users, reclaim_args=("unshare", *ALL_IDS) if users else ()
+    )
 
 
-def run_trial(trials: Trials, place: str, script: bytes, pids: int | None = None, *, users: bool) -> TrialResult:
+def run_trial(
+    trials: Trials, place: str, script: bytes, pids: int | None = None, *, users: bool
+) -> TrialResult:
     """Return the result of a script in a trial container; ``place`` takes its files."""
-    spec, usr = ContainerSpec(image=IMAGE, limits=Limits(pids=pids)), Mount(source="/usr", target="/mnt")
-    launch = Launch(spec=spec, name="hyperruntime-trial", labels={}, exchange=usr, private_dir=place)
+    spec, usr = (
+        ContainerSpec(image=IMAGE, limits=Limits(pids=pids)),
+        Mount(source="/usr", target="/mnt"),
+    )
+    launch = Launch(
+        spec=spec, name="hyperruntime-trial", labels={}, exchange=usr, private_dir=place
+    )
     args = run_args(launch, write_filter(place), users=users, created=time.time())
     return trials.run(args, script)
 

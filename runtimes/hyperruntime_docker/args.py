@@ -1,7 +1,8 @@
-"""Turn a spec into a request of the Engine API: pure, no I/O. Source: Docker Engine API 1.41 to 1.50, ContainerCreate.
+"""Turn a spec into a request of the Engine API: pure, no I/O. Source: Docker Engine API 1.41 to
+1.50, ContainerCreate.
 
-The SDK's helpers need a live client and lack some fields. So this module builds the JSON bodies of the API, which the
-SDK sends unchanged (``create_container_from_config``).
+The SDK's helpers need a live client and lack some fields. So this module builds the JSON bodies of
+the API, which the SDK sends unchanged (``create_container_from_config``).
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ _HOST_CONFIG = {  # of every container
     "LogConfig": {"Type": "none"},
 }
 # Small values, to see in a trial container which limits the daemon enforces.
-TRIAL_LIMITS = {"Memory": 64 * 1024**2, "MemorySwap": 64 * 1024**2, "NanoCpus": 500_000_000, "PidsLimit": 100}
+TRIAL_LIMITS = {
+    "Memory": 64 * 1024**2,
+    "MemorySwap": 64 * 1024**2,
+    "NanoCpus": 500_000_000,
+    "PidsLimit": 100,
+}
 # The rights to change the files of every user.
 ALL_FILES = {"UsernsMode": "host", "CapAdd": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]}
 _TMPFS = "rw,exec,nosuid,nodev,mode=1777"
@@ -45,7 +51,8 @@ class Settings:
         rootless: whether the daemon runs as an ordinary user.
         limits: how each limit is enforced (``cgroup`` or ``no``).
         networks: the networks that work.
-        cdi_dirs: directories from which the daemon reads CDI specs; empty if it does not accept CDI device names.
+        cdi_dirs: directories from which the daemon reads CDI specs; empty if it does not accept CDI
+            device names.
         cdi_devices: the CDI device names that the daemon lists; empty before Docker 28.3.
         nvidia: whether NVIDIA's container runtime or hook is installed.
     """
@@ -61,8 +68,8 @@ class Settings:
 def container_config(launch: Launch, settings: Settings) -> dict[str, Any]:
     """Return the body of the request that creates a container with a shell to attach to.
 
-    ``StdinOnce`` ends the container after its owner's death: the daemon closes its input when the only attached client
-    disconnects.
+    ``StdinOnce`` ends the container after its owner's death: the daemon closes its input when the
+    only attached client disconnects.
 
     Args:
         launch: the container to start.
@@ -124,8 +131,8 @@ def host_config(launch: Launch, settings: Settings) -> dict[str, Any]:
 def no_gpu_env(spec: ContainerSpec, settings: Settings) -> dict[str, str]:
     """Return the environment that keeps GPUs out of a container that did not request them.
 
-    If NVIDIA's runtime is the daemon's default, it gives all GPUs to each image whose environment names them, as
-    NVIDIA's own images do. For a DeviceRequest the daemon sets the variable itself.
+    If NVIDIA's runtime is the daemon's default, it gives all GPUs to each image whose environment
+    names them, as NVIDIA's own images do. For a DeviceRequest the daemon sets the variable itself.
 
     Source: NVIDIA Container Toolkit, "Environment variables".
     """
@@ -140,7 +147,9 @@ def network_mode(spec: ContainerSpec, settings: Settings) -> str:
         UnsupportedOptionError: the network does not work on this machine.
     """
     if spec.network not in settings.networks:
-        why = "this network does not work on this machine (see `hyperrun doctor`); use network='none'"
+        why = (
+            "this network does not work on this machine (see `hyperrun doctor`); use network='none'"
+        )
         raise UnsupportedOptionError(NAME, "network", why)
     return spec.network
 
@@ -157,21 +166,30 @@ def limit_fields(limits: Limits, settings: Settings) -> dict[str, Any]:
     """
     fields: dict[str, Any] = {}
     for field, value, wanted in (
-        ("memory_bytes", limits.memory_bytes, {"Memory": limits.memory_bytes, "MemorySwap": limits.memory_bytes}),
+        (
+            "memory_bytes",
+            limits.memory_bytes,
+            {"Memory": limits.memory_bytes, "MemorySwap": limits.memory_bytes},
+        ),
         ("cpus", limits.cpus, {"NanoCpus": round((limits.cpus or 0) * 1_000_000_000)}),
         ("pids", limits.pids, {"PidsLimit": limits.pids}),
     ):
         if value is None:
             continue
         if settings.limits.get(field, "no") == "no":
-            why = "the probe showed that the daemon does not enforce it; use a daemon with that cgroup controller"
+            why = (
+                "the probe showed that the daemon does not enforce it; use a daemon with that "
+                "cgroup controller"
+            )
             raise UnsupportedOptionError(NAME, f"limits.{field}", f"{why}, or leave it at None")
         fields |= wanted
     return fields
 
 
 def mount_entry(mount: Mount) -> dict[str, Any]:
-    """Return a bind mount; unlike ``Binds``, it can hold every path, and a missing source is an error."""
+    """Return a bind mount; unlike ``Binds``, it can hold every path, and a missing source is an
+    error.
+    """
     return {
         "Type": "bind",
         "Source": os.path.abspath(mount.source),
@@ -186,7 +204,8 @@ def gpu_names(gpus: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def cdi_names(names: Sequence[str], settings: Settings) -> tuple[str, ...]:
-    """Return the CDI names of the requested GPUs; empty if they are requested from NVIDIA's runtime instead.
+    """Return the CDI names of the requested GPUs; empty if they are requested from NVIDIA's runtime
+    instead.
 
     Args:
         names: ``all``, indices or CDI names.
@@ -197,8 +216,13 @@ def cdi_names(names: Sequence[str], settings: Settings) -> tuple[str, ...]:
     """
     qualified = any("=" in name for name in names)
     if qualified and not settings.cdi_dirs:
-        why = "this daemon does not accept CDI names (Docker 25 and newer can, with `features.cdi`; 28.2 by default)"
-        raise UnsupportedOptionError(NAME, "gpus", f"{why}; use gpus='all' or indices, or a newer Docker")
+        why = (
+            "this daemon does not accept CDI names (Docker 25 and newer can, with "
+            "`features.cdi`; 28.2 by default)"
+        )
+        raise UnsupportedOptionError(
+            NAME, "gpus", f"{why}; use gpus='all' or indices, or a newer Docker"
+        )
     if qualified or (settings.cdi_dirs and not settings.nvidia):
         return tuple(name if "=" in name else f"{_NVIDIA}{name}" for name in names)
     return ()
@@ -219,14 +243,22 @@ def device_requests(names: Sequence[str], settings: Settings) -> list[dict[str, 
     if by_cdi := cdi_names(names, settings):
         return [{"Driver": "cdi", "DeviceIDs": list(by_cdi)}]
     if not settings.nvidia:
-        why = "the daemon can give no GPU: it does not accept CDI names, and NVIDIA's container runtime is missing"
-        raise UnsupportedOptionError(NAME, "gpus", f"{why}; install nvidia-container-toolkit, or leave gpus at None")
+        why = (
+            "the daemon can give no GPU: it does not accept CDI names, and NVIDIA's container "
+            "runtime is missing"
+        )
+        raise UnsupportedOptionError(
+            NAME, "gpus", f"{why}; install nvidia-container-toolkit, or leave gpus at None"
+        )
     chosen: dict[str, Any] = {"Count": -1} if "all" in names else {"DeviceIDs": list(names)}
     return [{"Driver": "nvidia", "Capabilities": [["gpu"]], **chosen}]
 
 
-def trial_config(image: str, mounts: Sequence[Mount], script: str, host: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the body of a container of the host's userland, which tests the daemon without a real image.
+def trial_config(
+    image: str, mounts: Sequence[Mount], script: str, host: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the body of a container of the host's userland, which tests the daemon without a real
+    image.
 
     Args:
         image: an image with links to the host's userland.

@@ -1,4 +1,6 @@
-"""Build images with BuildKit by the ``docker`` command, and make build contexts for the daemon's own builder."""
+"""Build images with BuildKit by the ``docker`` command, and make build contexts for the daemon's
+own builder.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,12 @@ def has_buildkit(version: str) -> bool:
 
 
 def buildkit_args(
-    context: Path, reference: str, containerfile: Path, build_args: Mapping[str, str], *, force: bool
+    context: Path,
+    reference: str,
+    containerfile: Path,
+    build_args: Mapping[str, str],
+    *,
+    force: bool,
 ) -> list[str]:
     """Return the argv that builds with the daemon's BuildKit and the host's network.
 
@@ -50,8 +57,18 @@ def buildkit_args(
         build_args: values of its ``ARG`` instructions.
         force: ignore cached layers.
     """
-    # Not a builder that the user has made: a builder in a container does not see the daemon's images.
-    args = ["docker", "buildx", "build", "--builder", "default", "--progress", "plain", "--provenance=false"]
+    # Not a builder that the user has made: a builder in a container does not see the daemon's
+    # images.
+    args = [
+        "docker",
+        "buildx",
+        "build",
+        "--builder",
+        "default",
+        "--progress",
+        "plain",
+        "--provenance=false",
+    ]
     args += ["--network", "host", "--file", str(containerfile), "--tag", reference]
     args += ["--no-cache"] if force else []
     for name, value in build_args.items():
@@ -68,13 +85,17 @@ def build_by_buildkit(args: list[str], on_output: Callable[[str], None]) -> str:
     """
     known = {name: value for name, value in os.environ.items() if name != "DOCKER_CONTEXT"}
     result = stream_process(
-        args, env={**known, "DOCKER_HOST": endpoint()}, on_line=lambda line: on_output(plain_line(line))
+        args,
+        env={**known, "DOCKER_HOST": endpoint()},
+        on_line=lambda line: on_output(plain_line(line)),
     )
     return "" if result.exit_code == 0 else result.error_text
 
 
 def plain_line(line: str) -> str:
-    """Return a line of BuildKit's plain progress in the form of other builders: steps, and output without its time."""
+    """Return a line of BuildKit's plain progress in the form of other builders: steps, and output
+    without its time.
+    """
     if step := _STEP.fullmatch(line):
         return f"STEP {step[1]}: {step[2]}"
     output = _OUTPUT.fullmatch(line) or _IN_THE_END.fullmatch(line)
@@ -94,7 +115,9 @@ def context_tar(context: Path, containerfile: Path) -> Iterator[IO[bytes]]:
     ignore = context / ".dockerignore"
     text = ignore.read_text("utf-8-sig", "surrogateescape") if ignore.is_file() else ignore.name
     lines = (line.strip() for line in text.splitlines())
-    with make_tar(str(context), exclude=[line for line in lines if line and not line.startswith("#")]) as made:
+    with make_tar(
+        str(context), exclude=[line for line in lines if line and not line.startswith("#")]
+    ) as made:
         with tarfile.open(fileobj=made, mode="a") as tar:
             tar.add(containerfile, CONTAINERFILE)
             kept = f"{text}\n{CONTAINERFILE}\n".encode(errors="surrogateescape")

@@ -1,7 +1,8 @@
-"""Remove a dead owner's containers: its guard runs ``python -P -m hyperruntime_docker.cleanup LABEL``.
+"""Remove a dead owner's containers: its guard runs ``python -P -m hyperruntime_docker.cleanup
+LABEL``.
 
-It lists containers at most five times, until two lists in a row are empty: the daemon may still create a container that
-the owner requested before it died.
+It lists containers at most five times, until two lists in a row are empty: the daemon may still
+create a container that the owner requested before it died.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def remove_labelled(label: str) -> None:
             break
         time.sleep(_PAUSE_S)
     if failed is None and not quiet:
-        failed = EngineError(f"there are ever more containers with the label {label}; remove them again")
+        failed = EngineError(
+            f"there are ever more containers with the label {label}; remove them again"
+        )
     if failed is not None:
         raise failed
 

@@ -12,14 +12,27 @@ from contextlib import contextmanager
 from typing import Any
 
 from hyperruntime.concurrency.per_process import LockedDict, PerProcess
-from hyperruntime.errors import EngineError, EngineLateError, EngineUnavailableError, HyperRuntimeError
+from hyperruntime.errors import (
+    EngineError,
+    EngineLateError,
+    EngineUnavailableError,
+    HyperRuntimeError,
+)
 from hyperruntime.host.engine_limits import limit_s, note_duration
 from hyperruntime_docker.args import NAME
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
-INSTALL_HINT = "install it, on Debian with `apt-get install docker.io`, and start the daemon (`systemctl start docker`)"
-REMOTE_HINT = "use a daemon of this machine: unset DOCKER_HOST, or `docker context use default`, or another runtime"
-_NO_ANSWER = "the daemon did not answer in time; if `docker info` does not either, restart the daemon"
+INSTALL_HINT = (
+    "install it, on Debian with `apt-get install docker.io`, and start the daemon (`systemctl "
+    "start docker`)"
+)
+REMOTE_HINT = (
+    "use a daemon of this machine: unset DOCKER_HOST, or `docker context use default`, or "
+    "another runtime"
+)
+_NO_ANSWER = (
+    "the daemon did not answer in time; if `docker info` does not either, restart the daemon"
+)
 _LONG_TIMEOUT_S = 3600
 
 
@@ -34,7 +47,8 @@ class Engine:
         """Return the SDK's low-level client.
 
         Args:
-            patient: wait an hour for an answer, which a build may need; otherwise as long as any call.
+            patient: wait an hour for an answer, which a build may need; otherwise as long as any
+                call.
 
         Raises:
             EngineUnavailableError: no daemon answers, or it is on another machine.
@@ -90,15 +104,20 @@ def endpoint() -> str:
     """Return the URL of the daemon that will be used.
 
     Raises:
-        EngineUnavailableError: the requested context does not exist (the SDK would silently use the default one).
+        EngineUnavailableError: the requested context does not exist (the SDK would silently use the
+            default one).
     """
     if host := os.environ.get("DOCKER_HOST"):
         return host
     from docker.context import ContextAPI
 
     if ContextAPI.get_context(name := os.environ.get("DOCKER_CONTEXT")) is None:
-        why = f"the context {name!r} does not exist" if name else "its current context does not exist"
-        raise EngineUnavailableError(NAME, why, "choose one of `docker context ls` by DOCKER_CONTEXT")
+        why = (
+            f"the context {name!r} does not exist" if name else "its current context does not exist"
+        )
+        raise EngineUnavailableError(
+            NAME, why, "choose one of `docker context ls` by DOCKER_CONTEXT"
+        )
     return str(ContextAPI.kwargs_from_context().get("base_url") or f"unix://{DEFAULT_SOCKET}")
 
 
@@ -113,21 +132,27 @@ def endpoint_or_default() -> str:
 
 
 def refuse_remote(where: str) -> None:
-    """Raise for a daemon that is reached by ssh or TLS: its streams and files are not this machine's.
+    """Raise for a daemon that is reached by ssh or TLS: its streams and files are not this
+    machine's.
 
     Raises:
         EngineUnavailableError: the URL uses ssh or TLS.
     """
     scheme = where.partition("://")[0]
     if scheme == "ssh":
-        raise EngineUnavailableError(NAME, f"its daemon is on another machine ({where})", REMOTE_HINT)
+        raise EngineUnavailableError(
+            NAME, f"its daemon is on another machine ({where})", REMOTE_HINT
+        )
     if scheme == "https" or os.environ.get("DOCKER_TLS_VERIFY"):
-        why = f"its daemon is reached by TLS ({where}), but shells attach through a local socket only"
+        why = (
+            f"its daemon is reached by TLS ({where}), but shells attach through a local socket only"
+        )
         raise EngineUnavailableError(NAME, why, REMOTE_HINT)
 
 
 def check_socket(where: str) -> None:
-    """Try to connect to a local socket; the SDK would hide the reason of a failure and leave its own socket open.
+    """Try to connect to a local socket; the SDK would hide the reason of a failure and leave its
+    own socket open.
 
     Raises:
         EngineUnavailableError: no daemon listens, or this user may not connect.
@@ -151,12 +176,17 @@ def unreachable(text: str, where: str) -> EngineUnavailableError:
     """
     path = where.removeprefix("unix://")
     if "Permission denied" in text:
-        step = "ask the administrator to add this user to the group `docker` (equivalent to root), or use Podman"
+        step = (
+            "ask the administrator to add this user to the group `docker` (equivalent to root), "
+            "or use Podman"
+        )
         return EngineUnavailableError(NAME, f"this user may not use {path}", step)
     if "No such file" in text or "Connection refused" in text or "timed out" in text:
         step = f"start it (`systemctl start docker`, or `dockerd` as root), or {INSTALL_HINT}"
         return EngineUnavailableError(NAME, f"no daemon answers at {where}", step)
-    return EngineUnavailableError(NAME, f"its daemon at {where} cannot be used: {text}", "see `docker info`")
+    return EngineUnavailableError(
+        NAME, f"its daemon at {where} cannot be used: {text}", "see `docker info`"
+    )
 
 
 @contextmanager

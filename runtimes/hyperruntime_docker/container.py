@@ -36,7 +36,9 @@ _KILLED = 137
 _REMOVAL_AGAIN_S = 5.0
 _END_TIMEOUT_S = 0.5
 _NO_SOURCE = re.compile(r"bind source path does not exist: (.*)")
-_NO_DEVICE = re.compile(r"could not select device driver|unresolvable CDI devices|CDI device injection failed|nvidia-")
+_NO_DEVICE = re.compile(
+    r"could not select device driver|unresolvable CDI devices|CDI device injection failed|nvidia-"
+)
 _TRY_AGAIN = "retry (this probes the machine again) or see `hyperrun doctor`"
 
 
@@ -63,7 +65,8 @@ class DockerContainer:
             launch: the container to start.
             settings: the results of the probe.
             engine: the connection to the daemon.
-            on_unknown_failure: called if the container does not start and the settings may be the reason.
+            on_unknown_failure: called if the container does not start and the settings may be the
+                reason.
             turn: taken before the container is told to end; None if many may end at once.
 
         Raises:
@@ -89,7 +92,9 @@ class DockerContainer:
         args, env = shell_args(self._launch.spec.workdir), dict(self.exec_env)
         with translated(f"no shell could be opened in container {self.id}"):
             try:
-                exec_id = api.exec_create(self.id, args, stdin=True, user=user, environment=env)["Id"]
+                exec_id = api.exec_create(self.id, args, stdin=True, user=user, environment=env)[
+                    "Id"
+                ]
                 connection, early = take_over(api.exec_start(exec_id, socket=True))
                 if not has_started(api, exec_id):
                     with connection:
@@ -99,10 +104,14 @@ class DockerContainer:
         return SocketShell(connection, early, lambda _: self._exec_code(exec_id))
 
     def observe(self) -> None:
-        """Record whether the kernel killed a process in the container's cgroups, which vanish with the container."""
+        """Record whether the kernel killed a process in the container's cgroups, which vanish with
+        the container.
+        """
         if self._cgroups is None:
             self._cgroups = memory_cgroups(int(self._state().get("Pid") or 0))
-        self._oom_killed = self._oom_killed or any(kernel_killed_in(directory) for directory in self._cgroups)
+        self._oom_killed = self._oom_killed or any(
+            kernel_killed_in(directory) for directory in self._cgroups
+        )
 
     def post_mortem(self) -> PostMortem:
         """Return what is known about the container's end."""
@@ -131,7 +140,9 @@ class DockerContainer:
         remove(self._engine, self.id)
 
     def _start(self, config: Mapping[str, Any], turn: EndTurn | None) -> SocketShell:
-        """Create the container, attach to it, then start it, so that it never runs while nobody holds its input."""
+        """Create the container, attach to it, then start it, so that it never runs while nobody
+        holds its input.
+        """
         from docker.errors import APIError
 
         api, shell = self._engine.api(), None
@@ -139,7 +150,8 @@ class DockerContainer:
             try:
                 api.create_container_from_config(config, name=self.id)
                 connection, early = take_over(api.attach_socket(self.id, params=STREAMS))
-                # Request the exit code before the end: the daemon forgets it with an auto-removed container.
+                # Request the exit code before the end: the daemon forgets it with an auto-removed
+                # container.
                 url = f"{api.base_url}/v{api.api_version}/containers/{self.id}/wait"
                 ending = api.post(url, params={"condition": "removed"}, stream=True, timeout=None)
                 code = partial(self._exit_code, ending)
@@ -150,7 +162,8 @@ class DockerContainer:
                 if shell is not None:
                     shell.close()
                     shell.close_output()
-                with suppress(EngineError, EngineUnavailableError):  # the caller must see the first error
+                # the caller must see the first error
+                with suppress(EngineError, EngineUnavailableError):
                     self.remove()
                 if isinstance(error, APIError):
                     raise self._explain(said(error)) from error
@@ -163,7 +176,9 @@ class DockerContainer:
         return error
 
     def _exit_code(self, ending: Any, timeout_s: float) -> int | None:  # noqa: ANN401 - requests.Response
-        """Wait until the container is removed; return its exit code, or None if that is not known in time."""
+        """Wait until the container is removed; return its exit code, or None if that is not known
+        in time.
+        """
         from requests.exceptions import RequestException
 
         try:
@@ -172,7 +187,8 @@ class DockerContainer:
             if not answer.poll(int(timeout_s * 1000) + 1):
                 return None
             code: int | None = int(json.loads(ending.content)["StatusCode"])
-        except (RequestException, OSError, ValueError, KeyError, AttributeError):  # no `fileno` after it was closed
+        # no `fileno` after it was closed
+        except (RequestException, OSError, ValueError, KeyError, AttributeError):
             code = _KILLED if self._state().get("Status") == "removed" else None
         ending.close()
         return code
@@ -186,7 +202,9 @@ class DockerContainer:
         return _KILLED if code is None else int(code)
 
     def _state(self) -> dict[str, Any]:
-        """Return the daemon's ``State`` of the container; a ``Status`` may also be ``removed`` or ``unknown``."""
+        """Return the daemon's ``State`` of the container; a ``Status`` may also be ``removed`` or
+        ``unknown``.
+        """
         from docker.errors import NotFound
 
         try:
@@ -205,7 +223,10 @@ def explain(text: str, spec: ContainerSpec, user: str | None = None) -> HyperRun
         user: the user of the shell; None means the spec's user.
     """
     if re.search(r"no such image", text, re.IGNORECASE):
-        step = f"get it with `docker pull {spec.image}`, or `hyperrun image build` or `image bootstrap`"
+        step = (
+            f"get it with `docker pull {spec.image}`, or `hyperrun image build` or `image "
+            "bootstrap`"
+        )
         return ImageNotFoundError(spec.image, step)
     if missing := _NO_SOURCE.search(text):
         return SpecError("Mount.source", missing[1], "a path that exists on the daemon's machine")
@@ -218,7 +239,9 @@ def explain(text: str, spec: ContainerSpec, user: str | None = None) -> HyperRun
         return refusal
     if "is not running" in text or "no such container" in text.lower():
         return EngineError(f"the container is gone: {last_line(text)}")
-    return EngineUnavailableError(NAME, last_line(text) or "the container's shell never answered", _TRY_AGAIN)
+    return EngineUnavailableError(
+        NAME, last_line(text) or "the container's shell never answered", _TRY_AGAIN
+    )
 
 
 def remove(engine: Engine, name: str) -> None:
@@ -253,7 +276,8 @@ def remove(engine: Engine, name: str) -> None:
 def has_started(api: Any, exec_id: str) -> bool:  # noqa: ANN401 - the SDK is untyped
     """Wait until an exec has started or failed; return whether it started in time.
 
-    The connection and the ``Running`` state exist before the daemon starts a process; only the pid is proof.
+    The connection and the ``Running`` state exist before the daemon starts a process; only the pid
+    is proof.
     """
     seen: dict[str, Any] = {}
 

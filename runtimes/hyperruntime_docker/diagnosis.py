@@ -46,10 +46,20 @@ def _tried(found: Probe) -> Iterator[Finding]:
     yield from limit_findings(settings.limits, "", step)
     if "bridge" not in settings.networks:
         step = "start the daemon without `--bridge none` if containers need a private network"
-        yield Finding(subject="network bridge", ok=None, detail="does not work with this daemon", next_step=step)
+        yield Finding(
+            subject="network bridge",
+            ok=None,
+            detail="does not work with this daemon",
+            next_step=step,
+        )
     if not found.ends_many:
         detail = "one after the other, because the daemon can lock up if many end at once"
-        yield Finding(subject="ends of containers", ok=None, detail=detail, next_step="install Docker 23 or newer")
+        yield Finding(
+            subject="ends of containers",
+            ok=None,
+            detail=detail,
+            next_step="install Docker 23 or newer",
+        )
     yield _builds(found)
     yield _gpus(found)
 
@@ -58,7 +68,10 @@ def _builds(found: Probe) -> Finding:
     if has_buildkit(found.version):
         return Finding(subject="image builds", ok=True, detail="by BuildKit")
     detail = "by the daemon's own builder, for which here-documents are translated"
-    step = "for BuildKit, use Docker 23 or newer with its buildx component (docker-buildx, docker-buildx-plugin)"
+    step = (
+        "for BuildKit, use Docker 23 or newer with its buildx component (docker-buildx, "
+        "docker-buildx-plugin)"
+    )
     return Finding(subject="image builds", ok=None, detail=detail, next_step=step)
 
 
@@ -69,7 +82,15 @@ def _gpus(found: Probe) -> Finding:
     if settings.cdi_devices:
         return Finding(subject="GPUs", ok=True, detail=f"by CDI: {', '.join(settings.cdi_devices)}")
     if settings.cdi_dirs:
-        step = "generate specs, for NVIDIA with `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`"
-        return Finding(subject="GPUs", ok=None, detail="the daemon accepts CDI names but lists none", next_step=step)
+        step = (
+            "generate specs, for NVIDIA with `nvidia-ctk cdi generate "
+            "--output=/etc/cdi/nvidia.yaml`"
+        )
+        return Finding(
+            subject="GPUs",
+            ok=None,
+            detail="the daemon accepts CDI names but lists none",
+            next_step=step,
+        )
     step = "install nvidia-container-toolkit if this machine has GPUs, or use Docker 28 (CDI)"
     return Finding(subject="GPUs", ok=None, detail="containers cannot use any", next_step=step)

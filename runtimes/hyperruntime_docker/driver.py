@@ -19,7 +19,8 @@ from hyperruntime_docker.probe import cached_probe
 from hyperruntime_docker.shell import EndTurn
 
 _BY_COMMAND = (
-    'ids=$(docker ps --all --quiet --filter "label=$1") && { [ -z "$ids" ] || docker rm --force --volumes $ids; }'
+    'ids=$(docker ps --all --quiet --filter "label=$1") && { [ -z "$ids" ] || docker rm --force '
+    "--volumes $ids; }"
 )
 
 
@@ -59,7 +60,8 @@ class DockerDriver:
 
         Raises:
             UnsupportedOptionError: a field of the spec cannot be honoured.
-            SpecError: the source of a mount does not exist on the daemon's machine, or the environment is too long.
+            SpecError: the source of a mount does not exist on the daemon's machine, or the
+                environment is too long.
             EngineUnavailableError: no daemon answers, or it cannot run a container.
             HyperRuntimeError: the daemon refused; the class of the error says why.
         """
@@ -72,7 +74,11 @@ class DockerDriver:
         with translated("containers cannot be listed"):
             found = self._engine.api().containers(all=True, filters={"label": LABEL})
         mine = str(os.getuid())
-        return tuple(_record(entry) for entry in found if (entry.get("Labels") or {}).get(UID_LABEL, mine) == mine)
+        return tuple(
+            _record(entry)
+            for entry in found
+            if (entry.get("Labels") or {}).get(UID_LABEL, mine) == mine
+        )
 
     def remove_container(self, container_id: str) -> None:
         """End and remove a container; do nothing if it does not exist.
@@ -83,9 +89,18 @@ class DockerDriver:
         remove(self._engine, container_id)
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
-        """Return the argv that removes every container with a label: by the SDK, else by the ``docker`` command."""
+        """Return the argv that removes every container with a label: by the SDK, else by the
+        ``docker`` command.
+        """
         script = f'label=$1; shift; "$@" "$label" || {{ set -- "$label"; {_BY_COMMAND}; }}'
-        return ("/bin/sh", "-c", script, "cleanup", label, *python_args("-m", "hyperruntime_docker.cleanup"))
+        return (
+            "/bin/sh",
+            "-c",
+            script,
+            "cleanup",
+            label,
+            *python_args("-m", "hyperruntime_docker.cleanup"),
+        )
 
     def close(self) -> None:
         """Close the connections."""

@@ -17,7 +17,8 @@ def device_env(gpus: str | Sequence[str] | None, settings: Settings) -> Mapping[
         settings: the results of the probe.
 
     Raises:
-        UnsupportedOptionError: CDI names are requested, but the daemon does not accept them or has no CDI device.
+        UnsupportedOptionError: CDI names are requested, but the daemon does not accept them or has
+            no CDI device.
         DeviceNotFoundError: no CDI spec that the daemon reads describes one of the GPUs.
     """
     names = () if gpus is None else cdi_names(gpu_names(gpus), settings)
@@ -31,6 +32,8 @@ def device_env(gpus: str | Sequence[str] | None, settings: Settings) -> Mapping[
 
 
 def gives_gpus(settings: Settings) -> bool:
-    """Return whether the daemon has GPUs to give; before Docker 28.3 it lists none, so the CDI specs are read."""
+    """Return whether the daemon has GPUs to give; before Docker 28.3 it lists none, so the CDI
+    specs are read.
+    """
     listed = settings.nvidia or bool(settings.cdi_devices)
     return listed or (bool(settings.cdi_dirs) and bool(load_devices(settings.cdi_dirs).devices))

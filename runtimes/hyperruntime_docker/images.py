@@ -70,7 +70,9 @@ class DockerImages:
             EngineError: the daemon refuses the tar.
         """
         with translated(f"image {reference!r} cannot be made from {tar}"):
-            self._engine.api(patient=True).import_image_from_file(str(tar), repository=familiar(reference))
+            self._engine.api(patient=True).import_image_from_file(
+                str(tar), repository=familiar(reference)
+            )
         return self._identifier(reference)
 
     def load(self, archive: Path) -> tuple[str, ...]:
@@ -90,7 +92,8 @@ class DockerImages:
         return tuple(loaded)
 
     def save(self, reference: str, archive: Path) -> None:
-        """Write an image, with its reference, to an archive that :meth:`load` and other engines can read.
+        """Write an image, with its reference, to an archive that :meth:`load` and other engines can
+        read.
 
         Args:
             reference: the image.
@@ -106,7 +109,8 @@ class DockerImages:
     def pull(self, reference: str, on_output: Callable[[str], None]) -> str:
         """Pull an image from its registry and return its identifier.
 
-        The credentials are those of ``docker login``. The daemon uses plain HTTP for registries on loopback only.
+        The credentials are those of ``docker login``. The daemon uses plain HTTP for registries on
+        loopback only.
 
         Args:
             reference: the image to pull.
@@ -119,7 +123,9 @@ class DockerImages:
 
         with translated(f"image {reference!r} cannot be pulled"):
             try:
-                messages = self._engine.api(patient=True).pull(familiar(reference), stream=True, decode=True)
+                messages = self._engine.api(patient=True).pull(
+                    familiar(reference), stream=True, decode=True
+                )
                 failure = _follow(messages, on_output)
             except APIError as error:
                 failure = said(error)
@@ -139,8 +145,9 @@ class DockerImages:
     ) -> str:
         """Build a Containerfile with the host's network; return the image's identifier.
 
-        Docker 23 and newer build with BuildKit, if the buildx component of the ``docker`` command is installed. Other
-        daemons use their own builder, for which here-documents, ``--link`` and ``--chmod`` are translated.
+        Docker 23 and newer build with BuildKit, if the buildx component of the ``docker`` command
+        is installed. Other daemons use their own builder, for which here-documents, ``--link`` and
+        ``--chmod`` are translated.
 
         Args:
             context: the build context.
@@ -157,12 +164,18 @@ class DockerImages:
         with translated(f"image {reference!r} cannot be built"):
             version = str(self._engine.api().version()["Version"])
             if has_buildkit(version):
-                args = buildkit_args(context, familiar(reference), containerfile, build_args, force=force)
+                args = buildkit_args(
+                    context, familiar(reference), containerfile, build_args, force=force
+                )
                 failure = build_by_buildkit(args, on_output)
             else:
-                failure = self._build_classic(context, reference, containerfile, build_args, force, on_output)
+                failure = self._build_classic(
+                    context, reference, containerfile, build_args, force, on_output
+                )
         if failure:
-            raise ImageBuildError(f"image {reference!r} cannot be built from {containerfile}: {failure.strip()}")
+            raise ImageBuildError(
+                f"image {reference!r} cannot be built from {containerfile}: {failure.strip()}"
+            )
         return self._identifier(reference)
 
     def _build_classic(
@@ -189,12 +202,18 @@ class DockerImages:
             "dockerfile": CONTAINERFILE,
         }
         api = self._engine.api(patient=True)
-        made = for_older_builder(containerfile, context, build_args, f"{_FROM_FILES} ", modes="none")
+        made = for_older_builder(
+            containerfile, context, build_args, f"{_FROM_FILES} ", modes="none"
+        )
         with made as (plain, files), ExitStack() as stack:
             if files is not None:
-                image = json.loads(api.import_image_from_data(tar_of_root(files)).splitlines()[-1])["status"]
+                image = json.loads(api.import_image_from_data(tar_of_root(files)).splitlines()[-1])[
+                    "status"
+                ]
                 stack.enter_context(_removed(api, image))
-                write_dockerfile(plain, read_dockerfile(plain).replace(_FROM_FILES, f"--from={image}"))
+                write_dockerfile(
+                    plain, read_dockerfile(plain).replace(_FROM_FILES, f"--from={image}")
+                )
             try:
                 tar = stack.enter_context(context_tar(context, plain))
                 return _follow(api.build(fileobj=tar, **options), on_output)
@@ -213,7 +232,9 @@ class DockerImages:
                     raise
                 return None
         names = (*(found.get("RepoTags") or ()), *(found.get("RepoDigests") or ()))
-        exact = wanted in names or (_IDENTIFIER.fullmatch(reference) and str(found["Id"]).endswith(reference))
+        exact = wanted in names or (
+            _IDENTIFIER.fullmatch(reference) and str(found["Id"]).endswith(reference)
+        )
         return found if exact else None
 
     def _identifier(self, reference: str) -> str:
@@ -222,7 +243,8 @@ class DockerImages:
 
 
 def familiar(reference: str) -> str:
-    """Return a reference as the daemon lists it: with a tag, and Docker Hub's names without their registry.
+    """Return a reference as the daemon lists it: with a tag, and Docker Hub's names without their
+    registry.
 
     Source: distribution/reference, "familiar" names.
     """
@@ -232,7 +254,9 @@ def familiar(reference: str) -> str:
 
 @contextmanager
 def _removed(api: Any, image: str) -> Iterator[None]:  # noqa: ANN401 - the SDK has no types
-    """Remove an image after the block; if that fails, `docker image prune` removes it, because it has no name."""
+    """Remove an image after the block; if that fails, `docker image prune` removes it, because it
+    has no name.
+    """
     from docker.errors import APIError
 
     try:
@@ -268,7 +292,9 @@ def _image(entry: Mapping[str, Any]) -> Image:
     names = (*(entry.get("RepoTags") or ()), *(entry.get("RepoDigests") or ()))
     return Image(
         id=str(entry["Id"]).removeprefix("sha256:"),
-        references=tuple(name for name in names if not name.startswith("<none>") and "@<none>" not in name),
+        references=tuple(
+            name for name in names if not name.startswith("<none>") and "@<none>" not in name
+        ),
         size_bytes=int(entry.get("Size") or 0),
         created=float(entry.get("Created") or 0),
     )

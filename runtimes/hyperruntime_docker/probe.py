@@ -1,8 +1,9 @@
 """Probe what the daemon can do by running containers of this machine's userland.
 
-The probe imports a temporary image of directories and links (a few kilobytes) and mounts ``/usr`` into it. The
-container answers through a FIFO of this machine, as all execs do. So a daemon on another machine, in a virtual machine
-or with another file system is refused. The result is cached per boot, user and daemon.
+The probe imports a temporary image of directories and links (a few kilobytes) and mounts ``/usr``
+into it. The container answers through a FIFO of this machine, as all execs do. So a daemon on
+another machine, in a virtual machine or with another file system is refused. The result is cached
+per boot, user and daemon.
 """
 
 from __future__ import annotations
@@ -27,9 +28,18 @@ RECLAIM_ARGS = python_args("-I", "-m", "hyperruntime_docker.reclaim")
 
 log = get_logger(__name__)
 
-_NVIDIA, _NVIDIA_HOOK = "nvidia", "nvidia-container-runtime-hook"  # Docker's --gpus needs one of them
+# Docker's --gpus needs one of them
+_NVIDIA, _NVIDIA_HOOK = "nvidia", "nvidia-container-runtime-hook"
 _FIRST_THAT_ENDS_MANY = 23
-_WHAT_MATTERS = ("ID", "ServerVersion", "Driver", "CgroupVersion", "DefaultRuntime", "CDISpecDirs", "SecurityOptions")
+_WHAT_MATTERS = (
+    "ID",
+    "ServerVersion",
+    "Driver",
+    "CgroupVersion",
+    "DefaultRuntime",
+    "CDISpecDirs",
+    "SecurityOptions",
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -50,7 +60,9 @@ class Probe:
 
     @property
     def ends_many(self) -> bool:
-        """Whether many containers may end at once, see :class:`~hyperruntime_docker.shell.EndTurn`."""
+        """Whether many containers may end at once, see
+        :class:`~hyperruntime_docker.shell.EndTurn`.
+        """
         number = self.version.partition(".")[0]
         return not number.isdecimal() or int(number) >= _FIRST_THAT_ENDS_MANY
 
@@ -66,7 +78,9 @@ class Probe:
             limits={**self.settings.limits, "tmpfs_bytes": "cgroup", "shm_bytes": "cgroup"},
             gpus=gives_gpus(self.settings),
             users=True,
-            refuses=frozenset() if os.geteuid() == 0 or self.settings.rootless else frozenset({"terminal"}),
+            refuses=frozenset()
+            if os.geteuid() == 0 or self.settings.rootless
+            else frozenset({"terminal"}),
             reclaim_args=() if os.geteuid() == 0 else RECLAIM_ARGS,
         )
 
@@ -101,12 +115,15 @@ def probe(engine: Engine, info: Mapping[str, Any]) -> Probe:
         storage=str(info.get("Driver", "")),
         oci_runtime=str(info.get("DefaultRuntime", "")),
         settings=Settings(
-            rootless=any(option.startswith("name=rootless") for option in info.get("SecurityOptions") or ()),
+            rootless=any(
+                option.startswith("name=rootless") for option in info.get("SecurityOptions") or ()
+            ),
             limits=limits,
             networks=networks,
             cdi_dirs=tuple(info.get("CDISpecDirs") or ()),
             cdi_devices=cdi_devices(info),
-            nvidia=_NVIDIA in (info.get("Runtimes") or {}) or find_program(_NVIDIA_HOOK) is not None,
+            nvidia=_NVIDIA in (info.get("Runtimes") or {})
+            or find_program(_NVIDIA_HOOK) is not None,
         ),
     )
     if not trial.trials.late:
@@ -128,15 +145,23 @@ def daemon_info(engine: Engine) -> dict[str, Any]:
 
 def cdi_devices(info: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the CDI device names that a daemon lists."""
-    return tuple(str(d.get("ID")) for d in info.get("DiscoveredDevices") or () if d.get("Source") == "cdi")
+    return tuple(
+        str(d.get("ID")) for d in info.get("DiscoveredDevices") or () if d.get("Source") == "cdi"
+    )
 
 
 def probe_file(info: Mapping[str, Any]) -> ProbeFile[Probe]:
-    """Return the file of what a probe found: for this daemon, as it describes itself, and this TMPDIR.
+    """Return the file of what a probe found: for this daemon, as it describes itself, and this
+    TMPDIR.
 
     Args:
         info: the daemon's description, of :func:`daemon_info`.
     """
     facts = [info.get(name) for name in _WHAT_MATTERS]
-    facts += [sorted(info.get("Runtimes") or {}), cdi_devices(info), endpoint_or_default(), os.environ.get("TMPDIR")]
+    facts += [
+        sorted(info.get("Runtimes") or {}),
+        cdi_devices(info),
+        endpoint_or_default(),
+        os.environ.get("TMPDIR"),
+    ]
     return ProbeFile(NAME, facts, Probe)

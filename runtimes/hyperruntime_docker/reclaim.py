@@ -1,8 +1,10 @@
-"""Run a host program as the daemon's root: ``python -m hyperruntime_docker.reclaim PROGRAM ARGUMENT...``.
+"""Run a host program as the daemon's root: ``python -m hyperruntime_docker.reclaim PROGRAM
+ARGUMENT...``.
 
-For ordinary users whose containers wrote files of root and of others; users of the daemon have this power anyway. The
-program runs in a container of an empty image with the host's userland. The parent directory of each path among its
-arguments is mounted: read-only for a file, writable for a directory.
+For ordinary users whose containers wrote files of root and of others; users of the daemon have this
+power anyway. The program runs in a container of an empty image with the host's userland. The parent
+directory of each path among its arguments is mounted: read-only for a file, writable for a
+directory.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ def run_as_daemon(args: Sequence[str]) -> int:
     Raises:
         HyperRuntimeError: the daemon does not answer or refuses.
     """
-    script = f"{shlex.join(args)} </dev/null; code=$?; echo; echo {_ENDED} $code; echo {_LAST}; read -r word"
+    script = (
+        f"{shlex.join(args)} </dev/null; code=$?; echo; echo {_ENDED} $code; echo {_LAST}; read "
+        "-r word"
+    )
     with open_trial(Engine()) as trial:
         printed = trial.run_script(script, needed_mounts(args), _LAST)
     said, _, code = printed.removesuffix(f"{_LAST}\n").rpartition(f"{_ENDED} ")
@@ -43,7 +48,9 @@ def needed_mounts(args: Sequence[str]) -> list[Mount]:
         if os.path.lexists(path):
             folders[os.path.dirname(path)] = not os.path.isdir(path)
     outside = (folder for folder in folders if os.path.commonpath(["/usr", folder]) != "/usr")
-    return [Mount(source=folder, target=folder, read_only=folders[folder]) for folder in sorted(outside)]
+    return [
+        Mount(source=folder, target=folder, read_only=folders[folder]) for folder in sorted(outside)
+    ]
 
 
 if __name__ == "__main__":

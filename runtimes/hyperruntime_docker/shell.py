@@ -1,7 +1,7 @@
 """Attach a shell over a hijacked connection of the Engine API.
 
-The daemon sends both output streams interleaved, in frames with an 8-byte header. Input goes to the same connection:
-its half-close, or the death of this process, is end-of-file for the shell.
+The daemon sends both output streams interleaved, in frames with an 8-byte header. Input goes to the
+same connection: its half-close, or the death of this process, is end-of-file for the shell.
 
 Source: Engine API, ContainerAttach, "Stream format".
 """
@@ -29,7 +29,9 @@ _TAIL_BYTES = 2000
 
 
 class Frames:
-    """Splits the bytes of a connection into the ``(stream, data)`` parts of its frames; stream 2 is stderr."""
+    """Splits the bytes of a connection into the ``(stream, data)`` parts of its frames; stream 2 is
+    stderr.
+    """
 
     def __init__(self) -> None:
         """Begin before the first frame."""
@@ -54,8 +56,8 @@ class Frames:
 class EndTurn:
     """Lets the containers of this process end one after the other.
 
-    If several end at once, Docker before 23 can lock up, and then answers nothing until it is restarted. Source:
-    pull request 42545 of moby.
+    If several end at once, Docker before 23 can lock up, and then answers nothing until it is
+    restarted. Source: pull request 42545 of moby.
     """
 
     def __init__(self) -> None:
@@ -101,12 +103,17 @@ class SocketShell:
         Args:
             connection: its only file descriptor; blocking.
             early: data that were already read from it.
-            exit_code: called when the stream has ended, with the seconds that it may take; returns the exit code of the
-                shell's process, or None if it is not known yet.
+            exit_code: called when the stream has ended, with the seconds that it may take; returns
+                the exit code of the shell's process, or None if it is not known yet.
             release: called when the exit code is not needed any more.
             turn: taken before the shell is told to end, and given back when it has ended.
         """
-        self._connection, self._early, self._exit_code, self._release = connection, early, exit_code, release
+        self._connection, self._early, self._exit_code, self._release = (
+            connection,
+            early,
+            exit_code,
+            release,
+        )
         self._turn = turn
         self._code: int | None = None
         self._frames, self._tail = Frames(), deque[bytes](maxlen=_TAIL_CHUNKS)
@@ -119,7 +126,8 @@ class SocketShell:
         return b"".join(self._tail)[-_TAIL_BYTES:].decode(errors="replace").strip()
 
     def read(self) -> bytes:
-        """Return the next output of both streams; see :class:`~hyperruntime.attached_shell.AttachedShell`.
+        """Return the next output of both streams; see
+        :class:`~hyperruntime.attached_shell.AttachedShell`.
 
         Raises:
             BlockingIOError: there is nothing to read, or no whole frame yet.
@@ -141,7 +149,11 @@ class SocketShell:
     def wait(self, timeout_s: float) -> int | None:
         """Return the exit code, or None while the shell runs or if the code is unknown."""
         deadline = time.monotonic() + timeout_s
-        if self._code is None and self._ended.wait(timeout_s) and self._asking.acquire(timeout=timeout_s):
+        if (
+            self._code is None
+            and self._ended.wait(timeout_s)
+            and self._asking.acquire(timeout=timeout_s)
+        ):
             try:
                 if self._code is None:
                     self._code = self._exit_code(max(0.0, deadline - time.monotonic()))
@@ -171,10 +183,11 @@ class SocketShell:
 
 
 def take_over(raw: Any) -> tuple[socket.socket, bytes]:  # noqa: ANN401 - the SDK's file-like socket
-    """Return the only file descriptor of a hijacked connection, blocking, and the data already read from it.
+    """Return the only file descriptor of a hijacked connection, blocking, and the data already read
+    from it.
 
-    The SDK's own copy of the descriptor, inside a response, is closed: a forked child that inherits it would keep the
-    container alive.
+    The SDK's own copy of the descriptor, inside a response, is closed: a forked child that inherits
+    it would keep the container alive.
     """
     early = _buffered(raw)
     connection = socket.socket(fileno=os.dup(raw.fileno()))
@@ -183,8 +196,11 @@ def take_over(raw: Any) -> tuple[socket.socket, bytes]:  # noqa: ANN401 - the SD
     return connection, early
 
 
-def read_text(connection: socket.socket, early: bytes, timeout_s: float, last: str = "") -> tuple[str, bool]:
-    """Return the text of both streams until they end, and whether the timeout passed without data before that.
+def read_text(
+    connection: socket.socket, early: bytes, timeout_s: float, last: str = ""
+) -> tuple[str, bool]:
+    """Return the text of both streams until they end, and whether the timeout passed without data
+    before that.
 
     Args:
         connection: a connection that is attached to a container.
@@ -210,7 +226,9 @@ def read_text(connection: socket.socket, early: bytes, timeout_s: float, last: s
 
 
 def _buffered(raw: Any) -> bytes:  # noqa: ANN401
-    """Return the data that the HTTP client read beyond the response's head; an exec's first output may be there."""
+    """Return the data that the HTTP client read beyond the response's head; an exec's first output
+    may be there.
+    """
     raw._sock.settimeout(0)  # noqa: SLF001 - otherwise an empty buffer waits for the socket
     reader = raw._response.raw._fp.fp  # noqa: SLF001 - the SDK accesses the socket in the same way
     return bytes(reader.peek(_CHUNK_BYTES) or b"")

@@ -30,13 +30,17 @@ log = get_logger(__name__)
 _EXCHANGE, _FIFO = "/run/hyperruntime", "fifo"
 _REPOSITORY = "localhost/hyperruntime-probe"
 _PROGRAM_TIMEOUT_S = 24 * 3600.0  # without output; the caller has a shorter one
-# The FIFO is opened for reading and writing: otherwise the open waits forever if the reader was killed.
+# The FIFO is opened for reading and writing: otherwise the open waits forever if the reader was
+# killed.
 _SCRIPT = rf"""
 {SHOW_LIMITS}echo works
 echo heard 1<>{_EXCHANGE}/{_FIFO}
 """
 # A daemon without a bridge starts the container with `lo` only.
-_NETWORK_SCRIPT = {"host": "echo works", "bridge": "set -- /sys/class/net/*; [ $# -gt 1 ] && echo works"}
+_NETWORK_SCRIPT = {
+    "host": "echo works",
+    "bridge": "set -- /sys/class/net/*; [ $# -gt 1 ] && echo works",
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -58,7 +62,8 @@ class Trial:
     trials: Trials = attrs.field(factory=lambda: Trials(NAME))
 
     def limits(self) -> dict[str, Enforcement]:
-        """Run a container that answers through the FIFO, and return how each limit is enforced in it.
+        """Run a container that answers through the FIFO, and return how each limit is enforced in
+        it.
 
         Raises:
             EngineUnavailableError: no container runs, or the FIFO is not reachable from it.
@@ -74,13 +79,14 @@ class Trial:
         return shown_limits(printed)
 
     def run_script(self, script: str, mounts: Sequence[Mount], last: str) -> str:
-        """Run a shell script as the daemon's root and return its output; the deadline is one day without output.
+        """Run a shell script as the daemon's root and return its output; the deadline is one day
+        without output.
 
         Args:
             script: the script for ``sh``.
             mounts: what the script sees of this machine, in addition to the userland.
-            last: the last line that the script prints. Then it should wait for end-of-file, because the daemon may lose
-                the last output of a container that has ended.
+            last: the last line that the script prints. Then it should wait for end-of-file, because
+                the daemon may lose the last output of a container that has ended.
 
         Raises:
             EngineError: the daemon refuses.
@@ -88,10 +94,17 @@ class Trial:
         return self._run([*self.userland, *mounts], script, ALL_FILES, last)[0]
 
     def works_with(self, network: str) -> bool:
-        """Return whether a container runs with a network; tries twice after a refusal, because the result is cached."""
+        """Return whether a container runs with a network; tries twice after a refusal, because the
+        result is cached.
+        """
         for _ in range(2):
             try:
-                if "works" in self._try(self.userland, _NETWORK_SCRIPT[network], {"NetworkMode": network}).splitlines():
+                if (
+                    "works"
+                    in self._try(
+                        self.userland, _NETWORK_SCRIPT[network], {"NetworkMode": network}
+                    ).splitlines()
+                ):
                     return True
             except EngineLateError:
                 return False
@@ -133,10 +146,14 @@ class Trial:
                 raise elsewhere() from error
             raise refused(str(error)) from error
 
-    def _run(self, mounts: Sequence[Mount], script: str, host: Mapping[str, Any], last: str = "") -> tuple[str, bool]:
-        """Run a script in a container; return its output, and whether the timeout passed before the output ended.
+    def _run(
+        self, mounts: Sequence[Mount], script: str, host: Mapping[str, Any], last: str = ""
+    ) -> tuple[str, bool]:
+        """Run a script in a container; return its output, and whether the timeout passed before the
+        output ended.
 
-        The output ends after some seconds without data; if ``last`` is given, with that line or a day without data.
+        The output ends after some seconds without data; if ``last`` is given, with that line or a
+        day without data.
         """
         config = trial_config(self.image, mounts, script, host)
         api, name = self.engine.api(), f"hyperruntime-probe-{uuid.uuid4().hex[:12]}"
@@ -147,14 +164,20 @@ class Trial:
                 connection, early = take_over(api.attach_socket(name, params=STREAMS))
                 with connection:
                     api.start(name)
-                    return read_text(connection, early, _PROGRAM_TIMEOUT_S if last else limit_s(NAME, "output"), last)
+                    return read_text(
+                        connection,
+                        early,
+                        _PROGRAM_TIMEOUT_S if last else limit_s(NAME, "output"),
+                        last,
+                    )
         finally:
             remove(self.engine, name)
 
 
 @contextmanager
 def open_trial(engine: Engine) -> Iterator[Trial]:
-    """Yield a trial; at its end remove the image, the exchange directory, and the remains of killed probes.
+    """Yield a trial; at its end remove the image, the exchange directory, and the remains of killed
+    probes.
 
     Args:
         engine: the connection to the daemon.
@@ -165,7 +188,9 @@ def open_trial(engine: Engine) -> Iterator[Trial]:
     tag = uuid.uuid4().hex[:12]
     image = f"{_REPOSITORY}:{tag}"
     rootfs, userland = skeleton()
-    changes = [f"LABEL {name}={value}" for name, value in OwnerIdentity.current().to_labels().items()]
+    changes = [
+        f"LABEL {name}={value}" for name, value in OwnerIdentity.current().to_labels().items()
+    ]
     with owned_directory() as directory:
         exchange = os.path.join(directory, "x")
         os.mkdir(exchange)
@@ -173,7 +198,9 @@ def open_trial(engine: Engine) -> Iterator[Trial]:
         os.mkfifo(os.path.join(exchange, _FIFO))
         os.chmod(os.path.join(exchange, _FIFO), 0o666)  # root in the container may be any user here
         with translated("an empty image cannot be imported"):
-            engine.api().import_image_from_data(rootfs, repository=_REPOSITORY, tag=tag, changes=changes)
+            engine.api().import_image_from_data(
+                rootfs, repository=_REPOSITORY, tag=tag, changes=changes
+            )
         try:
             mounts = [Mount(source=path, target=path) for path in userland]
             yield Trial(engine=engine, image=image, exchange=exchange, userland=mounts)
@@ -203,7 +230,9 @@ def _is_left(entry: Mapping[str, Any]) -> bool:
 
 
 def skeleton() -> tuple[bytes, list[str]]:
-    """Return the tar of a root file system of links to the host's userland, and the paths that must be mounted."""
+    """Return the tar of a root file system of links to the host's userland, and the paths that must
+    be mounted.
+    """
     buffer = io.BytesIO()
     links, directories = userland_links()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -220,16 +249,21 @@ def skeleton() -> tuple[bytes, list[str]]:
 
 def refused(why: str) -> EngineUnavailableError:
     """Return the error for a daemon that answers but cannot run a container."""
-    return EngineUnavailableError(NAME, f"its daemon answers but runs no container: {why}", "see `hyperrun doctor`")
+    return EngineUnavailableError(
+        NAME, f"its daemon answers but runs no container: {why}", "see `hyperrun doctor`"
+    )
 
 
 def elsewhere() -> EngineUnavailableError:
     """Return the error for a daemon that does not see this machine's files."""
     why = (
-        f"its daemon does not see this machine's {tempfile.gettempdir()}, which commands need (it is on another "
-        "machine, in a virtual machine as Docker Desktop's is, or confined as the snap package's is)"
+        f"its daemon does not see this machine's {tempfile.gettempdir()}, which commands need "
+        "(it is on another machine, in a virtual machine as Docker Desktop's is, or confined as "
+        "the snap package's is)"
     )
-    return EngineUnavailableError(NAME, why, f"{REMOTE_HINT}, or set TMPDIR to a directory that the daemon sees")
+    return EngineUnavailableError(
+        NAME, why, f"{REMOTE_HINT}, or set TMPDIR to a directory that the daemon sees"
+    )
 
 
 def _entry(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:

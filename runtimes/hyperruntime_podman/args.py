@@ -28,9 +28,11 @@ class Settings:
         rootless: whether Podman runs as an ordinary user.
         limits: how each limit is enforced (``cgroup``, ``rlimit`` or ``no``).
         bridge: whether a private network with external access works.
-        uids: the number of users in a container's own user namespace, or 0 if containers share Podman's.
+        uids: the number of users in a container's own user namespace, or 0 if containers share
+            Podman's.
         gids: the number of groups in it.
-        root: the directory of this library's own store, in which containers run; "" means the user's store.
+        root: the directory of this library's own store, in which containers run; "" means the
+            user's store.
         run_root: the directory of its files of running containers.
     """
 
@@ -47,7 +49,9 @@ class Settings:
 
 
 def base_args(settings: Settings) -> list[str]:
-    """Return the program and the global options of every command about containers on this machine."""
+    """Return the program and the global options of every command about containers on this
+    machine.
+    """
     args = ["--runtime", settings.oci_runtime] if settings.oci_runtime else []
     return ["podman", *own_args(settings), *args]
 
@@ -72,7 +76,9 @@ def store_args(root: str, run_root: str) -> tuple[str, ...]:
     return ("--root", root, "--runroot", run_root, "--storage-driver", "overlay")
 
 
-def run_args(launch: Launch, settings: Settings, device_args: Sequence[str] = (), image: str = "") -> list[str]:
+def run_args(
+    launch: Launch, settings: Settings, device_args: Sequence[str] = (), image: str = ""
+) -> list[str]:
     """Return the argv that starts a container with a shell attached.
 
     Args:
@@ -94,9 +100,23 @@ def run_args(launch: Launch, settings: Settings, device_args: Sequence[str] = ()
         "--name",
         launch.name,
     ]
-    args += ["--entrypoint", "/bin/sh", "--log-driver", "none", "--http-proxy=false", "--systemd=false"]
+    args += [
+        "--entrypoint",
+        "/bin/sh",
+        "--log-driver",
+        "none",
+        "--http-proxy=false",
+        "--systemd=false",
+    ]
     args += ["--no-healthcheck", "--pidfile", pidfile(launch)]
-    args += ["--security-opt", "no-new-privileges", "--security-opt", "label=disable", "--cap-drop", "all"]
+    args += [
+        "--security-opt",
+        "no-new-privileges",
+        "--security-opt",
+        "label=disable",
+        "--cap-drop",
+        "all",
+    ]
     for capability in CAPABILITIES:
         args += ["--cap-add", capability]
     args += namespace_args(settings)
@@ -113,7 +133,8 @@ def run_args(launch: Launch, settings: Settings, device_args: Sequence[str] = ()
         args += ["--user", spec.user]
     for name, value in launch.labels.items():
         args += ["--label", f"{name}={value}"]
-    # No --init: catatonit leaves SIGTSTP, SIGTTIN and SIGTTOU blocked in all processes, so no program could be stopped.
+    # No --init: catatonit leaves SIGTSTP, SIGTTIN and SIGTTOU blocked in all processes, so no
+    # program could be stopped.
     return [*args, image or spec.image, *shell_args(spec.workdir, is_init=True)[1:]]
 
 
@@ -135,10 +156,11 @@ def exec_args(launch: Launch, user: str, settings: Settings) -> list[str]:
 
 
 def namespace_args(settings: Settings) -> list[str]:
-    """Return the options that give a container its own user namespace inside Podman's, with the same users.
+    """Return the options that give a container its own user namespace inside Podman's, with the
+    same users.
 
-    Since Linux 5.14 the kernel counts processes against RLIMIT_NPROC per user namespace. So the limit applies to one
-    container and not to all containers of a user together.
+    Since Linux 5.14 the kernel counts processes against RLIMIT_NPROC per user namespace. So the
+    limit applies to one container and not to all containers of a user together.
     """
     if not settings.uids:
         return []
@@ -154,7 +176,10 @@ def network_args(spec: ContainerSpec, settings: Settings) -> list[str]:
     if spec.network != "bridge":
         return ["--network", spec.network]
     if not settings.bridge:
-        why = "no private network works on this machine (see `hyperrun doctor`); use network='none' or 'host'"
+        why = (
+            "no private network works on this machine (see `hyperrun doctor`); use "
+            "network='none' or 'host'"
+        )
         raise UnsupportedOptionError(NAME, "network", why)
     return ["--network", "slirp4netns" if settings.rootless else "bridge"]
 
@@ -184,11 +209,15 @@ def limit_args(limits: Limits, settings: Settings) -> list[str]:
         elif enforced == "rlimit":
             nproc = min(nproc, int(value)) if nproc else int(value)
         else:
-            why = "rootless Podman has no such cgroup controller here; run as root, use cgroup v2 with delegation"
+            why = (
+                "rootless Podman has no such cgroup controller here; run as root, use cgroup v2 "
+                "with delegation"
+            )
             raise UnsupportedOptionError(NAME, f"limits.{field}", f"{why}, or leave it at None")
     if limits.pids is None and settings.limits.get("pids") == "cgroup":
         args.append("--pids-limit=-1")
-    # Both or none: with one of them, Podman sets the other to a default that it may not be allowed to set.
+    # Both or none: with one of them, Podman sets the other to a default that it may not be allowed
+    # to set.
     if settings.nofile and nproc:
         args += [
             "--ulimit",
@@ -203,8 +232,11 @@ def limit_args(limits: Limits, settings: Settings) -> list[str]:
     return args
 
 
-def probe_args(settings: Settings, rootfs: str, userland: Sequence[str], script: str, *, limited: bool) -> list[str]:
-    """Return the argv of a container of the host's userland, which tests an OCI runtime without an image.
+def probe_args(
+    settings: Settings, rootfs: str, userland: Sequence[str], script: str, *, limited: bool
+) -> list[str]:
+    """Return the argv of a container of the host's userland, which tests an OCI runtime without an
+    image.
 
     Args:
         settings: the settings to test.
@@ -214,7 +246,13 @@ def probe_args(settings: Settings, rootfs: str, userland: Sequence[str], script:
         limited: whether to set a small value for each limit.
     """
     args = [*base_args(settings), "run", "--rm", "--network", "none", "--log-driver", "none"]
-    args += ["--security-opt", "no-new-privileges", "--security-opt", "label=disable", *namespace_args(settings)]
+    args += [
+        "--security-opt",
+        "no-new-privileges",
+        "--security-opt",
+        "label=disable",
+        *namespace_args(settings),
+    ]
     if limited:
         args += ["--memory=67108864", "--memory-swap=67108864", "--pids-limit=100", "--cpus=0.5"]
     if settings.nofile:

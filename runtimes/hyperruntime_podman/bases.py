@@ -1,8 +1,9 @@
 """Get the images that a build names before the build, and check what they do in it.
 
-An image may have instructions for builds from it (ONBUILD), which Podman runs as if the Dockerfile said so:
-``COPY --from=docker-archive:FILE`` of an image from a registry reads a file of this machine. No command of Podman shows
-them, so they are read where it keeps the image, or from a saved copy.
+An image may have instructions for builds from it (ONBUILD), which Podman runs as if the Dockerfile
+said so: ``COPY --from=docker-archive:FILE`` of an image from a registry reads a file of this
+machine. No command of Podman shows them, so they are read where it keeps the image, or from a saved
+copy.
 """
 
 from __future__ import annotations
@@ -30,8 +31,11 @@ _VARIANTS = {"arm": "7", "arm64": "8"}
 _STORE = "{{.Store.GraphRoot}}\n{{.Store.GraphDriverName}}"
 
 
-def get_bases(dockerfile: Path, context: Path, own: str, on_output: Callable[[str], None]) -> ProcessResult | None:
-    """Pull the images that a Dockerfile names and that are missing, and check them all; return a pull that failed.
+def get_bases(
+    dockerfile: Path, context: Path, own: str, on_output: Callable[[str], None]
+) -> ProcessResult | None:
+    """Pull the images that a Dockerfile names and that are missing, and check them all; return a
+    pull that failed.
 
     Args:
         dockerfile: a checked Dockerfile.
@@ -45,7 +49,9 @@ def get_bases(dockerfile: Path, context: Path, own: str, on_output: Callable[[st
     for named in dict.fromkeys(named_images(read_dockerfile(dockerfile))):
         if named.reference == own:
             continue
-        image = NamedImage(AUTOMATIC.sub(_platform_value, named.reference), AUTOMATIC.sub("", named.platform))
+        image = NamedImage(
+            AUTOMATIC.sub(_platform_value, named.reference), AUTOMATIC.sub("", named.platform)
+        )
         configuration = _found(image)
         if configuration is None:
             plain_http = ["--tls-verify=false"] if is_loopback(image.reference) else []
@@ -65,14 +71,20 @@ def _platform_value(found: re.Match[str]) -> str:
     values = {"OS": "linux", "ARCH": _ARCHITECTURES.get(platform.machine(), "")}
     if not values.get(name):
         raise SpecError(
-            "Containerfile", f"FROM ...{found[0]}", "on Podman, a base may have only TARGETARCH and TARGETOS"
+            "Containerfile",
+            f"FROM ...{found[0]}",
+            "on Podman, a base may have only TARGETARCH and TARGETOS",
         )
     return values[name]
 
 
 def _found(image: NamedImage) -> bytes | None:
-    """Return the configuration of an image of Podman's store; None if it has none for the platform."""
-    result = run_podman(["podman", "image", "inspect", "--format", "{{.Id}}", "--", image.reference])
+    """Return the configuration of an image of Podman's store; None if it has none for the
+    platform.
+    """
+    result = run_podman(
+        ["podman", "image", "inspect", "--format", "{{.Id}}", "--", image.reference]
+    )
     if result.exit_code != 0:
         return None
     configuration = _configuration(result.stdout.decode().strip().removeprefix("sha256:"))
@@ -109,18 +121,25 @@ def triggers_of(configuration: bytes) -> list[str]:
     """
     found: list[Any] = []
 
-    def note(pairs: list[tuple[str, Any]]) -> None:  # Podman ignores the case of names, and joins objects
+    # Podman ignores the case of names, and joins objects
+    def note(pairs: list[tuple[str, Any]]) -> None:
         found.extend(value for name, value in pairs if name.casefold() == "onbuild" and value)
 
     try:
         json.loads(configuration, object_pairs_hook=note)
     except (ValueError, RecursionError):  # hostile JSON; this is no instruction
         return ["?"]
-    return [str(trigger) for value in found for trigger in (value if isinstance(value, list) else [value])]
+    return [
+        str(trigger)
+        for value in found
+        for trigger in (value if isinstance(value, list) else [value])
+    ]
 
 
 def _configuration(identifier: str) -> bytes:
-    root, driver = run_podman(["podman", "info", "--format", _STORE]).stdout.decode().split("\n")[:2]
+    root, driver = (
+        run_podman(["podman", "info", "--format", _STORE]).stdout.decode().split("\n")[:2]
+    )
     key = base64.b64encode(f"sha256:{identifier}".encode()).decode()
     try:
         return (Path(root) / f"{driver}-images" / identifier / f"={key}").read_bytes()
@@ -131,7 +150,16 @@ def _configuration(identifier: str) -> bytes:
 def _saved_configuration(identifier: str) -> bytes:
     with owned_directory() as directory:
         archive = Path(directory) / "image.tar"
-        args = ["podman", "save", "--quiet", "--format", "docker-archive", "--output", str(archive), identifier]
+        args = [
+            "podman",
+            "save",
+            "--quiet",
+            "--format",
+            "docker-archive",
+            "--output",
+            str(archive),
+            identifier,
+        ]
         result = run_podman(args, None)
         if result.exit_code != 0:
             raise ImageError(f"image {identifier} cannot be read for a build: {result.error_text}")

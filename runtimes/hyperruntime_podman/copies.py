@@ -1,4 +1,6 @@
-"""Copies of the user's images in this library's own store, made when a container first needs them."""
+"""Copies of the user's images in this library's own store, made when a container first needs
+them.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +37,15 @@ class ImageCopies:
     def __init__(self) -> None:
         """Know no copy; nothing is asked yet."""
         self._lock = threading.Lock()
-        self._known: dict[str, tuple[_Version, str]] = {}  # by reference: the user's images when it was found
+        # by reference: the user's images when it was found
+        self._known: dict[str, tuple[_Version, str]] = {}
 
     def find(self, reference: str) -> str:
         """Return the identifier of an image's copy, which is made if there is none.
 
         Returns:
-            "" if the user's store does not have the image, or it cannot be copied: then only that store can run it.
+            "" if the user's store does not have the image, or it cannot be copied: then only that
+            store can run it.
         """
         store = user_store()
         if store is None:
@@ -67,7 +71,9 @@ class ImageCopies:
                     copy_image(store, identifier, _name(image, reference))
         except (OSError, HyperRuntimeError) as error:
             log.warning(
-                "image not copied to the overlay store; its containers are slow", image=reference, why=str(error)
+                "image not copied to the overlay store; its containers are slow",
+                image=reference,
+                why=str(error),
             )
             return ""
         return identifier
@@ -97,12 +103,16 @@ def copy_image(store: Store, identifier: str, name: str) -> None:
             run_podman(["podman", "untag", identifier, given])
     if _inspect(store.own_args, identifier) is None:
         raise EngineError(f"the copy of image {identifier} has another identifier")
-    log.info("image copied to the overlay store", image=given, duration_s=time.monotonic() - started)
+    log.info(
+        "image copied to the overlay store", image=given, duration_s=time.monotonic() - started
+    )
     _remove_orphans(store)
 
 
 def remove_orphans() -> None:
-    """Remove the copies whose image the user's store no longer has; never raises. Containers keep theirs."""
+    """Remove the copies whose image the user's store no longer has; never raises. Containers keep
+    theirs.
+    """
     store = user_store() if os.geteuid() != 0 else None
     if store is None or not store.has_own:
         return
@@ -135,8 +145,11 @@ def locked(store: Store) -> Iterator[None]:
 
 def _remove_orphans(store: Store) -> None:
     kept = set(_run("images", "--all", "--quiet", "--no-trunc").stdout.split())
-    for identifier in set(_run(*store.own_args, "images", "--quiet", "--no-trunc").stdout.split()) - kept:
-        for verb in ("untag", "rmi"):  # `rmi` alone refuses an image with two names; it never ends a container
+    for identifier in (
+        set(_run(*store.own_args, "images", "--quiet", "--no-trunc").stdout.split()) - kept
+    ):
+        # `rmi` alone refuses an image with two names; it never ends a container
+        for verb in ("untag", "rmi"):
             run_podman(["podman", *store.own_args, verb, os.fsdecode(identifier)], None)
 
 

@@ -43,7 +43,10 @@ def _tried(found: Probe) -> Iterator[Finding]:
     settings = found.settings
     for what, why in found.tried:
         yield Finding(subject="tried", ok=None, detail=f"{what}: {why}")
-    works = f"Podman {found.version} with {settings.oci_runtime or 'its default OCI runtime'}, storage {found.storage}"
+    works = (
+        f"Podman {found.version} with {settings.oci_runtime or 'its default OCI runtime'}, "
+        f"storage {found.storage}"
+    )
     yield Finding(subject="running a container", ok=True, detail=works)
     note = "" if settings.uids else " (counted over all of this user's containers)"
     step = "use root, or cgroup v2 with delegation, or leave this limit at None"
@@ -61,22 +64,34 @@ def _tried(found: Probe) -> Iterator[Finding]:
 
 
 def _slow_store(found: Probe, store: Store) -> Finding:
-    """Return what a store with the slow driver costs; which command corrects that; and where containers run."""
+    """Return what a store with the slow driver costs; which command corrects that; and where
+    containers run.
+    """
     root = found.settings.root
     if not root:
-        return Finding(subject="storage", ok=None, detail=f"vfs: {COST}; {found.slow}", next_step=found.step)
+        return Finding(
+            subject="storage", ok=None, detail=f"vfs: {COST}; {found.slow}", next_step=found.step
+        )
     detail = (
-        f"Podman's store has the driver vfs, so containers run in an overlay store of this library, {root}; each image "
-        "is copied there once, when a container first needs it; builds still copy the whole image for each step"
+        "Podman's store has the driver vfs, so containers run in an overlay store of this "
+        f"library, {root}; each image is copied there once, when a container first needs it; "
+        "builds still copy the whole image for each step"
     )
-    return Finding(subject="storage", ok=None, detail=detail, next_step=f"for overlay alone: {slow_step(store, '')}")
+    return Finding(
+        subject="storage",
+        ok=None,
+        detail=detail,
+        next_step=f"for overlay alone: {slow_step(store, '')}",
+    )
 
 
 def _store() -> Iterator[Finding]:
     try:
         result = run_podman(["podman", "info", "--format", "{{.Store.GraphRoot}}"], "probe")
         root = os.fsdecode(result.stdout).strip()
-        yield space_finding("image store", root, "free space there; `podman system df` shows its use")
+        yield space_finding(
+            "image store", root, "free space there; `podman system df` shows its use"
+        )
     except (OSError, ValueError, HyperRuntimeError):
         return
 
@@ -89,14 +104,19 @@ def _rootless() -> Iterator[Finding]:
         except OSError:
             lines = []
         has = any(line.split(":")[0] in (user, str(os.getuid())) for line in lines)
-        step = f"ask root for `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}`"
+        step = (
+            f"ask root for `usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {user}`"
+        )
         yield Finding(
             subject=name,
             ok=has,
             detail="has a range" if has else f"no range for {user}",
             next_step="" if has else step,
         )
-    for device, use in (("/dev/fuse", "fuse-overlayfs storage"), ("/dev/net/tun", "the bridge network")):
+    for device, use in (
+        ("/dev/fuse", "fuse-overlayfs storage"),
+        ("/dev/net/tun", "the bridge network"),
+    ):
         ok = os.access(device, os.R_OK | os.W_OK)
         yield Finding(
             subject=device,

@@ -11,7 +11,14 @@ from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, La
 from hyperruntime.host.owner import LABEL, make_short_directory
 from hyperruntime.host.probe_cache import TrustedProbe, forget_probes
 from hyperruntime.logs import get_logger
-from hyperruntime_podman.args import NAME, OWN_DIRECTORY, Settings, base_args, in_user_store, store_args
+from hyperruntime_podman.args import (
+    NAME,
+    OWN_DIRECTORY,
+    Settings,
+    base_args,
+    in_user_store,
+    store_args,
+)
 from hyperruntime_podman.container import PodmanContainer, remove
 from hyperruntime_podman.copies import ImageCopies, remove_orphans
 from hyperruntime_podman.diagnosis import findings
@@ -23,8 +30,9 @@ from hyperruntime_podman.service import PodmanService
 
 log = get_logger(__name__)
 
-# A list may fail because a container is being removed, and Podman gives up if processes are slow to end: then it asks
-# again, and in the end fails, so that the guard goes on later. $1: the label; $2...: the program.
+# A list may fail because a container is being removed, and Podman gives up if processes are slow to
+# end: then it asks again, and in the end fails, so that the guard goes on later. $1: the label;
+# $2...: the program.
 _CLEANUP = """
 clean() {
     label=$1 n=0; shift
@@ -61,7 +69,9 @@ class PodmanDriver:
     name = NAME
 
     def __init__(self) -> None:
-        """Create a driver; the probe runs, and the API service starts, when they are first needed."""
+        """Create a driver; the probe runs, and the API service starts, when they are first
+        needed.
+        """
         self._probe = TrustedProbe(NAME, cached_probe)
         self._private_dir: str | None = None
         self._service = PodmanService(lambda: make_short_directory(self._private_dir))
@@ -120,7 +130,9 @@ class PodmanDriver:
             remove(container_id, args)
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
-        """Return the argv that removes every container with a label; it exits with 0 when no store has one."""
+        """Return the argv that removes every container with a label; it exits with 0 when no store
+        has one.
+        """
         script = _CLEANUP + ("" if os.geteuid() == 0 else _CLEANUP_OWN) + "exit $failed"
         return (*environment_args(), "/bin/sh", "-c", script, "cleanup", label)
 
@@ -138,7 +150,12 @@ class PodmanDriver:
         """Log once what the store costs, if it is slow."""
         if found.slow and not self._has_warned:
             self._has_warned = True
-            log.warning("Podman's storage driver vfs is slow", cost=COST, why=found.slow, next_step=found.step)
+            log.warning(
+                "Podman's storage driver vfs is slow",
+                cost=COST,
+                why=found.slow,
+                next_step=found.step,
+            )
 
 
 def _record(attrs: dict[str, Any]) -> ContainerRecord:

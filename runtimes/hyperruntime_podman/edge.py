@@ -11,11 +11,21 @@ from hyperruntime.errors import EngineError
 from hyperruntime.host.engine_limits import Verb, engine_call
 from hyperruntime.host.engine_program import program_needed
 from hyperruntime.host.inherited import LINKER_VARIABLES, program_environment
-from hyperruntime.host.process import PIPE, STDOUT, HostProcess, ProcessResult, run_process, spawn, stream_process
+from hyperruntime.host.process import (
+    PIPE,
+    STDOUT,
+    HostProcess,
+    ProcessResult,
+    run_process,
+    spawn,
+    stream_process,
+)
 from hyperruntime_podman.args import NAME
 from hyperruntime_podman.rootless import forget_killed, run_files
 
-INSTALL_HINT = "install it, on Debian with `apt-get install podman runc uidmap slirp4netns catatonit`"
+INSTALL_HINT = (
+    "install it, on Debian with `apt-get install podman runc uidmap slirp4netns catatonit`"
+)
 
 
 def run_podman(args: Sequence[str], verb: Verb | None = "call") -> ProcessResult:
@@ -54,7 +64,9 @@ def stream_podman(
         SpecError: the argv is too long.
     """
     with program_needed(NAME, NAME, INSTALL_HINT):
-        return stream_process(args, on_line=on_output, cwd="/", env=environment(), before_kill=before_kill)
+        return stream_process(
+            args, on_line=on_output, cwd="/", env=environment(), before_kill=before_kill
+        )
 
 
 def attach_podman(args: Sequence[str]) -> HostProcess:
@@ -69,12 +81,16 @@ def attach_podman(args: Sequence[str]) -> HostProcess:
 
 
 def environment() -> dict[str, str]:
-    """Return Podman's environment: ours without library and shell settings, with a locale and a run directory.
+    """Return Podman's environment: ours without library and shell settings, with a locale and a run
+    directory.
 
-    conmon accepts names that are not ASCII only in a UTF-8 locale. For the run directory see :func:`run_files`. The
-    first call in a process also lets Podman forget processes that were killed.
+    conmon accepts names that are not ASCII only in a UTF-8 locale. For the run directory see
+    :func:`run_files`. The first call in a process also lets Podman forget processes that were
+    killed.
     """
-    locale = next(filter(None, (os.environ.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))), "C")
+    locale = next(
+        filter(None, (os.environ.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))), "C"
+    )
     is_utf8 = locale.lower().replace("-", "").endswith("utf8")
     chosen = {} if is_utf8 else {"LC_ALL": "C.UTF-8"}
     files = run_files()
@@ -84,15 +100,19 @@ def environment() -> dict[str, str]:
 
 
 def environment_args() -> tuple[str, ...]:
-    """Return the argv prefix that gives Podman's environment to a command that core starts with its own."""
+    """Return the argv prefix that gives Podman's environment to a command that core starts with its
+    own.
+    """
     unset = [word for name in LINKER_VARIABLES for word in ("-u", name)]
     return ("env", *unset, *(f"{name}={value}" for name, value in run_files().items()))
 
 
 def unshare_args() -> tuple[str, ...]:
-    """Return the argv prefix that runs a host program in Podman's user namespace, as root of this user's files.
+    """Return the argv prefix that runs a host program in Podman's user namespace, as root of this
+    user's files.
 
-    The program keeps the library settings, which Podman must not have: it may come from an environment module.
+    The program keeps the library settings, which Podman must not have: it may come from an
+    environment module.
     """
     kept = [f"{name}={value}" for name in LINKER_VARIABLES if (value := os.environ.get(name))]
     return (*environment_args(), "podman", "unshare", *(("env", *kept) if kept else ()))
@@ -100,11 +120,13 @@ def unshare_args() -> tuple[str, ...]:
 
 def store_step(error_text: str) -> str:
     """Return the next step for an error text of Podman, which may be about its store."""
-    if found := re.search(r"mkdir (/run/user/\d+)[^:]*: (permission denied|no such file)", error_text):
+    if found := re.search(
+        r"mkdir (/run/user/\d+)[^:]*: (permission denied|no such file)", error_text
+    ):
         return (
-            f"Podman's store was first used in a login session and remembers its {found[1]}, which does not exist; ask "
-            "the administrator for `loginctl enable-linger`, or set XDG_DATA_HOME in jobs to another directory and "
-            "make the images again"
+            f"Podman's store was first used in a login session and remembers its {found[1]}, "
+            "which does not exist; ask the administrator for `loginctl enable-linger`, or set "
+            "XDG_DATA_HOME in jobs to another directory and make the images again"
         )
     return "see `hyperrun doctor`"
 

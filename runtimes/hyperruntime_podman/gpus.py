@@ -1,4 +1,6 @@
-"""Give devices to Podman: by CDI name if possible, else by the spec's edits. Source: podman-run(1) of 4.3."""
+"""Give devices to Podman: by CDI name if possible, else by the spec's edits. Source: podman-run(1)
+of 4.3.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,16 @@ from hyperruntime_podman.args import NAME
 
 
 def device_args(devices: Sequence[Device], *, rootless: bool) -> list[str]:
-    """Return the options that give devices to a container; the caller adds their environment to every exec.
+    """Return the options that give devices to a container; the caller adds their environment to
+    every exec.
 
     Args:
         devices: the CDI devices.
         rootless: whether Podman runs as an ordinary user.
 
     Raises:
-        UnsupportedOptionError: Podman cannot resolve the names, but the spec has hooks, which only Podman can run.
+        UnsupportedOptionError: Podman cannot resolve the names, but the spec has hooks, which only
+            Podman can run.
     """
     if not devices:
         return []
@@ -31,7 +35,9 @@ def device_args(devices: Sequence[Device], *, rootless: bool) -> list[str]:
     if edits.hooks:
         hooks = ", ".join(dict.fromkeys(" ".join(hook.args) or hook.path for hook in edits.hooks))
         raise UnsupportedOptionError(
-            NAME, "gpus", f"{reason}, and only Podman itself can run the hooks of the devices: {hooks}"
+            NAME,
+            "gpus",
+            f"{reason}, and only Podman itself can run the hooks of the devices: {hooks}",
         )
     return edit_args(edits)
 
@@ -53,8 +59,14 @@ def _why_not_by_name(devices: Sequence[Device], edits: Edits, *, rootless: bool)
     for device in devices:
         if device.file.parent not in map(Path, DEFAULT_DIRECTORIES):
             places = " and ".join(DEFAULT_DIRECTORIES)
-            return f"Podman resolves {device.name} only from a spec in {places}, not in {str(device.file.parent)!r}"
+            return (
+                f"Podman resolves {device.name} only from a spec in {places}, not in "
+                f"{str(device.file.parent)!r}"
+            )
     for node in edits.device_nodes:
         if rootless and node.path != node.host_path:
-            return f"rootless Podman cannot resolve a device that is {node.host_path} outside and {node.path} inside"
+            return (
+                f"rootless Podman cannot resolve a device that is {node.host_path} outside and "
+                f"{node.path} inside"
+            )
     return None

@@ -32,7 +32,10 @@ class PodmanImages:
     """The images of one user's Podman store."""
 
     def __init__(
-        self, service: PodmanService, base_args: Callable[[], list[str]], on_removed: Callable[[], None] = lambda: None
+        self,
+        service: PodmanService,
+        base_args: Callable[[], list[str]],
+        on_removed: Callable[[], None] = lambda: None,
     ) -> None:
         """Use a service, which starts when it is first needed.
 
@@ -84,9 +87,13 @@ class PodmanImages:
         Raises:
             ImageError: the archive cannot be loaded.
         """
-        result = _run(f"{archive} cannot be loaded as an image", "load", "--quiet", "--input", str(archive))
+        result = _run(
+            f"{archive} cannot be loaded as an image", "load", "--quiet", "--input", str(archive)
+        )
         lines = result.stdout.decode().splitlines()
-        names = (line.partition(": ")[2].strip() for line in lines if line.startswith("Loaded image"))
+        names = (
+            line.partition(": ")[2].strip() for line in lines if line.startswith("Loaded image")
+        )
         return tuple(name for text in names for name in text.split(","))
 
     def save(self, reference: str, archive: Path) -> None:
@@ -99,13 +106,22 @@ class PodmanImages:
         Raises:
             ImageError: the image cannot be saved.
         """
-        args = ("save", "--quiet", "--format", "docker-archive", "--output", str(archive), reference)
+        args = (
+            "save",
+            "--quiet",
+            "--format",
+            "docker-archive",
+            "--output",
+            str(archive),
+            reference,
+        )
         _run(f"image {reference!r} cannot be saved", *args)
 
     def pull(self, reference: str, *, on_output: Callable[[str], None]) -> str:
         """Pull an image from its registry and return its identifier.
 
-        The credentials are those of ``podman login``. Plain HTTP is used for registries on loopback only.
+        The credentials are those of ``podman login``. Plain HTTP is used for registries on loopback
+        only.
 
         Args:
             reference: the image to pull.
@@ -115,7 +131,12 @@ class PodmanImages:
             ImagePullError: the image, the login or the registry is wrong; each has a subclass.
         """
         # Podman retries a dead registry three times and prints that; the last line is the reason.
-        args = ["podman", "pull", *(["--tls-verify=false"] if is_loopback(reference) else []), reference]
+        args = [
+            "podman",
+            "pull",
+            *(["--tls-verify=false"] if is_loopback(reference) else []),
+            reference,
+        ]
         result = stream_podman(args, on_output)
         if result.exit_code != 0:
             raise explain_pull(reference, result.stderr.decode(errors="replace"), "podman login")
@@ -133,8 +154,8 @@ class PodmanImages:
     ) -> str:
         """Build a Containerfile with the host's network; return the image's identifier.
 
-        Here-documents are translated, because only Podman 5 and newer read them, and not as BuildKit does; so are
-        ``--link`` and symbolic modes of ``COPY``.
+        Here-documents are translated, because only Podman 5 and newer read them, and not as
+        BuildKit does; so are ``--link`` and symbolic modes of ``COPY``.
 
         Args:
             context: the build context.
@@ -146,9 +167,12 @@ class PodmanImages:
 
         Raises:
             ImageBuildError: a step failed; the message ends with its last lines.
-            SpecError: a form of BuildKit cannot be translated, or a base would reach this machine in the build.
+            SpecError: a form of BuildKit cannot be translated, or a base would reach this machine
+                in the build.
         """
-        with for_older_builder(containerfile, context, build_args, f"--from={_HEREDOCS} ", modes="octal") as (
+        with for_older_builder(
+            containerfile, context, build_args, f"--from={_HEREDOCS} ", modes="octal"
+        ) as (
             plain,
             files,
         ):
@@ -165,9 +189,13 @@ class PodmanImages:
         if result.exit_code != 0:
             tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-12:])
             if SHORT_NAME.search(tail):
-                on_output("FROM names no registry: write docker.io/ before the name, or use --short-names docker.io")
+                on_output(
+                    "FROM names no registry: write docker.io/ before the name, or use "
+                    "--short-names docker.io"
+                )
             raise ImageBuildError(
-                f"image {reference!r} cannot be built from {containerfile}; the last lines of the build:\n{tail}"
+                f"image {reference!r} cannot be built from {containerfile}; the last lines of "
+                f"the build:\n{tail}"
             )
         return self._identifier(reference)
 
@@ -176,7 +204,8 @@ class PodmanImages:
         while True:
             try:
                 return self._service.call(
-                    "images cannot be listed", lambda client: tuple(i.attrs for i in client.images.list())
+                    "images cannot be listed",
+                    lambda client: tuple(i.attrs for i in client.images.list()),
                 )
             except EngineError as error:  # Podman's list fails if an image is removed meanwhile
                 left -= 1
@@ -187,8 +216,8 @@ class PodmanImages:
     def _identifier(self, reference: str) -> str:
         """Return the identifier of the image with exactly this reference, or "".
 
-        Podman's own search also finds parts of names and of identifiers. A list would take longer the more images there
-        are.
+        Podman's own search also finds parts of names and of identifiers. A list would take longer
+        the more images there are.
         """
         wanted = {with_tag(reference), f"sha256:{reference.removeprefix('sha256:')}"}
         result = run_podman(["podman", "image", "inspect", "--", reference])
@@ -198,7 +227,10 @@ class PodmanImages:
             found = []
         else:  # not a reference, or another process removes images
             found = self._listed()
-        return next((str(attrs["Id"]).removeprefix("sha256:") for attrs in found if wanted & _names(attrs)), "")
+        return next(
+            (str(attrs["Id"]).removeprefix("sha256:") for attrs in found if wanted & _names(attrs)),
+            "",
+        )
 
 
 def _run(what: str, *args: str) -> ProcessResult:
@@ -209,15 +241,24 @@ def _run(what: str, *args: str) -> ProcessResult:
     """
     result = run_podman(["podman", *args], None)  # it may move gigabytes
     if result.exit_code != 0:
-        is_odd = b"does not match any of the supported image formats" in result.stderr  # said by each of its readers
-        why = "it is not an archive of `podman save` or `docker save`" if is_odd else result.error_text
+        # said by each of its readers
+        is_odd = b"does not match any of the supported image formats" in result.stderr
+        why = (
+            "it is not an archive of `podman save` or `docker save`"
+            if is_odd
+            else result.error_text
+        )
         raise ImageError(f"{what}: {why}")
     return result
 
 
 def _names(attrs: Mapping[str, Any]) -> set[str]:
     """Return all names of an image: its tags, its registry digests and its full identifier."""
-    listed = (*(attrs.get("RepoTags") or ()), *(attrs.get("Names") or ()), *(attrs.get("RepoDigests") or ()))
+    listed = (
+        *(attrs.get("RepoTags") or ()),
+        *(attrs.get("Names") or ()),
+        *(attrs.get("RepoDigests") or ()),
+    )
     return {*listed, f"sha256:{str(attrs['Id']).removeprefix('sha256:')}"}
 
 

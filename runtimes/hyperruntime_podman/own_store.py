@@ -1,8 +1,8 @@
 """An overlay store of this library beside a store of the user that has the slow driver ``vfs``.
 
-``vfs`` copies the whole image for each container. Podman cannot change the driver of a store without removing all that
-is in it, so containers run in a second store; images stay where they are. Why:
-docs/decisions/0064-own-podman-store.md.
+``vfs`` copies the whole image for each container. Podman cannot change the driver of a store
+without removing all that is in it, so containers run in a second store; images stay where they are.
+Why: docs/decisions/0064-own-podman-store.md.
 """
 
 from __future__ import annotations
@@ -29,11 +29,21 @@ from hyperruntime_podman.edge import run_podman
 log = get_logger(__name__)
 
 SLOW = "vfs"
-COST = "each container and each build step copies its whole image: 2 to 9 s for 200 MB, with overlay 0.3 s"
+COST = (
+    "each container and each build step copies its whole image: 2 to 9 s for 200 MB, with "
+    "overlay 0.3 s"
+)
 _OVERLAY: tuple[str, ...] = ("[storage]", 'driver = "overlay"')
 _INFO = "{{.Store.GraphDriverName}}\n{{.Store.GraphRoot}}\n{{.Store.RunRoot}}"
 _SYSTEM = ("/etc/containers/storage.conf", "/usr/share/containers/storage.conf")
-_VARIABLES = ("STORAGE_DRIVER", "STORAGE_OPTS", "CONTAINERS_STORAGE_CONF", "XDG_DATA_HOME", "XDG_CONFIG_HOME", "HOME")
+_VARIABLES = (
+    "STORAGE_DRIVER",
+    "STORAGE_OPTS",
+    "CONTAINERS_STORAGE_CONF",
+    "XDG_DATA_HOME",
+    "XDG_CONFIG_HOME",
+    "HOME",
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -52,7 +62,9 @@ class Store:
 
     @property
     def own_root(self) -> str:
-        """The directory of this library's store; ``podman system reset`` removes it with the user's."""
+        """The directory of this library's store; ``podman system reset`` removes it with the
+        user's.
+        """
         return os.path.join(self.root, OWN_DIRECTORY)
 
     @property
@@ -62,7 +74,9 @@ class Store:
 
     @property
     def has_own(self) -> bool:
-        """Whether this library's store exists; a trial that failed makes its directory, but no list of containers."""
+        """Whether this library's store exists; a trial that failed makes its directory, but no list
+        of containers.
+        """
         return os.path.isdir(os.path.join(self.own_root, "overlay-containers"))
 
     @property
@@ -72,9 +86,13 @@ class Store:
 
 
 def user_store() -> Store | None:
-    """Return the store of this user; None if Podman cannot name it. It is asked once for one configuration."""
+    """Return the store of this user; None if Podman cannot name it. It is asked once for one
+    configuration.
+    """
     try:
-        return _ask_store((*store_facts(), *(os.environ.get(name) for name in ("XDG_RUNTIME_DIR", "PATH"))))
+        return _ask_store(
+            (*store_facts(), *(os.environ.get(name) for name in ("XDG_RUNTIME_DIR", "PATH")))
+        )
     except (OSError, HyperRuntimeError) as error:
         log.debug("podman's store not named", why=str(error))
         return None
@@ -90,7 +108,9 @@ def _ask_store(_: tuple[Any, ...]) -> Store:
 
 
 def own_store_args() -> tuple[str, ...]:
-    """Return the global options of Podman that name this library's store, or () if there is none; root has none."""
+    """Return the global options of Podman that name this library's store, or () if there is none;
+    root has none.
+    """
     if os.geteuid() == 0:
         return ()
     store = user_store()
@@ -106,9 +126,13 @@ def own_containers() -> tuple[ContainerRecord, ...]:
     args = own_store_args()
     if not args:
         return ()
-    result = run_podman(["podman", *args, "ps", "--all", "--filter", f"label={LABEL}", "--format", "json"])
+    result = run_podman(
+        ["podman", *args, "ps", "--all", "--filter", f"label={LABEL}", "--format", "json"]
+    )
     if result.exit_code != 0:
-        raise EngineError(f"containers cannot be listed: {result.error_text}; see `hyperrun doctor`")
+        raise EngineError(
+            f"containers cannot be listed: {result.error_text}; see `hyperrun doctor`"
+        )
     return tuple(_record(found) for found in json.loads(result.stdout or b"[]"))
 
 
@@ -123,7 +147,9 @@ def _record(found: dict[str, Any]) -> ContainerRecord:
 
 
 def store_facts() -> tuple[Any, ...]:
-    """Return what decides about the store of a user and can change while the machine runs: variables and files."""
+    """Return what decides about the store of a user and can change while the machine runs:
+    variables and files.
+    """
     variables = [os.environ.get(name, "") for name in _VARIABLES]
     return (*variables, *(_version(path) for path in _files()))
 
@@ -176,7 +202,8 @@ def slow_step(store: Store, why: str) -> str:
         return _choose_overlay(chosen)
     if why and (kind := file_system(store.root)) in NETWORK_FILE_SYSTEMS:
         return f"name a local disk instead of {kind} as graphroot in {place}"
-    # Podman warns of such a file in each process, and its helper that maps the users of an image then counts as failed.
+    # Podman warns of such a file in each process, and its helper that maps the users of an image
+    # then counts as failed.
     if why and not is_root and place.exists() and not _driver(place):
         return f'write driver = "overlay" below [storage] in {place}'
     if why and not is_root and find_program("fuse-overlayfs") is None:
@@ -185,7 +212,9 @@ def slow_step(store: Store, why: str) -> str:
 
 
 def _choose_overlay(chosen: str) -> str:
-    """Return the command that takes back a choice: a store with vfs stays as it is, and this library uses its own."""
+    """Return the command that takes back a choice: a store with vfs stays as it is, and this
+    library uses its own.
+    """
     if chosen == "STORAGE_DRIVER":
         return "`unset STORAGE_DRIVER`"
     place = _own_file()
@@ -197,10 +226,15 @@ def _choose_overlay(chosen: str) -> str:
 
 
 def reset_step(store: Store) -> str:
-    """Return the command that gives the user a new store with overlay; it removes all images and containers."""
+    """Return the command that gives the user a new store with overlay; it removes all images and
+    containers.
+    """
     place, lines = _own_file(), _OVERLAY
     if place.exists():
-        return f"`podman system reset --force` (it removes all images), then {lines[1]} below {lines[0]} in {place}"
+        return (
+            f"`podman system reset --force` (it removes all images), then {lines[1]} below "
+            f"{lines[0]} in {place}"
+        )
     if os.geteuid() == 0:  # root's Podman needs both
         lines = (*lines, f'graphroot = "{store.root}"', f'runroot = "{store.run_root}"')
     return f"`podman system reset --force && {_write(place, *lines)}` (it removes all images)"
@@ -209,7 +243,10 @@ def reset_step(store: Store) -> str:
 def _write(place: Path, *lines: str) -> str:
     """Return the command of a shell that writes a new file."""
     written = " ".join(shlex.quote(line) for line in lines)
-    return f"mkdir -p {shlex.quote(str(place.parent))} && printf '%s\\n' {written} >{shlex.quote(str(place))}"
+    return (
+        f"mkdir -p {shlex.quote(str(place.parent))} && printf '%s\\n' {written} "
+        f">{shlex.quote(str(place))}"
+    )
 
 
 def _own_file() -> Path:

@@ -1,7 +1,8 @@
 """Probe how Podman must be called on this machine by running a container of the host's userland.
 
-``podman info`` succeeds on machines where every ``podman run`` fails, so only a run counts. The result is cached per
-boot, Podman binary, installed OCI runtimes, user, cgroup version, limits and configuration of the store.
+``podman info`` succeeds on machines where every ``podman run`` fails, so only a run counts. The
+result is cached per boot, Podman binary, installed OCI runtimes, user, cgroup version, limits and
+configuration of the store.
 """
 
 from __future__ import annotations
@@ -99,16 +100,19 @@ def cached_probe() -> tuple[Probe, bool]:
 def probe() -> Probe:
     """Try OCI runtimes with and without ulimits and limits; cache the first combination that works.
 
-    A busy machine refuses containers for a moment, for example when the user's quota of kernel keys is used up. So when
-    a combination works, those before it are tried again. If a trial did not end in time, nothing is cached.
+    A busy machine refuses containers for a moment, for example when the user's quota of kernel keys
+    is used up. So when a combination works, those before it are tried again. If a trial did not end
+    in time, nothing is cached.
 
     Raises:
-        EngineUnavailableError: Podman is missing or cannot run a container, or two trials did not end in time.
+        EngineUnavailableError: Podman is missing or cannot run a container, or two trials did not
+            end in time.
     """
     tester = _Tester()
     version, storage = tester.versions()
     combinations = list(itertools.product(_candidates(), (True, False)))
-    with owned_directory(short=True) as directory:  # the value of --rootfs may end with options after a colon
+    # the value of --rootfs may end with options after a colon
+    with owned_directory(short=True) as directory:
         tester.use(Path(directory))
         candidate, printed, tried = tester.first(combinations)
         if candidate is None:
@@ -150,7 +154,9 @@ class _Tester:
 
     def versions(self) -> tuple[str, str]:
         """Return Podman's version and its storage driver."""
-        result = self._run(["podman", "info", "--format", "{{.Version.Version}} {{.Store.GraphDriverName}}"])
+        result = self._run(
+            ["podman", "info", "--format", "{{.Version.Version}} {{.Store.GraphDriverName}}"]
+        )
         if result.exit_code != 0:
             step = store_step(result.error_text)
             raise EngineUnavailableError(NAME, f"`podman info` fails: {result.error_text}", step)
@@ -160,7 +166,8 @@ class _Tester:
     def first(
         self, combinations: Sequence[tuple[Settings, bool]]
     ) -> tuple[Settings | None, str, list[tuple[str, str]]]:
-        """Return the first combination that works, what its container printed, and those that failed with the reasons.
+        """Return the first combination that works, what its container printed, and those that
+        failed with the reasons.
 
         After two late trials of this probe, no other combination is tried.
         """
@@ -175,14 +182,18 @@ class _Tester:
         return None, "", tried
 
     def apart(self, settings: Settings, printed: str) -> Settings:
-        """Return the settings with a user namespace per container if that works; else all containers share a limit."""
+        """Return the settings with a user namespace per container if that works; else all
+        containers share a limit.
+        """
         maps = [line.split()[1:] for line in printed.splitlines() if line.startswith("ids ")]
         uids, gids = (sum(int(word) for word in words) for words in maps)
         apart = attrs.evolve(settings, uids=uids, gids=gids)
         return apart if b"works" in self._container(apart, _SCRIPT).stdout else settings
 
     def bridge_works(self, settings: Settings) -> bool:
-        """Return whether a container has a network; a refusal is asked for twice, because the result is cached."""
+        """Return whether a container has a network; a refusal is asked for twice, because the
+        result is cached.
+        """
         network = "slirp4netns" if settings.rootless else "bridge"
         for _ in range(2):
             result = self._container(settings, "echo works", network=network)
@@ -229,7 +240,9 @@ def _hard_limits() -> tuple[int, int]:
 
 
 def _skeleton(directory: Path) -> tuple[str, list[str]]:
-    """Make a root file system of links to the host's userland; return its path and the paths to mount."""
+    """Make a root file system of links to the host's userland; return its path and the paths to
+    mount.
+    """
     rootfs = directory / "rootfs"
     rootfs.mkdir()
     for name in ("proc", "sys", "dev", "etc", "run", "tmp", "usr"):
@@ -257,7 +270,13 @@ def _describe(settings: Settings, *, limited: bool) -> str:
 
 
 def probe_file() -> ProbeFile[Probe]:
-    """Return the file of what a probe found: for these programs, this cgroup version, these limits and this store."""
+    """Return the file of what a probe found: for these programs, this cgroup version, these limits
+    and this store.
+    """
     cgroups = Path("/sys/fs/cgroup/cgroup.controllers").exists()
-    programs = [program_facts(place) for name in (NAME, *filter(None, _RUNTIMES)) for place in _places(name)[:1]]
+    programs = [
+        program_facts(place)
+        for name in (NAME, *filter(None, _RUNTIMES))
+        for place in _places(name)[:1]
+    ]
     return ProbeFile(NAME, (*programs, cgroups, *_hard_limits(), *store_facts()), Probe)

@@ -1,9 +1,11 @@
-"""What rootless Podman keeps outside its store: its run directory, and the processes that hold its user namespace.
+"""What rootless Podman keeps outside its store: its run directory, and the processes that hold its
+user namespace.
 
-Every command of rootless Podman joins the user namespace of its pause process, or of the conmon of a container that
-ran last. If a batch system killed all of a user's processes, or a machine was restored, the pids in these files
-are stale: no process has them, or another one does. Then each command fails ("invalid internal status") or joins the
-namespaces of the wrong process. The cure is ``podman system migrate``; source: podman-system-migrate(1).
+Every command of rootless Podman joins the user namespace of its pause process, or of the conmon of
+a container that ran last. If a batch system killed all of a user's processes, or a machine was
+restored, the pids in these files are stale: no process has them, or another one does. Then each
+command fails ("invalid internal status") or joins the namespaces of the wrong process. The cure is
+``podman system migrate``; source: podman-system-migrate(1).
 """
 
 from __future__ import annotations
@@ -32,9 +34,10 @@ _PAUSE_NAMES = ("catatonit", "podman")
 def run_files() -> dict[str, str]:
     """Return the variable that names this user's directory for Podman's run files; empty for root.
 
-    A batch job has no ``XDG_RUNTIME_DIR``, or that of the node where it was submitted. Podman then uses a directory in
-    ``TMPDIR``, or ``rundir`` in the home directory, which it does not create. Its store remembers the path for later
-    jobs, which may have another ``TMPDIR``. So this function makes the choice that Podman makes without ``TMPDIR``.
+    A batch job has no ``XDG_RUNTIME_DIR``, or that of the node where it was submitted. Podman then
+    uses a directory in ``TMPDIR``, or ``rundir`` in the home directory, which it does not create.
+    Its store remembers the path for later jobs, which may have another ``TMPDIR``. So this function
+    makes the choice that Podman makes without ``TMPDIR``.
     """
     if os.geteuid() == 0:
         return {}
@@ -52,9 +55,9 @@ def run_files() -> dict[str, str]:
 def forget_killed(directory: str) -> None:
     """Let Podman forget its containers if all its processes were killed; never raises.
 
-    Only the first call in a process looks at the files. It does nothing if the pause process or the conmon of a
-    container lives, or if the directory is on a network file system: its processes may be another machine's. A failure
-    is logged; Podman's own message then says what is wrong.
+    Only the first call in a process looks at the files. It does nothing if the pause process or the
+    conmon of a container lives, or if the directory is on a network file system: its processes may
+    be another machine's. A failure is logged; Podman's own message then says what is wrong.
 
     Args:
         directory: the run directory, see :func:`run_files`.
@@ -71,9 +74,16 @@ def _are_killed(root: Path) -> bool:
     """Return whether files name processes of Podman, of which none lives."""
     if _lives(_pause_file(root), _PAUSE_NAMES):
         return False
-    places = ("containers", f"containers/{OWN_DIRECTORY}")  # of the user's store, and of this library's
-    files = [file for place in places for file in root.glob(f"{place}/*-containers/*/userdata/conmon.pid")]
-    return (bool(files) or _pause_file(root).exists()) and not any(_lives(file, ("conmon",)) for file in files)
+    # of the user's store, and of this library's
+    places = ("containers", f"containers/{OWN_DIRECTORY}")
+    files = [
+        file
+        for place in places
+        for file in root.glob(f"{place}/*-containers/*/userdata/conmon.pid")
+    ]
+    return (bool(files) or _pause_file(root).exists()) and not any(
+        _lives(file, ("conmon",)) for file in files
+    )
 
 
 def _pause_file(root: Path) -> Path:
@@ -81,7 +91,9 @@ def _pause_file(root: Path) -> Path:
 
 
 def _lives(file: Path, names: tuple[str, ...]) -> bool:
-    """Return whether the process whose number a file holds is this user's and has one of these names."""
+    """Return whether the process whose number a file holds is this user's and has one of these
+    names.
+    """
     try:
         process = Path("/proc", str(int(file.read_text())))
         is_own = process.stat().st_uid == os.geteuid()
@@ -91,13 +103,18 @@ def _lives(file: Path, names: tuple[str, ...]) -> bool:
 
 
 def _migrate(root: Path) -> None:
-    """Run ``podman system migrate``, and start a new pause process before another Podman of this user needs one."""
+    """Run ``podman system migrate``, and start a new pause process before another Podman of this
+    user needs one.
+    """
     environment = {**program_environment(os.environ), "XDG_RUNTIME_DIR": str(root)}
-    _pause_file(root).unlink(missing_ok=True)  # Podman would kill the process that has this number now
+    # Podman would kill the process that has this number now
+    _pause_file(root).unlink(missing_ok=True)
     for words in (("system", "migrate"), ("ps", "--quiet")):
         try:
             with engine_call(NAME, "migrate") as timeout_s:
-                result = run_process(("podman", *words), timeout_s=timeout_s, cwd="/", env=environment)
+                result = run_process(
+                    ("podman", *words), timeout_s=timeout_s, cwd="/", env=environment
+                )
         except (OSError, EngineError) as error:
             log.warning("podman not migrated", error=str(error))
             return

@@ -1,7 +1,7 @@
 """Run a private ``podman system service`` for podman-py; it starts when it is first needed.
 
-The service ends after 5 idle seconds. It also ends with its input, which only this process holds, so it does not
-outlive a killed owner.
+The service ends after 5 idle seconds. It also ends with its input, which only this process holds,
+so it does not outlive a killed owner.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ from hyperruntime.errors import EngineError, EngineUnavailableError
 from hyperruntime.host.engine_limits import engine_call, limit_s, note_duration
 from hyperruntime.host.engine_program import program_needed
 from hyperruntime.host.owner import release_on_fork
-from hyperruntime.host.process import PIPE, HostProcess, find_program, kill_group, last_line, spawn, wait_until
+from hyperruntime.host.process import (
+    PIPE,
+    HostProcess,
+    find_program,
+    kill_group,
+    last_line,
+    spawn,
+    wait_until,
+)
 from hyperruntime_podman.args import NAME
 from hyperruntime_podman.edge import INSTALL_HINT, environment, store_step, translated
 
@@ -47,7 +55,8 @@ class PodmanService:
         self._pid = os.getpid()
 
     def call(self, what: str, function: Callable[[Any], T]) -> T:
-        """Return ``function(client)``; the service does not end during the call, and no request is sent twice.
+        """Return ``function(client)``; the service does not end during the call, and no request is
+        sent twice.
 
         Args:
             what: the start of the message of an error, such as "images cannot be listed".
@@ -55,12 +64,15 @@ class PodmanService:
 
         Raises:
             EngineUnavailableError: the service does not start.
-            EngineError: Podman refused, or this is a forked child of the process that opened the runtime.
+            EngineError: Podman refused, or this is a forked child of the process that opened the
+                runtime.
         """
         from podman import PodmanClient
 
         if os.getpid() != self._pid:
-            raise EngineError(f"{what}: this runtime belongs to the parent of this process; open another one here")
+            raise EngineError(
+                f"{what}: this runtime belongs to the parent of this process; open another one here"
+            )
         with (
             translated(what),
             self._held() as url,
@@ -87,7 +99,9 @@ class PodmanService:
 
     @contextmanager
     def _held(self) -> Iterator[str]:
-        """Yield the URL of the service, which runs until the end of the block and 5 seconds longer."""
+        """Yield the URL of the service, which runs until the end of the block and 5 seconds
+        longer.
+        """
         with self._lock:
             self._end.cancel()
             if self._process is None or self._process.poll() is not None:
@@ -118,7 +132,9 @@ class PodmanService:
         args = ["podman", "system", "service", "--time", "0", f"unix://{self._path('s')}"]
         keeper = ["/bin/sh", "-c", _KEEPER, "keeper", *args]
         with open(self._path("log"), "wb") as log, program_needed(NAME, NAME, INSTALL_HINT):
-            process = self._process = spawn(keeper, stdin=PIPE, stdout=log, stderr=log, cwd="/", env=environment())
+            process = self._process = spawn(
+                keeper, stdin=PIPE, stdout=log, stderr=log, cwd="/", env=environment()
+            )
         release_on_fork(self)
         started = time.monotonic()
         wait_until(lambda: self._answers() or process.poll() is not None, limit_s(NAME, "service"))

@@ -1,4 +1,6 @@
-"""Decide where containers run: in the user's store, or in this library's own beside it, which is tried first."""
+"""Decide where containers run: in the user's store, or in this library's own beside it, which is
+tried first.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +50,25 @@ def choose_store(storage: str, settings: Settings, rootfs: str, userland: Sequen
     if storage != SLOW:
         return Place(settings=settings)
     if (store := user_store()) is None:
-        return Place(settings=settings, slow="`podman info` does not name the store", step="see `hyperrun doctor`")
-    why, own = _forbidden(), attrs.evolve(settings, root=store.own_root, run_root=store.own_run_root)
+        return Place(
+            settings=settings,
+            slow="`podman info` does not name the store",
+            step="see `hyperrun doctor`",
+        )
+    why, own = (
+        _forbidden(),
+        attrs.evolve(settings, root=store.own_root, run_root=store.own_run_root),
+    )
     if not why:
         try:
             why = _try_own(store, own, rootfs, userland)
         except EngineLateError as error:
-            return Place(settings=settings, slow=str(error), step="try again on a less busy machine", is_late=True)
+            return Place(
+                settings=settings,
+                slow=str(error),
+                step="try again on a less busy machine",
+                is_late=True,
+            )
         except (OSError, HyperRuntimeError) as error:
             why = f"an overlay store does not work: {error}"
     if not why:
@@ -65,7 +79,8 @@ def choose_store(storage: str, settings: Settings, rootfs: str, userland: Sequen
 
 
 def _forbidden() -> str:
-    if os.geteuid() == 0:  # root's containers get addresses from a list in the run directory, one list for all
+    # root's containers get addresses from a list in the run directory, one list for all
+    if os.geteuid() == 0:
         return "root has one store"
     chosen = chosen_slow()
     return f"{chosen} chooses vfs" if chosen else ""
@@ -89,7 +104,11 @@ def _try_own(store: Store, own: Settings, rootfs: str, userland: Sequence[str]) 
             result = run_podman([*args[:at], "--pull=never", identifier, *args[at + 2 :]], "probe")
         finally:
             _forget(store)
-    return "" if result.stdout == b"works\n" else f"an overlay store does not work: {result.error_text}"
+    return (
+        ""
+        if result.stdout == b"works\n"
+        else f"an overlay store does not work: {result.error_text}"
+    )
 
 
 def _forget(store: Store) -> None:

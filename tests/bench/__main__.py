@@ -1,4 +1,6 @@
-"""Run the benchmarks of a suite and print one table; `--json FILE` saves the rows, `--write FILE...` its page."""
+"""Run the benchmarks of a suite and print one table; `--json FILE` saves the rows,
+`--write FILE...` its page.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,20 @@ figure is the median of theirs.
 """
 # suite: (page, title, the command that writes it, parts)
 SUITES = {
-    "core": ("docs/benchmarks.md", "Benchmarks", "make bench", ("execs", "crowds", "generations", "gateway")),
+    "core": (
+        "docs/benchmarks.md",
+        "Benchmarks",
+        "make bench",
+        ("execs", "crowds", "generations", "gateway"),
+    ),
     "slots": (
         "docs/benchmarks-slots.md",
         "Benchmarks of slots and rollouts",
         "make bench-slots",
         ("slots", "rollouts"),
     ),
-    "cluster": ("docs/benchmarks-cluster.md", "", "", ()),  # measured by cluster.py, cluster_runs.py and losses.py
+    # measured by cluster.py, cluster_runs.py and losses.py
+    "cluster": ("docs/benchmarks-cluster.md", "", "", ()),
 }
 
 
@@ -48,18 +56,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("--runtime", default="podman", help="engine to measure")
     parser.add_argument("--json", metavar="FILE", help="write the rows to this file")
-    parser.add_argument("--write", metavar="FILE", nargs="+", help="only write the suite's page, from files of --json")
+    parser.add_argument(
+        "--write",
+        metavar="FILE",
+        nargs="+",
+        help="only write the suite's page, from files of --json",
+    )
     parser.add_argument("--suite", choices=SUITES, default="core", help="suite to measure")
     parser.add_argument(
-        "--only", choices=["execs", "crowds", "generations", "gateway", "slots", "rollouts"], help="part to measure"
+        "--only",
+        choices=["execs", "crowds", "generations", "gateway", "slots", "rollouts"],
+        help="part to measure",
     )
-    parser.add_argument("--trajectories", type=int, default=1000, help="number of trajectories of rollouts")
-    parser.add_argument("--cycles", type=int, default=10_000, help="number of acquires and releases of slots")
+    parser.add_argument(
+        "--trajectories", type=int, default=1000, help="number of trajectories of rollouts"
+    )
+    parser.add_argument(
+        "--cycles", type=int, default=10_000, help="number of acquires and releases of slots"
+    )
     options = parser.parse_args()
     page, title, command, parts = SUITES[options.suite]
     if options.write:
         reports = [json.loads(Path(name).read_text()) for name in options.write]
-        head = CLUSTER_HEAD if options.suite == "cluster" else HEAD.format(title=title, command=command)
+        head = (
+            CLUSTER_HEAD
+            if options.suite == "cluster"
+            else HEAD.format(title=title, command=command)
+        )
         head += "" if options.suite == "cluster" else overview(reports)
         Path(page).write_text(head + "".join(document(report) for report in reports))
         return 0
@@ -84,7 +107,11 @@ def measure(name: str, wanted: Sequence[str], cycles: int, trajectories: int) ->
         parts += [generations.overhead_rows] if "generations" in wanted else []
         if "generations" in wanted and name == "podman":
             parts += [generations.long_run_rows, generations.parallel_rows]
-        parts += [gateway.gateway_rows, gateway.share_rows] if "gateway" in wanted and name == "podman" else []
+        parts += (
+            [gateway.gateway_rows, gateway.share_rows]
+            if "gateway" in wanted and name == "podman"
+            else []
+        )
         parts += slot_parts(_share(runtime, cycles)) if "slots" in wanted else []
         if "rollouts" in wanted:
             parts += [rollouts.down_rows, rollouts.journal_rows, rollouts.judging_rows]
@@ -104,7 +131,9 @@ def measure(name: str, wanted: Sequence[str], cycles: int, trajectories: int) ->
 
 
 def _share(runtime: Runtime, cycles: int) -> int:
-    """Return the number of cycles for an engine: all on Podman as root, fewest if each needs a new container."""
+    """Return the number of cycles for an engine: all on Podman as root, fewest if each needs a new
+    container.
+    """
     if not runtime.info.users:
         return cycles // 50
     return cycles if runtime.name == "podman" and not runtime.info.rootless else cycles // 5
@@ -116,7 +145,13 @@ def _name(part: Any) -> str:
 
 def slot_parts(cycles: int) -> list[Any]:
     """Return the measurements of slots."""
-    single = [slots.sleep_rows, slots.throughput_rows, slots.lease_rows, slots.loss_rows, slots.owner_rows]
+    single = [
+        slots.sleep_rows,
+        slots.throughput_rows,
+        slots.lease_rows,
+        slots.loss_rows,
+        slots.owner_rows,
+    ]
     return [processor.call_rows, *single, functools.partial(slots.cycle_rows, cycles=cycles)]
 
 

@@ -1,10 +1,12 @@
-"""Benchmarks of many nodes: an exec over a connection beside a local one, and leases on simulated nodes.
+"""Benchmarks of many nodes: an exec over a connection beside a local one, and leases on simulated
+nodes.
 
-    python -m tests.bench.cluster [--runtime podman] [--starts 360] [--execs 600] [--kills 5] [--nodes 100]
+    python -m tests.bench.cluster [--runtime podman] [--starts 360] [--execs 600] [--kills 5]
+    [--nodes 100]
                                   [--json FILE]
 
-0 leaves a part out. A simulated node is a process of its own with a simulated pool, without a driver: its leases have
-no container, so that 10,000 of them fit on one machine.
+0 leaves a part out. A simulated node is a process of its own with a simulated pool, without a
+driver: its leases have no container, so that 10,000 of them fit on one machine.
 """
 
 from __future__ import annotations
@@ -71,14 +73,31 @@ async def paced(call: Callable[[], Awaitable[object]], count: int, rate: float) 
 
 async def exec_rows(runtime_name: str, count: int) -> list[Row]:
     """Compare an exec in a slot of a node with one in a slot of a local pool."""
-    config = hr.PoolConfig(spec=hr.ContainerSpec(image="localhost/hyperruntime/base:latest"), min_containers=1)
+    config = hr.PoolConfig(
+        spec=hr.ContainerSpec(image="localhost/hyperruntime/base:latest"), min_containers=1
+    )
     with tempfile.TemporaryDirectory() as place, hr.open_runtime(runtime_name) as runtime:
-        cluster = Cluster(ClusterConfig(max_nodes=1, runtime=runtime_name, idle_s=1000), Path(place))
-        async with cluster, SlotPool(runtime, config) as local, ClusterPool(cluster, config) as pool:
-            here, there = [await local.acquire() for _ in range(8)], [await pool.acquire() for _ in range(8)]
-            near, far = [local.lease_of(slot) for slot in here], [pool.lease_of(slot) for slot in there]
+        cluster = Cluster(
+            ClusterConfig(max_nodes=1, runtime=runtime_name, idle_s=1000), Path(place)
+        )
+        async with (
+            cluster,
+            SlotPool(runtime, config) as local,
+            ClusterPool(cluster, config) as pool,
+        ):
+            here, there = (
+                [await local.acquire() for _ in range(8)],
+                [await pool.acquire() for _ in range(8)],
+            )
+            near, far = (
+                [local.lease_of(slot) for slot in here],
+                [pool.lease_of(slot) for slot in there],
+            )
             times: dict[str, list[list[float]]] = {"local": [[]], "node": [[]]}
-            both: tuple[tuple[str, Sequence[Lease | ClusterLease]], ...] = (("local", near), ("node", far))
+            both: tuple[tuple[str, Sequence[Lease | ClusterLease]], ...] = (
+                ("local", near),
+                ("node", far),
+            )
             for number in range(count):  # in turn
                 for name, leases in both:
                     begin = time.perf_counter()
@@ -86,17 +105,28 @@ async def exec_rows(runtime_name: str, count: int) -> list[Row]:
                     times[name][0].append(time.perf_counter() - begin)
             rows = compared("one after another", times, promised=False)
             turn, blocks = iter(range(1 << 30)), []
-            for _ in range(2 * BLOCKS):  # in turn, so that a change of the machine's speed concerns both
-                begin, stolen, block = time.perf_counter(), psutil.cpu_times().steal, list[list[float]]()
+            # in turn, so that a change of the machine's speed concerns both
+            for _ in range(2 * BLOCKS):
+                begin, stolen, block = (
+                    time.perf_counter(),
+                    psutil.cpu_times().steal,
+                    list[list[float]](),
+                )
                 for _, leases in both:
 
                     async def call(leases: Sequence[Lease | ClusterLease] = leases) -> None:
                         await leases[next(turn) % 8].exec(["true"])
 
                     block.append(await paced(call, count, RATE))
-                blocks.append(((psutil.cpu_times().steal - stolen) / (time.perf_counter() - begin), block))
-            blocks = sorted(blocks, key=itemgetter(0))[:BLOCKS]  # in the others its host took processors away
-            times = {"local": [block[0] for _, block in blocks], "node": [block[1] for _, block in blocks]}
+                blocks.append(
+                    ((psutil.cpu_times().steal - stolen) / (time.perf_counter() - begin), block)
+                )
+            # in the others its host took processors away
+            blocks = sorted(blocks, key=itemgetter(0))[:BLOCKS]
+            times = {
+                "local": [block[0] for _, block in blocks],
+                "node": [block[1] for _, block in blocks],
+            }
             what = "cores that the host of this machine took away meanwhile"
             lost = Row(what=what, value=statistics.mean(share for share, _ in blocks), unit="")
             return [*rows, *compared(f"at {RATE:g} execs/s", times, promised=True), lost]
@@ -138,16 +168,25 @@ async def start_rows(runtime_name: str, count: int, at_once: int) -> list[Row]:
             wanted="within 1.5 times",
             holds=last <= 1.5 * first,
         ),
-        Row(what="starts that failed or came too late", value=len(late), unit="", wanted="0", holds=not late),
+        Row(
+            what="starts that failed or came too late",
+            value=len(late),
+            unit="",
+            wanted="0",
+            holds=not late,
+        ),
     ]
 
 
 def compared(what: str, times: dict[str, list[list[float]]], *, promised: bool) -> list[Row]:
-    """Compare medians of the blocks' quantiles: a machine that stops for a moment concerns one block only."""
+    """Compare medians of the blocks' quantiles: a machine that stops for a moment concerns one
+    block only.
+    """
     rows = []
     for title, share, most_ms in (("median", 0.5, 1.0), ("p99", 0.99, 5.0)):
         near, far = (
-            statistics.median(quantile(block, share) for block in times[name]) * 1e3 for name in ("local", "node")
+            statistics.median(quantile(block, share) for block in times[name]) * 1e3
+            for name in ("local", "node")
         )
         rows.append(
             Row(
@@ -181,7 +220,9 @@ class SimulatedPool:
 
     async def _start(self, call: Call) -> Answer:
         pickle.loads(call.body)
-        status = PoolStatus(name="x", state="open", max_containers=SLOTS_EACH, slots_per_container=1)
+        status = PoolStatus(
+            name="x", state="open", max_containers=SLOTS_EACH, slots_per_container=1
+        )
         return Answer(attrs.asdict(status))
 
     async def _nothing(self, _: Call) -> Answer:
@@ -196,7 +237,11 @@ class SimulatedPool:
         return Answer(attrs.asdict(slot))
 
     async def _tool(self, _: Call) -> Answer:
-        return Answer(attrs.asdict(ExecutionResult(success=True, output="x" * 200, metadata={"returncode": 0})))
+        return Answer(
+            attrs.asdict(
+                ExecutionResult(success=True, output="x" * 200, metadata={"returncode": 0})
+            )
+        )
 
 
 def simulate(invitation: Invitation) -> None:
@@ -237,7 +282,8 @@ async def lease_rows(nodes: int) -> list[Row]:
     await head.start("127.0.0.1")
     spawn = multiprocessing.get_context("forkserver")
     processes = [
-        spawn.Process(target=simulate, args=(head.invite(f"n{number}"),), daemon=True) for number in range(nodes)
+        spawn.Process(target=simulate, args=(head.invite(f"n{number}"),), daemon=True)
+        for number in range(nodes)
     ]
     for process in processes:
         process.start()
@@ -256,7 +302,14 @@ async def lease_rows(nodes: int) -> list[Row]:
             leases.append(await pool.acquire())
 
         took = await paced(acquire, total - len(leases), CALLS)
-        rows.append(row(f"acquire up to {total} leases on {nodes} nodes, p99", quantile(took, 0.99) * 1e3, "ms", 50))
+        rows.append(
+            row(
+                f"acquire up to {total} leases on {nodes} nodes, p99",
+                quantile(took, 0.99) * 1e3,
+                "ms",
+                50,
+            )
+        )
         if total < nodes * SLOTS_EACH:
             costs[total] = await _cost_of_a_lease(pool)
     for slot in leases[-CYCLES:]:  # room for the cycles
@@ -274,7 +327,14 @@ async def lease_rows(nodes: int) -> list[Row]:
             holds=cost <= 1.5 * costs[100],
         )
     )
-    rows.append(row(f"memory of the head with {most} leases", psutil.Process().memory_info().rss / 2**20, "MiB", 1024))
+    rows.append(
+        row(
+            f"memory of the head with {most} leases",
+            psutil.Process().memory_info().rss / 2**20,
+            "MiB",
+            1024,
+        )
+    )
     rows += await _call_rows(pool, leases)
     await head.stop()
     for process in processes:
@@ -306,7 +366,10 @@ async def _call_rows(pool: ClusterPool, leases: Sequence[Slot]) -> list[Row]:
     took = await paced(call, 10_000, CALLS)
     spent, seconds = time.process_time() - before, time.perf_counter() - begin
     rate = 10_000 / seconds
-    what = f"cores of the head for {CALLS:g} tool calls/s with {len(leases)} leases (at {rate:.0f}/s, scaled)"
+    what = (
+        f"cores of the head for {CALLS:g} tool calls/s with {len(leases)} leases (at "
+        f"{rate:.0f}/s, scaled)"
+    )
     return [
         row(what, spent / seconds * CALLS / rate, "", 1),
         Row(what="the same: median of a call", value=statistics.median(took) * 1e3, unit="ms"),
@@ -314,15 +377,27 @@ async def _call_rows(pool: ClusterPool, leases: Sequence[Slot]) -> list[Row]:
 
 
 def row(what: str, value: float, unit: str, most: float) -> Row:
-    return Row(what=what, value=value, unit=unit, wanted=f"under {most:g} {unit}".strip(), holds=value < most)
+    return Row(
+        what=what,
+        value=value,
+        unit=unit,
+        wanted=f"under {most:g} {unit}".strip(),
+        holds=value < most,
+    )
 
 
 async def loss_rows(runtime_name: str, kills: int) -> list[Row]:
-    """Kill a node of two that are warm: how soon the head knows, and how soon there is a slot on the other one."""
-    config = hr.PoolConfig(spec=hr.ContainerSpec(image="localhost/hyperruntime/base:latest"), min_containers=1)
+    """Kill a node of two that are warm: how soon the head knows, and how soon there is a slot on
+    the other one.
+    """
+    config = hr.PoolConfig(
+        spec=hr.ContainerSpec(image="localhost/hyperruntime/base:latest"), min_containers=1
+    )
     noticed, usual, again = [], [], []
     with tempfile.TemporaryDirectory() as place:
-        cluster = Cluster(ClusterConfig(max_nodes=2, min_nodes=2, runtime=runtime_name, idle_s=1000), Path(place))
+        cluster = Cluster(
+            ClusterConfig(max_nodes=2, min_nodes=2, runtime=runtime_name, idle_s=1000), Path(place)
+        )
         async with cluster, ClusterPool(cluster, config) as pool:
             for _ in range(kills):
                 while len(await pool.statuses()) < 2:
@@ -341,7 +416,11 @@ async def loss_rows(runtime_name: str, kills: int) -> list[Row]:
                     await pool.release_if_held(slot)
     worst = max(again)
     return [
-        Row(what="from SIGKILL of a node server to its loss on the head", value=statistics.median(noticed), unit="s"),
+        Row(
+            what="from SIGKILL of a node server to its loss on the head",
+            value=statistics.median(noticed),
+            unit="s",
+        ),
         Row(
             what=f"from then to a command in a new slot of a warm node, the slowest of {kills}",
             value=worst,
@@ -387,7 +466,9 @@ def main() -> int:
         rows += asyncio.run(loss_rows(options.runtime, options.kills))
     if options.nodes:
         rows += asyncio.run(lease_rows(options.nodes))
-    return report(f"Slots on nodes that are processes, {options.runtime}, {kind}", rows, options.json)
+    return report(
+        f"Slots on nodes that are processes, {options.runtime}, {kind}", rows, options.json
+    )
 
 
 if __name__ == "__main__":

@@ -29,8 +29,18 @@ NODES, EACH, SLEEP_S = 4, 5, 10
 STARTS = 5
 
 
-def generate(folder: Path, runtime: str, name: str, last: int, parallel: int, *more: str) -> list[GenerationRecord]:
-    words = ["--runtime", runtime, "generate", "--domains", "circle_packing", "--agent", str(folder / "agent")]
+def generate(
+    folder: Path, runtime: str, name: str, last: int, parallel: int, *more: str
+) -> list[GenerationRecord]:
+    words = [
+        "--runtime",
+        runtime,
+        "generate",
+        "--domains",
+        "circle_packing",
+        "--agent",
+        str(folder / "agent"),
+    ]
     words += ["--seed", "5", "--eval-samples", "1", "--run-id", name, "--max-generation", str(last)]
     done = run_process(
         [sys.executable, "-m", "hyperruntime.cli", *words, "--parallel", str(parallel), *more],
@@ -54,7 +64,11 @@ def queue_time() -> Iterator[list[float]]:
     def look() -> None:
         first = 0.0
         while not over.wait(0.1):  # a tenth of a core
-            states = run_process(["squeue", "--noheader", "--format=%T"], timeout_s=30).stdout.decode().split()
+            states = (
+                run_process(["squeue", "--noheader", "--format=%T"], timeout_s=30)
+                .stdout.decode()
+                .split()
+            )
             if states and not first:
                 first = time.time()
             if first and "RUNNING" in states:
@@ -71,7 +85,9 @@ def queue_time() -> Iterator[list[float]]:
 
 
 def start_row(folder: Path, runtime: str) -> Row:
-    """From the command to the first generation's start, less what the first job waited in the queue."""
+    """From the command to the first generation's start, less what the first job waited in the
+    queue.
+    """
     times, waits, alone = [], [], []
     for number in range(STARTS):
         begin = time.time()
@@ -84,7 +100,8 @@ def start_row(folder: Path, runtime: str) -> Row:
         alone.append(started(first) - begin)
     took, here = statistics.median(times), statistics.median(alone)
     return Row(
-        what=f"`generate --cluster` to the first generation's start, less {statistics.median(waits):.1f} s of queue",
+        what="`generate --cluster` to the first generation's start, less "
+        f"{statistics.median(waits):.1f} s of queue",
         value=took,
         unit="s",
         compared_to=f"without a cluster: {here:.1f} s",
@@ -98,7 +115,9 @@ def rate_row(folder: Path, runtime: str) -> Row:
     """Generations an hour on four nodes, one at a time on each, and on one."""
     rates = []
     for name, nodes in (("one", 1), ("four", NODES)):
-        records = generate(folder, runtime, name, EACH * nodes, nodes, "--cluster", f"{name}.toml")[1:]
+        records = generate(folder, runtime, name, EACH * nodes, nodes, "--cluster", f"{name}.toml")[
+            1:
+        ]
         last = max(started(record) + sum(record.durations.values()) for record in records)
         rates.append(len(records) / (last - min(map(started, records))) * 3600)
     return Row(
@@ -123,7 +142,9 @@ def main() -> int:
         sleeps = f"import time; time.sleep({SLEEP_S}); improve()"
         make_agent_repository(folder / "agent", dict.fromkeys(range(1, EACH * NODES + 1), sleeps))
         for name, count in (("one", 1), ("four", NODES)):
-            (folder / f"{name}.toml").write_text(f"{SLURM}min_nodes = {count}\nmax_nodes = {count}\n")
+            (folder / f"{name}.toml").write_text(
+                f"{SLURM}min_nodes = {count}\nmax_nodes = {count}\n"
+            )
         rows = [start_row(folder, runtime), rate_row(folder, runtime)]
     return report(f"Runs on Slurm, {runtime}", rows, given.json)
 

@@ -1,4 +1,6 @@
-"""Benchmarks of many containers and many calls at once: descriptors, closing together, stalls of an event loop."""
+"""Benchmarks of many containers and many calls at once: descriptors, closing together, stalls of an
+event loop.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,8 @@ def _start(runtime: Runtime, image: str) -> list[hr.Container]:
 
 def _closed_alone(name: str, image: str) -> tuple[float, int, float]:
     with hr.open_runtime(name) as opened:
-        _close(_start(opened, image))  # opens what all containers share, such as a pool of connections to the engine
+        # opens what all containers share, such as a pool of connections to the engine
+        _close(_start(opened, image))
         before = len(os.listdir("/proc/self/fd"))
         containers = _start(opened, image)
         held = (len(os.listdir("/proc/self/fd")) - before) / _CONTAINERS

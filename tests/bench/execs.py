@@ -19,7 +19,8 @@ GIB = 1 << 30
 HIDING = [
     "sleep 60 & sleep 60",
     "trap '' TERM HUP INT; while :; do sleep 60; done",
-    "setsid env -i sh -c 'trap \"\" TERM; sleep 60 & sleep 60' </dev/null >/dev/null 2>&1 & sleep 60",
+    "setsid env -i sh -c 'trap \"\" TERM; sleep 60 & sleep 60' </dev/null >/dev/null 2>&1 & "
+    "sleep 60",
     "f() { sleep 60 & [ $1 -gt 0 ] && f $(($1 - 1)); }; f 40; wait",
 ]
 
@@ -32,7 +33,10 @@ def exec_rows(runtime: Runtime, image: str) -> list[Row]:
         with rivals(runtime, container, image) as others:
             slow = in_turn({**ours, **{other.name: other.run for other in others}}, rounds=40)
         fine = in_turn({**ours, **bare}, rounds=500)
-        rates = [(from_threads(lambda: check(container), 50, 20), from_threads(bare["bare"], 50, 20)) for _ in range(7)]
+        rates = [
+            (from_threads(lambda: check(container), 50, 20), from_threads(bare["bare"], 50, 20))
+            for _ in range(7)
+        ]
     threads, bare_threads = (statistics.median(rate) for rate in zip(*rates, strict=True))
     ratio = fine["ours"] / fine["bare"]
     return [
@@ -73,7 +77,9 @@ def rival_row(rival: Rival, ours_s: float, theirs_s: float) -> Row:
 
 
 def file_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Measure the methods for single files, of 1 KiB, in turn with an exec of `true` in the same container."""
+    """Measure the methods for single files, of 1 KiB, in turn with an exec of `true` in the same
+    container.
+    """
     data = os.urandom(1024)
     with runtime.container(hr.ContainerSpec(image=image)) as container:
         verbs = {
@@ -101,7 +107,9 @@ def deadline_rows(runtime: Runtime, image: str) -> list[Row]:
     late: list[float] = []
     with runtime.container(hr.ContainerSpec(image=image)) as container:
         for script in HIDING * 5:
-            took = seconds(lambda script=script: container.exec(["sh", "-c", script], timeout_s=0.3))  # type: ignore[misc]
+            took = seconds(
+                lambda script=script: container.exec(["sh", "-c", script], timeout_s=0.3)  # type: ignore[misc]
+            )
             late.append(took - 0.3)
     worst = max(late)
     return [
@@ -124,7 +132,9 @@ def check(container: hr.Container) -> None:
 
 
 def life_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Measure start to first result, and removal, against the engine's own command in a new container."""
+    """Measure start to first result, and removal, against the engine's own command in a new
+    container.
+    """
     starts: list[float] = []
     removals: list[float] = []
     theirs: list[float] = []
@@ -137,7 +147,8 @@ def life_rows(runtime: Runtime, image: str) -> list[Row]:
         starts.append(time.perf_counter() - begin)
         removals.append(seconds(container.close))
         theirs.append(seconds(lambda: run_quiet(*args)))
-    promised = runtime.name != "bubblewrap"  # a bare bwrap is a process, not a container: it has no exec
+    # a bare bwrap is a process, not a container: it has no exec
+    promised = runtime.name != "bubblewrap"
     start, removal, run = (statistics.median(values) for values in (starts, removals, theirs))
     return [
         Row(
@@ -149,7 +160,13 @@ def life_rows(runtime: Runtime, image: str) -> list[Row]:
             wanted="at most 1.5x" if promised else "",
             holds=start / run <= 1.5 if promised else None,
         ),
-        Row(what="removal", value=removal * 1e3, unit="ms", wanted="under 500 ms", holds=removal < 0.5),
+        Row(
+            what="removal",
+            value=removal * 1e3,
+            unit="ms",
+            wanted="under 500 ms",
+            holds=removal < 0.5,
+        ),
     ]
 
 
@@ -216,7 +233,9 @@ def make_big(folder: str) -> Path:
     return path
 
 
-def copies(container: hr.Container, folder: str, big: Path, inside: str) -> tuple[float, float, float]:
+def copies(
+    container: hr.Container, folder: str, big: Path, inside: str
+) -> tuple[float, float, float]:
     """Return the median MiB/s of put, get and `cp`, measured in turn."""
     back, plain = str(Path(folder, "back")), str(Path(folder, "plain"))
     speeds: dict[str, list[float]] = {"put": [], "get": [], "cp": []}
@@ -224,7 +243,9 @@ def copies(container: hr.Container, folder: str, big: Path, inside: str) -> tupl
         speeds["put"].append(1024 / seconds(lambda: container.put(big, inside)))
         speeds["get"].append(1024 / seconds(lambda: container.get(inside, back)))
         os.unlink(back)
-        speeds["cp"].append(1024 / seconds(lambda: run_quiet("cp", "--reflink=never", str(big), plain)))
+        speeds["cp"].append(
+            1024 / seconds(lambda: run_quiet("cp", "--reflink=never", str(big), plain))
+        )
         os.unlink(plain)
         container.exec(["rm", inside]).check()
     return tuple(statistics.median(speeds[name]) for name in ("put", "get", "cp"))  # type: ignore[return-value]
@@ -233,7 +254,9 @@ def copies(container: hr.Container, folder: str, big: Path, inside: str) -> tupl
 def rate(what: str, rounds: int, action: Any) -> Row:
     """Return a row with the median MiB/s of an action that moves 1 GiB."""
     speed = statistics.median(GIB / 2**20 / seconds(action) for _ in range(rounds))
-    return Row(what=what, value=speed, unit="MiB/s", wanted="at least 500 MiB/s", holds=speed >= 500)
+    return Row(
+        what=what, value=speed, unit="MiB/s", wanted="at least 500 MiB/s", holds=speed >= 500
+    )
 
 
 def feed(container: hr.Container, path: Path) -> None:

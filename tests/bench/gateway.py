@@ -1,8 +1,9 @@
-"""Benchmarks of the LLM gateway: the time it adds, its throughput, and the effect of hostile containers on others.
+"""Benchmarks of the LLM gateway: the time it adds, its throughput, and the effect of hostile
+containers on others.
 
-The model server and the clients are separate processes. The server answers at once with fixed bytes. The client is one
-Python process in the container with one connection per thread, through the forwarder. For comparison, the same client
-runs on the host and connects straight to the server.
+The model server and the clients are separate processes. The server answers at once with fixed
+bytes. The client is one Python process in the container with one connection per thread, through the
+forwarder. For comparison, the same client runs on the host and connects straight to the server.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ while time.perf_counter() < ends:
 print(json.dumps(times))
 """
 
-# Four connections, each with its own shape of body, which is sent again as soon as the last one is refused.
+# Four connections, each with its own shape of body, which is sent again as soon as the last one is
+# refused.
 _HOSTILE = r"""
 import os, socket, sys, threading, time
 from urllib.parse import urlsplit
@@ -147,7 +149,9 @@ def fixed_server() -> Iterator[str]:
 def gateway_rows(runtime: hr.Runtime, image: str) -> list[Row]:
     """Measure the time that the gateway adds to a request, and the requests per second."""
     with fixed_server() as url:
-        config = GatewayConfig(upstreams=(Upstream(name="u", url=url),), models=(ModelRule(name="m", upstream="u"),))
+        config = GatewayConfig(
+            upstreams=(Upstream(name="u", url=url),), models=(ModelRule(name="m", upstream="u"),)
+        )
         with (
             runtime.container(hr.ContainerSpec(image=image)) as container,
             Gateway(config) as gateway,
@@ -156,7 +160,9 @@ def gateway_rows(runtime: hr.Runtime, image: str) -> list[Row]:
 
             def inside(threads: int, each: int) -> list[float]:
                 args = ["python3", "-c", _CLIENT, str(threads), str(each)]
-                return list(json.loads(container.exec(args, env=access.env, timeout_s=120).check().stdout))
+                return list(
+                    json.loads(container.exec(args, env=access.env, timeout_s=120).check().stdout)
+                )
 
             inside(1, 20)
             alone_s, _ = inside(1, 300)
@@ -197,22 +203,32 @@ def share_rows(runtime: hr.Runtime, image: str) -> list[Row]:
     beside: dict[int, list[float]] = {0: [], _LARGE: []}
     with ExitStack() as stack:
         url = stack.enter_context(fixed_server())
-        config = GatewayConfig(upstreams=(Upstream(name="u", url=url),), models=(ModelRule(name="m", upstream="u"),))
+        config = GatewayConfig(
+            upstreams=(Upstream(name="u", url=url),), models=(ModelRule(name="m", upstream="u"),)
+        )
         gateway = stack.enter_context(Gateway(config))
-        seats = [_seat(stack, runtime, image, gateway, f"seat-{number}") for number in range(_SENDERS + 1)]
+        seats = [
+            _seat(stack, runtime, image, gateway, f"seat-{number}")
+            for number in range(_SENDERS + 1)
+        ]
         (container, access), senders = seats[0], seats[1:]
         pool = stack.enter_context(ThreadPoolExecutor(_SENDERS))
 
         def steady(times: dict[int, list[float]]) -> None:
             for lists, all_ in times.items():
                 args = ["python3", "-c", _STEADY, str(_ROUND_S), str(lists)]
-                all_.extend(json.loads(container.exec(args, env=access.env, timeout_s=120).check().stdout))
+                all_.extend(
+                    json.loads(container.exec(args, env=access.env, timeout_s=120).check().stdout)
+                )
 
         steady({0: []})
         for _ in range(_ROUNDS):
             steady(idle)
             begun = [threading.Event() for _ in senders]
-            running = [pool.submit(_attack, *sender, event) for sender, event in zip(senders, begun, strict=True)]
+            running = [
+                pool.submit(_attack, *sender, event)
+                for sender, event in zip(senders, begun, strict=True)
+            ]
             for event in begun:
                 event.wait(60)
             steady(beside)
@@ -221,7 +237,13 @@ def share_rows(runtime: hr.Runtime, image: str) -> list[Row]:
     return [
         _share_row("small", "median", statistics.median(beside[0]), statistics.median(idle[0]), 2),
         _share_row("small", "99th percentile", _percentile(beside[0]), _percentile(idle[0]), 5),
-        _share_row("large", "median", statistics.median(beside[_LARGE]), statistics.median(idle[_LARGE]), _SENDERS + 1),
+        _share_row(
+            "large",
+            "median",
+            statistics.median(beside[_LARGE]),
+            statistics.median(idle[_LARGE]),
+            _SENDERS + 1,
+        ),
     ]
 
 

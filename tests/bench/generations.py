@@ -1,4 +1,6 @@
-"""Benchmarks of the loop: the time of a generation beyond the agent's own, and operations on long runs."""
+"""Benchmarks of the loop: the time of a generation beyond the agent's own, and operations on long
+runs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,13 @@ import attrs
 from hyperruntime.loop.run.plan import plan_resume, plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import Archive, load_run
-from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, METADATA, PATCH, Layout, generation_name
+from hyperruntime.loop.run_files.layout import (
+    AGENT_OUTPUT,
+    METADATA,
+    PATCH,
+    Layout,
+    generation_name,
+)
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord, record_to_json
 from hyperruntime.runtime import Runtime
@@ -71,7 +79,9 @@ def long_run_rows(runtime: Runtime, image: str) -> list[Row]:
             fill(run, size)
         shown = in_turn({str(size): partial(show_status, run) for size, run in runs.items()}, 7)
         loads = in_turn({str(size): partial(load_run, run) for size, run in runs.items()}, 7)
-        opened = in_turn({str(size): partial(_resume, runtime, run, size) for size, run in runs.items()}, 5)
+        opened = in_turn(
+            {str(size): partial(_resume, runtime, run, size) for size, run in runs.items()}, 5
+        )
     shown_s = shown[str(MANY)]
     return [
         Row(
@@ -97,10 +107,14 @@ def parallel_rows(runtime: Runtime, image: str) -> list[Row]:
     for parallel in (1, 4):
         with tempfile.TemporaryDirectory() as folder:
             sleep = f"import time; time.sleep({SLEEP_S}); improve()"
-            make_agent_repository(Path(folder, "agent"), dict.fromkeys(range(1, SLEEPERS + 1), sleep))
+            make_agent_repository(
+                Path(folder, "agent"), dict.fromkeys(range(1, SLEEPERS + 1), sleep)
+            )
             run = new_run(runtime, image, folder, "run", max_generation=0)
             begin = time.monotonic()
-            summary = resume_run(runtime, plan_resume(run, max_generation=SLEEPERS, parallel=parallel))
+            summary = resume_run(
+                runtime, plan_resume(run, max_generation=SLEEPERS, parallel=parallel)
+            )
             rates[parallel] = SLEEPERS / (time.monotonic() - begin) * 3600
         assert [record.failure for record in summary.generations] == [None] * (SLEEPERS + 1)
     return [
@@ -118,7 +132,13 @@ def parallel_rows(runtime: Runtime, image: str) -> list[Row]:
 
 def _compared(what: str, times: Mapping[str, float]) -> Row:
     few, many = times[str(FEW)], times[str(MANY)]
-    return Row(what=what, value=many * 1e3, unit="ms", compared_to=f"of {FEW}: {few * 1e3:.1f} ms", ratio=many / few)
+    return Row(
+        what=what,
+        value=many * 1e3,
+        unit="ms",
+        compared_to=f"of {FEW}: {few * 1e3:.1f} ms",
+        ratio=many / few,
+    )
 
 
 def show_status(run: str) -> None:

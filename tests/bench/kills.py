@@ -1,13 +1,16 @@
 """Owners killed with SIGKILL while everything is open: how long until nothing of them is left.
 
-    scripts/as-test-user .venv/bin/python -m tests.bench.kills [--runtime podman] [--kills 60] [--containers 2]
-                                                               [--seed 1] [--stress 8] [--phases open] [--json FILE]
+    scripts/as-test-user .venv/bin/python -m tests.bench.kills [--runtime podman] [--kills 60]
+    [--containers 2]
+                                                               [--seed 1] [--stress 8] [--phases
+                                                               open] [--json FILE]
 
-Each owner has containers, and in each one a process, a terminal, a forwarded port, a shell and, where the engine has
-other users, a process of one. It is killed at a random instant of one of the phases: while the containers start
-(`starting`), while it opens more of them all the time (`opening`), or when all are open (`open`). Half of the owners
-are killed beside `stress-ng`. Nothing may be left: no container, process, directory, socket or record. On a quiet
-machine this takes at most 10 s.
+Each owner has containers, and in each one a process, a terminal, a forwarded port, a shell and,
+where the engine has other users, a process of one. It is killed at a random instant of one of the
+phases: while the containers start (`starting`), while it opens more of them all the time
+(`opening`), or when all are open (`open`). Half of the owners are killed beside `stress-ng`.
+Nothing may be left: no container, process, directory, socket or record. On a quiet machine this
+takes at most 10 s.
 """
 
 from __future__ import annotations
@@ -41,7 +44,8 @@ _SETTLED_S = 7.0  # then the service of the engine has ended
 def stress(processes: int) -> Iterator[None]:
     """Keep the processors busy, if ``processes`` is not 0.
 
-    Each process has a session of its own: the kernel may give all processes of a session together the share of one.
+    Each process has a session of its own: the kernel may give all processes of a session together
+    the share of one.
     """
     if not processes:
         yield
@@ -76,7 +80,9 @@ class Kill:
     stays: bool
 
 
-def kill_one(runtime: Runtime, image: str, containers: int, chance: random.Random, when: str) -> Kill:
+def kill_one(
+    runtime: Runtime, image: str, containers: int, chance: random.Random, when: str
+) -> Kill:
     """Start an owner and kill it at a random instant of a phase."""
     with start_owner(runtime.name, image, containers, when) as owner:
         owner.wait_for("begun" if when == "starting" else "open")
@@ -104,10 +110,14 @@ def measure(given: argparse.Namespace) -> list[Row]:
     chance, rows, stays = random.Random(given.seed), list[Row](), list[str]()
     with open_runtime(given.runtime) as runtime:
         image = runtime.images.ensure("base")
-        runtime.container(container_spec(runtime, image)).close()  # the first one makes files that stay
+        # the first one makes files that stay
+        runtime.container(container_spec(runtime, image)).close()
         runtime.containers()
         time.sleep(_SETTLED_S)
-        for processes, kills in ((0, given.kills - given.kills // 2), (given.stress, given.kills // 2)):
+        for processes, kills in (
+            (0, given.kills - given.kills // 2),
+            (given.stress, given.kills // 2),
+        ):
             name = f"beside {processes} of stress-ng" if processes else "quiet"
             before, ended = kept_files(), list[Kill]()
             with stress(processes):
@@ -118,7 +128,9 @@ def measure(given: argparse.Namespace) -> list[Row]:
             stays += [one.last for one in ended if one.stays]
             time.sleep(_SETTLED_S)
             stays += sorted(kept_files() - before)
-            rows += time_rows(f"{name}, {len(ended)} kills", ended, QUIET_S if not processes else None)
+            rows += time_rows(
+                f"{name}, {len(ended)} kills", ended, QUIET_S if not processes else None
+            )
     print(*stays, sep="\n", file=sys.stderr)
     what = "containers, processes and files that stay"
     return [*rows, Row(what=what, value=len(stays), unit="", wanted="0", holds=not stays)]
@@ -127,7 +139,10 @@ def measure(given: argparse.Namespace) -> list[Row]:
 def show(engine: str, name: str, one: Kill, when: str) -> None:
     load = f"load {os.getloadavg()[0]:.1f}"
     times = f"dead {one.dead_s:.2f} s, clean {one.clean_s:.2f} s"
-    print(f"{engine}, {name}, {when}: {times}, {load}{', STAYS: ' + one.last if one.stays else ''}", file=sys.stderr)
+    print(
+        f"{engine}, {name}, {when}: {times}, {load}{', STAYS: ' + one.last if one.stays else ''}",
+        file=sys.stderr,
+    )
 
 
 def time_rows(name: str, ended: Sequence[Kill], most_s: float | None) -> list[Row]:
@@ -141,8 +156,18 @@ def time_rows(name: str, ended: Sequence[Kill], most_s: float | None) -> list[Ro
     ):
         longest = max(times)
         wanted, holds = (f"at most {most_s:g} s", longest <= most_s) if most_s else ("", None)
-        rows.append(Row(what=f"until {what}, median: {name}", value=statistics.median(times), unit="s"))
-        rows.append(Row(what=f"until {what}, longest: {name}", value=longest, unit="s", wanted=wanted, holds=holds))
+        rows.append(
+            Row(what=f"until {what}, median: {name}", value=statistics.median(times), unit="s")
+        )
+        rows.append(
+            Row(
+                what=f"until {what}, longest: {name}",
+                value=longest,
+                unit="s",
+                wanted=wanted,
+                holds=holds,
+            )
+        )
     return rows
 
 
@@ -155,23 +180,40 @@ def kept_files() -> set[str]:
     found = set[str]()
     for folder in (storage / "overlay-containers", storage / "overlay", storage / "volumes", state):
         found |= {str(path) for path in folder.glob("*")}
-    for pattern in ("*", "containers/*/*", "libpod/tmp/exits/*", "libpod/tmp/socket/*", "crun/*", "runc/*"):
+    for pattern in (
+        "*",
+        "containers/*/*",
+        "libpod/tmp/exits/*",
+        "libpod/tmp/socket/*",
+        "crun/*",
+        "runc/*",
+    ):
         found |= {str(path) for path in run.glob(pattern)}
-    found |= {str(path) for path in Path(tempfile.gettempdir()).glob(f"hyperruntime-{os.getuid()}-*")}
+    found |= {
+        str(path) for path in Path(tempfile.gettempdir()).glob(f"hyperruntime-{os.getuid()}-*")
+    }
     return found
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.kills", description=__doc__)
     parser.add_argument("--runtime", default="podman", help="engine")
-    parser.add_argument("--kills", type=int, default=60, help="owners to kill; half of them beside stress-ng")
+    parser.add_argument(
+        "--kills", type=int, default=60, help="owners to kill; half of them beside stress-ng"
+    )
     parser.add_argument("--containers", type=int, default=2, help="containers of each owner")
     parser.add_argument("--seed", type=int, default=1, help="of the instants")
-    parser.add_argument("--stress", type=int, default=8, help="processes of stress-ng; 0: no kills beside it")
-    parser.add_argument("--phases", nargs="+", choices=PHASES, default=[*PHASES], help="when an owner is killed")
+    parser.add_argument(
+        "--stress", type=int, default=8, help="processes of stress-ng; 0: no kills beside it"
+    )
+    parser.add_argument(
+        "--phases", nargs="+", choices=PHASES, default=[*PHASES], help="when an owner is killed"
+    )
     parser.add_argument("--json", metavar="FILE", help="write the rows to this file")
     given = parser.parse_args()
-    return report(f"Owners killed with everything open, {given.runtime}", measure(given), given.json)
+    return report(
+        f"Owners killed with everything open, {given.runtime}", measure(given), given.json
+    )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""The size of the product at commits, side by side: lines of code in each folder, and lines of functions and modules.
+"""The size of the product at commits, side by side: lines of code in each folder, and lines of
+functions and modules.
 
     python -m tests.bench.lines f088de4^ 31bef65 HEAD
 
-Code is what is left without docstrings, comments and blank lines. The history has to be there: a shallow clone has only
-its last commit.
+Code is what is left without docstrings, comments and blank lines. The history has to be there: a
+shallow clone has only its last commit.
 """
 
 from __future__ import annotations
@@ -22,14 +23,23 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PRODUCT = frozenset(("hyperruntime", "runtimes", "trainers", "domains"))
 _NOT_CODE = frozenset(
-    (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+    (
+        tokenize.COMMENT,
+        tokenize.NL,
+        tokenize.NEWLINE,
+        tokenize.INDENT,
+        tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    )
 )
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _WITH_DOCSTRINGS = (*_FUNCTIONS, ast.ClassDef, ast.Module)
 
 
 def git(*arguments: str) -> bytes:
-    return subprocess.run(["git", "-C", str(ROOT), *arguments], check=True, stdout=subprocess.PIPE).stdout
+    return subprocess.run(
+        ["git", "-C", str(ROOT), *arguments], check=True, stdout=subprocess.PIPE
+    ).stdout
 
 
 def sources(commit: str) -> Iterator[tuple[str, str]]:
@@ -57,13 +67,17 @@ def code_lines(text: str, tree: ast.Module) -> int:
 
 
 def sizes(commit: str) -> Counter[str]:
-    """Lines of code by folder, in all, and the medians of functions and modules, which count every line."""
+    """Lines of code by folder, in all, and the medians of functions and modules, which count every
+    line.
+    """
     counted: Counter[str] = Counter()
     functions, modules = [], []
     for path, text in sources(commit):
         tree = ast.parse(text)
         counted["/".join(path.split("/")[:-1][:2])] += code_lines(text, tree)
-        functions += [len(lines_of(node)) for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)]
+        functions += [
+            len(lines_of(node)) for node in ast.walk(tree) if isinstance(node, _FUNCTIONS)
+        ]
         if not path.endswith("/__init__.py"):
             modules.append(text.count("\n"))
     return counted + Counter(

@@ -58,7 +58,15 @@ class Server:
         process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         address = process.stdout.readline().strip()
-        client = [sys.executable, "-m", "tests.bench.live", "--view", address, "--viewers", str(viewers)]
+        client = [
+            sys.executable,
+            "-m",
+            "tests.bench.live",
+            "--view",
+            address,
+            "--viewers",
+            str(viewers),
+        ]
         watching = subprocess.Popen(client, stdout=subprocess.PIPE, text=True)
         assert watching.stdout is not None
         assert watching.stdout.readline().strip() == READY
@@ -82,7 +90,9 @@ class Server:
 
 
 async def view(address: str, viewers: int) -> None:
-    """Load a page, and read its events with many connections until the server ends; print how many came."""
+    """Load a page, and read its events with many connections until the server ends; print how many
+    came.
+    """
     os.nice(19)  # viewers are elsewhere; their own time is not a cost of the run
     parts, count = urlsplit(address), 0
 
@@ -93,7 +103,10 @@ async def view(address: str, viewers: int) -> None:
     async def one() -> None:
         nonlocal count
         reader, writer = await asyncio.open_connection(parts.hostname, parts.port, limit=1 << 24)
-        writer.write(f"GET {parts.path}events?after={found[1]} HTTP/1.1\r\nHost: {parts.netloc}\r\n\r\n".encode())
+        writer.write(
+            f"GET {parts.path}events?after={found[1]} HTTP/1.1\r\nHost: "
+            f"{parts.netloc}\r\n\r\n".encode()
+        )
         while line := await reader.readline():
             if line.startswith(b"event: news"):
                 count += 1
@@ -109,13 +122,24 @@ def generations(run: str, more: int) -> float:
     """Make more generations of a run in a process of its own; return the seconds that it takes."""
     last = len(load_run(run).generations) - 1 + more
     begin = time.monotonic()
-    words = [sys.executable, "-m", "hyperruntime.cli", "resume", run, "--max-generation", str(last), "--json"]
+    words = [
+        sys.executable,
+        "-m",
+        "hyperruntime.cli",
+        "resume",
+        run,
+        "--max-generation",
+        str(last),
+        "--json",
+    ]
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return time.monotonic() - begin
 
 
 def run_rows(more: int, rounds: int, viewers: int) -> list[Row]:
-    """Measure a real run, alone and with viewers, in short rounds of both; each round is a pair, in changing order."""
+    """Measure a real run, alone and with viewers, in short rounds of both; each round is a pair, in
+    changing order.
+    """
     pairs, used, events = list[dict[bool, float]](), list[float](), 0
     with tempfile.TemporaryDirectory() as folder, open_runtime() as runtime:
         runtime.images.ensure(BASE)
@@ -136,7 +160,8 @@ def run_rows(more: int, rounds: int, viewers: int) -> list[Row]:
                 events += server.end()
             pairs.append(took)
     return [
-        paired_row(pairs, f"{more} generations with {viewers} viewers, of {events // (viewers * rounds)} events each"),
+        paired_row(pairs, f"{more} generations with {viewers} viewers, of {events // (viewers * rounds)} "
+            "events each"),
         Row(
             what="processor time of the server, for each second of the run", value=statistics.median(used) * 1e3,
             unit="ms", wanted="at most 10 ms, 1 %", holds=statistics.median(used) <= 0.01,
@@ -145,17 +170,21 @@ def run_rows(more: int, rounds: int, viewers: int) -> list[Row]:
 
 
 def paired_row(pairs: Sequence[Mapping[bool, float]], what: str) -> Row:
-    """Return how much longer a run with viewers takes, as the median of the differences within each pair.
+    """Return how much longer a run with viewers takes, as the median of the differences within each
+    pair.
 
-    It is a figure of this machine and this run. It bounds the cost only as closely as the middle half of the
-    differences says, which is in the row too.
+    It is a figure of this machine and this run. It bounds the cost only as closely as the middle
+    half of the differences says, which is in the row too.
     """
     more = [pair[True] / pair[False] - 1 for pair in pairs]
-    low, middle, high = statistics.quantiles(more, n=4, method="inclusive") if len(more) > 1 else more * 3
+    low, middle, high = (
+        statistics.quantiles(more, n=4, method="inclusive") if len(more) > 1 else more * 3
+    )
     plain = statistics.median(pair[False] for pair in pairs)
     return Row(
         what=what, value=middle * 100, unit="% longer",
-        compared_to=f"alone: {plain:.1f} s; half of {len(more)} differences are between {low:+.1%} and {high:+.1%}",
+        compared_to=f"alone: {plain:.1f} s; half of {len(more)} differences are between {low:+.1%} and "
+            f"{high:+.1%}",
         ratio=1 + middle, wanted="at most 1 % longer", holds=middle <= 0.01,
     )  # fmt: skip
 
@@ -172,7 +201,11 @@ def long_run_row(count: int, viewers: int) -> Row:
             time.sleep(1.5)
         used = (server.processor_s() - before) / more
         server.end()
-    return Row(what=f"processor time of the server for a generation of {count:,}", value=used * 1e3, unit="ms")
+    return Row(
+        what=f"processor time of the server for a generation of {count:,}",
+        value=used * 1e3,
+        unit="ms",
+    )
 
 
 def rollout_row(count: int) -> Row:

@@ -1,11 +1,14 @@
-"""Runs on a real Slurm that lose nodes and their head: what was lost, made twice, left, or paid twice.
+"""Runs on a real Slurm that lose nodes and their head: what was lost, made twice, left, or paid
+twice.
 
-    scripts/on-slurm .venv/bin/python -m tests.bench.losses [--losses 100] [--seed 1] [--runtime bubblewrap]
-                                                            [--only generations|trajectories] [--count N] [--json FILE]
+    scripts/on-slurm .venv/bin/python -m tests.bench.losses [--losses 100] [--seed 1] [--runtime
+    bubblewrap]
+                                                            [--only generations|trajectories]
+                                                            [--count N] [--json FILE]
 
-Nodes are lost by `scancel` and by SIGKILL of their node servers; the head is killed, and the run resumed. All counts
-must be 0. What is left is looked for once, after the last job: node servers that come later remove what killed ones
-left on their machine, and all nodes are one machine here.
+Nodes are lost by `scancel` and by SIGKILL of their node servers; the head is killed, and the run
+resumed. All counts must be 0. What is left is looked for once, after the last job: node servers
+that come later remove what killed ones left on their machine, and all nodes are one machine here.
 """
 
 from __future__ import annotations
@@ -61,7 +64,9 @@ class Lossy:
         (folder / "cluster.toml").write_text(SLURM + table)
         self._words, self._again = words, again or words
         self._env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
-        made = run_process([*HYPERRUN, *words[:2], "image", "bootstrap"], env=self._env, timeout_s=600)
+        made = run_process(
+            [*HYPERRUN, *words[:2], "image", "bootstrap"], env=self._env, timeout_s=600
+        )
         assert made.exit_code == 0, made.stderr.decode()
         self.head = self.start()
 
@@ -72,7 +77,9 @@ class Lossy:
             return subprocess.Popen(line, cwd=self.folder, env=self._env, stdout=out, stderr=out)
 
     def lose(self, kind: str, chance: random.Random) -> bool:
-        """Lose something; return whether there was something to lose. A head without a node has nothing to lose."""
+        """Lose something; return whether there was something to lose. A head without a node has
+        nothing to lose.
+        """
         nodes = ready(self.folder)
         if not nodes:
             return False
@@ -92,7 +99,9 @@ class Lossy:
 
 
 def lose(run: Lossy, losses: int, seed: int) -> tuple[Row, list[object]]:
-    """Lose nodes and heads of a run, so many times, and wait for its end; return what was lost, and what is left."""
+    """Lose nodes and heads of a run, so many times, and wait for its end; return what was lost, and
+    what is left.
+    """
     chance, kinds, begin = random.Random(seed), dict.fromkeys(KINDS, 0), time.monotonic()
     before, sockets = containers(), sockets_of_python()
     while sum(kinds.values()) < losses and run.head.poll() is None:
@@ -102,11 +111,17 @@ def lose(run: Lossy, losses: int, seed: int) -> tuple[Row, list[object]]:
             kinds[kind] += 1
             print(f"{time.monotonic() - begin:6.1f} s  {kind}", file=sys.stderr, flush=True)
     if (code := run.head.wait()) != 0:
-        raise SystemExit(f"the run ended with exit code {code}:\n{(run.folder / 'said').read_text()[-3000:]}")
+        raise SystemExit(
+            f"the run ended with exit code {code}:\n{(run.folder / 'said').read_text()[-3000:]}"
+        )
     took = time.monotonic() - begin
     assert wait_until(lambda: not jobs(), 120, 0.2), "jobs do not end"
     time.sleep(10)
-    left: list[object] = [*of_jobs(), *(containers() - before), *map(str, (run.folder / "tmp").iterdir())]
+    left: list[object] = [
+        *of_jobs(),
+        *(containers() - before),
+        *map(str, (run.folder / "tmp").iterdir()),
+    ]
     left += sockets_of_python() - sockets
     told = ", ".join(f"{count} by {kind}" for kind, count in kinds.items())
     total = sum(kinds.values())
@@ -115,14 +130,34 @@ def lose(run: Lossy, losses: int, seed: int) -> tuple[Row, list[object]]:
 
 
 def zero(counts: Mapping[str, int]) -> list[Row]:
-    return [Row(what=name, value=count, unit="", wanted="0", holds=count == 0) for name, count in counts.items()]
+    return [
+        Row(what=name, value=count, unit="", wanted="0", holds=count == 0)
+        for name, count in counts.items()
+    ]
 
 
 def generation_rows(folder: Path, runtime: str, count: int, losses: int, seed: int) -> list[Row]:
     sleeps = "import time; time.sleep(1); improve()"
     make_agent_repository(folder / "agent", dict.fromkeys(range(1, count + 1), sleeps))
-    words = ["--runtime", runtime, "generate", "--domains", "circle_packing", "--agent", str(folder / "agent")]
-    words += ["--seed", "5", "--eval-samples", "1", "--run-id", "lossy", "--max-generation", str(count)]
+    words = [
+        "--runtime",
+        runtime,
+        "generate",
+        "--domains",
+        "circle_packing",
+        "--agent",
+        str(folder / "agent"),
+    ]
+    words += [
+        "--seed",
+        "5",
+        "--eval-samples",
+        "1",
+        "--run-id",
+        "lossy",
+        "--max-generation",
+        str(count),
+    ]
     words += ["--parallel", str(2 * NODES), "--cluster", "cluster.toml", "--resume-or-start"]
     lost, left = lose(Lossy(folder, words), losses, seed)
     place = folder / "outputs" / "generate_lossy"
@@ -144,7 +179,9 @@ def generation_rows(folder: Path, runtime: str, count: int, losses: int, seed: i
 
 
 class Watched:
-    """A model that counts the calls whose answer is in a journal already: those would be paid twice."""
+    """A model that counts the calls whose answer is in a journal already: those would be paid
+    twice.
+    """
 
     def __init__(self, run_dir: Path) -> None:
         self.asked, self.repeated, self._run_dir = 0, 0, run_dir
@@ -208,7 +245,9 @@ def main() -> int:
     parser.add_argument("--runtime", default="bubblewrap", help="engine on the nodes")
     parser.add_argument("--losses", type=int, default=100, help="nodes and heads to lose")
     parser.add_argument("--seed", type=int, default=1, help="of what is lost, and when")
-    parser.add_argument("--count", type=int, help="generations or trajectories; by default 200 and 1000")
+    parser.add_argument(
+        "--count", type=int, help="generations or trajectories; by default 200 and 1000"
+    )
     parser.add_argument("--only", choices=("generations", "trajectories"), help="which runs")
     parser.add_argument("--json", metavar="FILE", help="write the rows to this file")
     given = parser.parse_args()

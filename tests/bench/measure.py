@@ -60,7 +60,9 @@ def seconds(action: Callable[[], object]) -> float:
 
 def from_threads(action: Callable[[], object], threads: int, each: int) -> float:
     """Return the actions per second of many threads together."""
-    workers = [threading.Thread(target=lambda: [action() for _ in range(each)]) for _ in range(threads)]
+    workers = [
+        threading.Thread(target=lambda: [action() for _ in range(each)]) for _ in range(threads)
+    ]
     begin = time.perf_counter()
     for worker in workers:
         worker.start()
@@ -81,7 +83,11 @@ def memory_growth() -> Iterator[list[float]]:
 def machine() -> str:
     """Describe this machine in one line."""
     cpu = next(
-        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        (
+            line.split(":")[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
         "unknown processor",
     )
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3

@@ -1,10 +1,13 @@
-"""Show what its memory is worth to the shipped agent ``mutator``: generations to a score, with and without it.
+"""Show what its memory is worth to the shipped agent ``mutator``: generations to a score, with and
+without it.
 
-Usage: python tests/bench/mutator_progress.py [--generations 12] [--seeds 1 2 3] [--score 0.97 0.98] [--jobs 2]
+Usage: python tests/bench/mutator_progress.py [--generations 12] [--seeds 1 2 3] [--score 0.97 0.98]
+[--jobs 2]
 
-Each run is the generate loop of ``hyperrun demo``, with commands on the host in place of containers: the same clones,
-the same evaluations folder, the same choice of parents, three trials in a generation. "Without" is the same agent whose
-``memory.py`` knows nothing. Work is counted in pair evaluations, so the machine's load changes no score.
+Each run is the generate loop of ``hyperrun demo``, with commands on the host in place of
+containers: the same clones, the same evaluations folder, the same choice of parents, three trials
+in a generation. "Without" is the same agent whose ``memory.py`` knows nothing. Work is counted in
+pair evaluations, so the machine's load changes no score.
 """
 
 from __future__ import annotations
@@ -44,9 +47,16 @@ def scores(agent: str, generations: int, seed: int) -> list[float]:
     """Return the best score after each generation of one run, the initial agent's first."""
     with tempfile.TemporaryDirectory() as folder:
         options = GenerateOptions(
-            domains="circle_packing", agent=agent, max_generation=generations, seed=seed, output_dir_parent=folder
+            domains="circle_packing",
+            agent=agent,
+            max_generation=generations,
+            seed=seed,
+            output_dir_parent=folder,
         )
-        found = [record.score or 0.0 for record in start_run(FakeRuntime(), plan_run(options)).generations]
+        found = [
+            record.score or 0.0
+            for record in start_run(FakeRuntime(), plan_run(options)).generations
+        ]
     return [max(found[: number + 1]) for number in range(len(found))]
 
 
@@ -85,13 +95,20 @@ def main() -> None:
         for run in as_completed(runs):
             (arm, seed), best = runs[run], run.result()
             print(f"{seed:>6} {arm:>12} ", *(f"{value:.4f}" for value in best), flush=True)
-    mine, other = ({seed: run.result() for run, (name, seed) in runs.items() if name == arm} for arm in ARMS)
+    mine, other = (
+        {seed: run.result() for run, (name, seed) in runs.items() if name == arm} for arm in ARMS
+    )
     compare(mine, other, asked.score, asked.generations)
 
 
 def compare(mine: Results, other: Results, wanted: Sequence[float], generations: int) -> None:
-    """Print the medians of both arms side by side, and the seeds on which each is sooner or better."""
-    print(f"\nmedian of generations to a score, {len(mine)} seeds ({generations + 1}: not reached in {generations})")
+    """Print the medians of both arms side by side, and the seeds on which each is sooner or
+    better.
+    """
+    print(
+        f"\nmedian of generations to a score, {len(mine)} seeds ({generations + 1}: not reached "
+        f"in {generations})"
+    )
     print(f"{'score':>8} {ARMS[0]:>12} {ARMS[1]:>12}  seeds: {ARMS[0]} sooner, later, equal")
     for score in wanted:
         pairs = [(reached(mine[seed], score), reached(other[seed], score)) for seed in mine]

@@ -1,6 +1,8 @@
-"""A process that owns containers with everything open in them, for measurements and tests that kill it.
+"""A process that owns containers with everything open in them, for measurements and tests that kill
+it.
 
-It prints ``begun`` with its private directory when its runtime is open, and ``open`` when everything is.
+It prints ``begun`` with its private directory when its runtime is open, and ``open`` when
+everything is.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class OpenOwner:
             with suppress(OSError):
                 self._directories += Path(directory, "also").read_text().splitlines()
             with suppress(OSError):
-                self._words += [name for name in os.listdir(directory) if name.startswith("hyperruntime-")]
+                self._words += [
+                    name for name in os.listdir(directory) if name.startswith("hyperruntime-")
+                ]
         self._process.kill()
         self._process.wait()
 
@@ -68,14 +72,20 @@ class OpenOwner:
         inside, outside = self._processes()
         if inside or outside:
             return len(inside), f"processes: {[*inside, *outside][:4]}"
-        temporary = [str(path) for word in self._words for path in Path(tempfile.gettempdir()).glob(f"{word}*")]
+        temporary = [
+            str(path)
+            for word in self._words
+            for path in Path(tempfile.gettempdir()).glob(f"{word}*")
+        ]
         if files := [path for path in (*self._directories, *temporary) if os.path.lexists(path)]:
             return 0, f"files: {files}"
         listed = [one.record for one in runtime.containers() if one.owner.pid == self._process.pid]
         return 0, f"listed: {[(one.id, one.state) for one in listed]}" if listed else ""
 
     def _processes(self) -> tuple[list[str], list[str]]:
-        """Return the command lines of processes that see one of its directories as a mount, and that only name it."""
+        """Return the command lines of processes that see one of its directories as a mount, and
+        that only name it.
+        """
         inside, outside, words = list[str](), list[str](), [word.encode() for word in self._words]
         for pid in filter(str.isdigit, os.listdir("/proc")):
             line, mounts = read_proc(pid, "cmdline"), read_proc(pid, "mountinfo")
@@ -95,7 +105,8 @@ def start_owner(engine: str, image: str, containers: int, how: str) -> Iterator[
         engine: name of the driver.
         image: of its containers.
         containers: their number.
-        how: ``opening``: it goes on to open processes, terminals and shells until it is killed; else it waits.
+        how: ``opening``: it goes on to open processes, terminals and shells until it is killed;
+            else it waits.
     """
     mark = marker()
     env = {**os.environ, PYTHONPATH: safe_python_path(os.pathsep.join(sys.path))}
@@ -113,7 +124,9 @@ def main(engine: str, image: str, containers: str, mark: str, how: str) -> None:
     with open_runtime(engine) as runtime:
         say("begun", private=runtime._owner.private_dir)
         with ThreadPoolExecutor(int(containers)) as threads:
-            started = list(threads.map(lambda _: open_all(runtime, image, mark), range(int(containers))))
+            started = list(
+                threads.map(lambda _: open_all(runtime, image, mark), range(int(containers)))
+            )
         say("open")
         for container in started if how == "opening" else ():
             for _ in range(4):
@@ -129,7 +142,8 @@ def open_all(runtime: Runtime, image: str, mark: str) -> Container:
     container.forward(8080)
     container.shell().run(f"sleep {mark} & cd /")
     if runtime.info.users:
-        container.spawn(["sleep", mark], user="nobody")  # a shell of its own, on some engines an exec of the engine
+        # a shell of its own, on some engines an exec of the engine
+        container.spawn(["sleep", mark], user="nobody")
     return container
 
 

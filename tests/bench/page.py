@@ -13,14 +13,20 @@ from tests.bench.measure import Row, machine
 
 
 def report(title: str, rows: Sequence[Row], path: str | None) -> int:
-    """Print the table of a measurement and write its report for a page; return an exit code: 1 if a promise is broken.
+    """Print the table of a measurement and write its report for a page; return an exit code: 1 if a
+    promise is broken.
 
     Args:
         title: of the table.
         rows: what was measured.
         path: of the report, JSON; None for none.
     """
-    made = {"title": title, "short": title, "machine": machine(), "rows": [attrs.asdict(row) for row in rows]}
+    made = {
+        "title": title,
+        "short": title,
+        "machine": machine(),
+        "rows": [attrs.asdict(row) for row in rows],
+    }
     print(document(made))
     if path:
         Path(path).write_text(json.dumps(made))
@@ -31,7 +37,10 @@ def overview(reports: list[dict[str, Any]]) -> str:
     """Return one table of all engines: each measurement, with its ratio to the comparison."""
     names = dict.fromkeys(row["what"] for report in reports for row in report["rows"])
     tables = [{row["what"]: row for row in report["rows"]} for report in reports]
-    lines = ["\n## All engines\n", "| what | " + " | ".join(report["short"] for report in reports) + " |"]
+    lines = [
+        "\n## All engines\n",
+        "| what | " + " | ".join(report["short"] for report in reports) + " |",
+    ]
     lines.append("|---" * (len(reports) + 1) + "|")
     for name in names:
         cells = [_short_cell(table[name]) if name in table else "" for table in tables]
@@ -46,7 +55,10 @@ def document(report: dict[str, Any]) -> str:
     for row in report["rows"]:
         ratio = "" if row["ratio"] is None else f"{row['ratio']:.2f}"
         holds = {True: "yes", False: "**no**", None: ""}[row["holds"]]
-        lines.append(f"| {row['what']} | {_value(row)} | {row['compared_to']} | {ratio} | {row['wanted']} | {holds} |")
+        lines.append(
+            f"| {row['what']} | {_value(row)} | {row['compared_to']} | {ratio} | "
+            f"{row['wanted']} | {holds} |"
+        )
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,8 @@
-"""Benchmarks of this process's processor time for each call, and of a persistent shell beside an exec.
+"""Benchmarks of this process's processor time for each call, and of a persistent shell beside an
+exec.
 
-Processor time hardly depends on the load of the machine. It does depend on how far the calls are apart: after a pause,
-memory that the call needs is no longer in the processor's caches.
+Processor time hardly depends on the load of the machine. It does depend on how far the calls are
+apart: after a pause, memory that the call needs is no longer in the processor's caches.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from tests.bench.measure import Row, in_turn
 from tests.bench.slots import pool_of
 
 EACH, ROUNDS, APART_S = 50, 15, 0.02
-# Of the version before docs/decisions/0045-processor-time.md: how many times an `exec` of `true` from a thread.
+# Of the version before docs/decisions/0045-processor-time.md: how many times an `exec` of `true`
+# from a thread.
 BEFORE = {"exec": 2.1, "bash": 4.2, "bash_stateful": 2.3}
-SWE_REX = "SWE-ReX's execute"  # its client does the work of `bash`; its run_in_session fails on a loaded machine
+# its client does the work of `bash`; its run_in_session fails on a loaded machine
+SWE_REX = "SWE-ReX's execute"
 Calls = dict[str, Callable[[], Awaitable[object]]]
 
 
@@ -68,7 +71,9 @@ def _used(action: Callable[[], object]) -> float:
 
 
 def call_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Measure the processor time of this process for calls in a slot, one after another and 20 ms apart."""
+    """Measure the processor time of this process for calls in a slot, one after another and 20 ms
+    apart.
+    """
     return asyncio.run(_call_rows(runtime, image))
 
 
@@ -94,10 +99,23 @@ async def _call_rows(runtime: Runtime, image: str) -> list[Row]:
     plain.close()
     return [
         *(_call_row(name, "", close[name], close["plain"]) for name in BEFORE),
-        *(_call_row(name, ", 20 ms after the last", apart[name] - apart["nothing"], close["plain"]) for name in BEFORE),
         *(
-            _beside(f"processor time of this process: `bash` in a slot{how}", used["bash"], SWE_REX, used[SWE_REX])
-            for how, used in ((" beside SWE-ReX", close), (" beside SWE-ReX, 20 ms after the last", apart))
+            _call_row(
+                name, ", 20 ms after the last", apart[name] - apart["nothing"], close["plain"]
+            )
+            for name in BEFORE
+        ),
+        *(
+            _beside(
+                f"processor time of this process: `bash` in a slot{how}",
+                used["bash"],
+                SWE_REX,
+                used[SWE_REX],
+            )
+            for how, used in (
+                (" beside SWE-ReX", close),
+                (" beside SWE-ReX, 20 ms after the last", apart),
+            )
             if SWE_REX in theirs
         ),
     ]
@@ -105,7 +123,9 @@ async def _call_rows(runtime: Runtime, image: str) -> list[Row]:
 
 @asynccontextmanager
 async def _swe_rex() -> AsyncIterator[Calls]:
-    """Yield the calls of SWE-ReX's client to a server of its own on this machine; none if it is not installed."""
+    """Yield the calls of SWE-ReX's client to a server of its own on this machine; none if it is not
+    installed.
+    """
     try:
         remote = importlib.import_module("swerex.runtime.remote")
         messages = importlib.import_module("swerex.runtime.abstract")
@@ -116,9 +136,20 @@ async def _swe_rex() -> AsyncIterator[Calls]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port, token = free.getsockname()[1], uuid.uuid4().hex
-    words = ["-m", "swerex.server", "--host", "127.0.0.1", "--port", str(port), "--auth-token", token]
+    words = [
+        "-m",
+        "swerex.server",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--auth-token",
+        token,
+    ]
     quiet = subprocess.DEVNULL
-    with subprocess.Popen([sys.executable, *words], stdin=quiet, stdout=quiet, stderr=quiet) as server:
+    with subprocess.Popen(
+        [sys.executable, *words], stdin=quiet, stdout=quiet, stderr=quiet
+    ) as server:
         try:
             client = remote.RemoteRuntime(host="http://127.0.0.1", port=port, auth_token=token)
             while not await client.is_alive(timeout=1):
@@ -133,12 +164,15 @@ def _call_row(name: str, how: str, used_s: float, plain_s: float) -> Row:
         what=f"processor time of this process: one `{name}` call in a slot{how}",
         value=used_s * 1e3,
         unit="ms",
-        compared_to=f"a plain exec: {plain_s * 1e3:.2f} ms" + ("" if how else f"; before: {BEFORE[name]}x"),
+        compared_to=f"a plain exec: {plain_s * 1e3:.2f} ms"
+        + ("" if how else f"; before: {BEFORE[name]}x"),
         ratio=used_s / plain_s,
     )
 
 
-async def _in_turn(calls: dict[str, Callable[[], Awaitable[object]]], pause_s: float) -> dict[str, float]:
+async def _in_turn(
+    calls: dict[str, Callable[[], Awaitable[object]]], pause_s: float
+) -> dict[str, float]:
     used: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         await call()

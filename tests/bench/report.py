@@ -1,4 +1,5 @@
-"""The page about a run of 10,000 generations in Chromium: time to the first paint, sizes, and time to write it.
+"""The page about a run of 10,000 generations in Chromium: time to the first paint, sizes, and time
+to write it.
 
 .venv/bin/python -m tests.bench.report [--generations 10000] [--rounds 5]
 """
@@ -23,11 +24,16 @@ from tests.bench.page import document
 from tests.browser.conftest import Browser
 from tests.doubles.shown_runs import loop_run
 
-_PAINT = "const [p] = performance.getEntriesByName('first-contentful-paint'); return p ? p.startTime : null"
+_PAINT = (
+    "const [p] = performance.getEntriesByName('first-contentful-paint'); return p ? p.startTime "
+    ": null"
+)
 
 
 def first_paint_ms(browser: Browser, path: Path) -> float:
-    """Return the milliseconds from the navigation to the first contents. Source: W3C, Paint Timing."""
+    """Return the milliseconds from the navigation to the first contents. Source: W3C, Paint
+    Timing.
+    """
     browser.driver.get("about:blank")
     browser.driver.get(path.as_uri())
     while (found := browser.run(_PAINT)) is None:
@@ -48,7 +54,9 @@ def rows(count: int, rounds: int) -> list[Row]:
             browser.view()
             paints = [first_paint_ms(browser, page) for _ in range(rounds)]
             alone = [first_paint_ms(browser, records) for _ in range(rounds)]
-            table = browser.run("const t = performance.now(); state.table.choose(5); return performance.now() - t")
+            table = browser.run(
+                "const t = performance.now(); state.table.choose(5); return performance.now() - t"
+            )
         finally:
             browser.driver.quit()
         paint = statistics.median(paints)

@@ -1,4 +1,6 @@
-"""The engine's own ways to do the same job: its exec, its SDK's exec, and one command in a new container."""
+"""The engine's own ways to do the same job: its exec, its SDK's exec, and one command in a new
+container.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def rivals(runtime: Runtime, container: hr.Container, image: str) -> Iterator[li
 
 
 def fresh_args(runtime: Runtime, image: str) -> tuple[str, list[str]]:
-    """Return the name and the arguments of the engine's command that runs ``true`` in a new container."""
+    """Return the name and the arguments of the engine's command that runs ``true`` in a new
+    container.
+    """
     if runtime.name == "podman":
         return "podman run --rm", [
             *_podman(runtime),
@@ -61,7 +65,13 @@ def fresh_args(runtime: Runtime, image: str) -> tuple[str, list[str]]:
     if runtime.name == "docker":
         return "docker run --rm", ["docker", "run", "--rm", "--network", "none", image, "true"]
     if runtime.name == "apptainer":
-        return "apptainer exec", ["apptainer", "exec", *_APPTAINER, _unpacked(runtime, image), "true"]
+        return "apptainer exec", [
+            "apptainer",
+            "exec",
+            *_APPTAINER,
+            _unpacked(runtime, image),
+            "true",
+        ]
     return "bwrap", list(_BWRAP)
 
 
@@ -73,9 +83,14 @@ def kill_container(runtime: Runtime, name: str) -> None:
         run_quiet("docker", "kill", "--signal", "KILL", name)
     else:
         ours = os.getpid()
-        named = [p for p in psutil.process_iter(["cmdline"]) if any(name in word for word in p.info["cmdline"] or ())]
+        named = [
+            p
+            for p in psutil.process_iter(["cmdline"])
+            if any(name in word for word in p.info["cmdline"] or ())
+        ]
         doomed = [p for p in named if p.pid != ours]
-        for process in [one for p in doomed for one in (p, *p.children(recursive=True))]:  # parents first
+        # parents first
+        for process in [one for p in doomed for one in (p, *p.children(recursive=True))]:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
 
@@ -113,13 +128,19 @@ def _docker_rivals(runtime: Runtime, container: hr.Container, image: str) -> Ite
 
 
 @contextmanager
-def _apptainer_rivals(runtime: Runtime, container: hr.Container, image: str) -> Iterator[list[Rival]]:
+def _apptainer_rivals(
+    runtime: Runtime, container: hr.Container, image: str
+) -> Iterator[list[Rival]]:
     name = f"bench{uuid.uuid4().hex[:8]}"
-    run_quiet("apptainer", "instance", "start", "--userns", "--containall", _sif(runtime, image), name)
+    run_quiet(
+        "apptainer", "instance", "start", "--userns", "--containall", _sif(runtime, image), name
+    )
     try:
         yield [
             Rival(
-                "apptainer exec instance://", lambda: run_quiet("apptainer", "exec", f"instance://{name}", "true"), 20
+                "apptainer exec instance://",
+                lambda: run_quiet("apptainer", "exec", f"instance://{name}", "true"),
+                20,
             )
         ]
     finally:
@@ -127,7 +148,9 @@ def _apptainer_rivals(runtime: Runtime, container: hr.Container, image: str) -> 
 
 
 @contextmanager
-def _bubblewrap_rivals(runtime: Runtime, container: hr.Container, image: str) -> Iterator[list[Rival]]:
+def _bubblewrap_rivals(
+    runtime: Runtime, container: hr.Container, image: str
+) -> Iterator[list[Rival]]:
     yield [Rival("bwrap, a sandbox for each command", lambda: run_quiet(*_BWRAP))]
 
 
@@ -151,7 +174,12 @@ def _ulimits(runtime: Runtime) -> list[str]:
     found = _settings(runtime)
     if not found.nofile:
         return []
-    return ["--ulimit", f"nofile={found.nofile}:{found.nofile}", "--ulimit", f"nproc={found.nproc}:{found.nproc}"]
+    return [
+        "--ulimit",
+        f"nofile={found.nofile}:{found.nofile}",
+        "--ulimit",
+        f"nproc={found.nproc}:{found.nproc}",
+    ]
 
 
 def _unpacked(runtime: Runtime, image: str) -> str:
@@ -160,7 +188,9 @@ def _unpacked(runtime: Runtime, image: str) -> str:
 
 
 def _sif(runtime: Runtime, image: str) -> str:
-    """Return the SIF file of an Apptainer image; an instance did not start from the base image's directory."""
+    """Return the SIF file of an Apptainer image; an instance did not start from the base image's
+    directory.
+    """
     store = runtime._driver.images._store  # type: ignore[attr-defined]
     return str(store.find(image).sif)
 

@@ -1,6 +1,7 @@
 """Benchmark of rollouts: a thousand trajectories of a scripted model, and our share of their time.
 
-The model and the commands take known times. The rest of a trajectory is ours: leases, command starts, resets, records.
+The model and the commands take known times. The rest of a trajectory is ours: leases, command
+starts, resets, records.
 """
 
 from __future__ import annotations
@@ -72,15 +73,24 @@ class ScriptedCounting:
     name = "scripted"
 
     async def complete(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        sampling: Sampling,
     ) -> Completion:
         await asyncio.sleep(MODEL_S)
         usage = {"prompt_tokens": 100, "completion_tokens": 20}
         turn = sum(message["role"] == "assistant" for message in messages)
         if turn == COMMANDS:
-            return Completion(message={"role": "assistant", "content": "done"}, finish_reason="stop", usage=usage)
+            return Completion(
+                message={"role": "assistant", "content": "done"}, finish_reason="stop", usage=usage
+            )
         arguments = f'{{"command": "echo {turn} >>log; sleep {COMMAND_S}"}}'
-        call = {"id": f"c{turn}", "type": "function", "function": {"name": "bash", "arguments": arguments}}
+        call = {
+            "id": f"c{turn}",
+            "type": "function",
+            "function": {"name": "bash", "arguments": arguments},
+        }
         message = {"role": "assistant", "content": "", "tool_calls": [call]}
         return Completion(message=message, finish_reason="tool_calls", usage=usage)
 
@@ -89,7 +99,9 @@ class ScriptedCounting:
 
 
 def trajectory_rows(runtime: Runtime, image: str, trajectories: int) -> list[Row]:
-    """Measure trajectories, sixteen at once, with ten slots per container if the engine has users, else one."""
+    """Measure trajectories, sixteen at once, with ten slots per container if the engine has users,
+    else one.
+    """
     slots = 10 if runtime.info.users else 1
     summary = asyncio.run(_run(runtime, image, trajectories // GROUP, slots))
     spent = summary.phases["total_s"] / (trajectories // GROUP * GROUP)
@@ -121,9 +133,14 @@ def trajectory_rows(runtime: Runtime, image: str, trajectories: int) -> list[Row
 
 
 def down_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Measure how soon a run ends whose model server is down: nobody listens, or no packet is answered."""
+    """Measure how soon a run ends whose model server is down: nobody listens, or no packet is
+    answered.
+    """
     rows = []
-    for what, url in (("is refused", "http://127.0.0.1:9/v1"), ("is never answered", "http://192.0.2.1/v1")):
+    for what, url in (
+        ("is refused", "http://127.0.0.1:9/v1"),
+        ("is never answered", "http://192.0.2.1/v1"),
+    ):
         options = RolloutOptions(environment="counting", model=ModelOptions(name="m", base_url=url))
 
         def run(options: RolloutOptions = options) -> None:
@@ -136,16 +153,20 @@ def down_rows(runtime: Runtime, image: str) -> list[Row]:
                 what=f"until a run says that its model server is down, where a connection {what}",
                 value=took,
                 unit="s",
-                compared_to=f"retries of one request: {ModelOptions(name='m', base_url=url).patience_s:.0f} s",
+                compared_to="retries of one request: "
+                f"{ModelOptions(name='m', base_url=url).patience_s:.0f} s",
                 wanted="under 10 s, before any container",
-                holds=took < 10 and not any(found.owner.pid == os.getpid() for found in runtime.containers()),
+                holds=took < 10
+                and not any(found.owner.pid == os.getpid() for found in runtime.containers()),
             )
         )
     return rows
 
 
 def journal_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Measure what the journal of turns costs a trajectory, where neither the model nor a container takes time."""
+    """Measure what the journal of turns costs a trajectory, where neither the model nor a container
+    takes time.
+    """
     opening = JournalDirectory.open
 
     async def in_memory(directory: JournalDirectory, trajectory_id: str) -> TurnJournal:
@@ -155,7 +176,9 @@ def journal_rows(runtime: Runtime, image: str) -> list[Row]:
         JournalDirectory.open = opened  # type: ignore[method-assign]
         try:
             with tempfile.TemporaryDirectory() as folder:
-                words.rollouts(words.Boxes(), words.Adder(), Path(folder, "run"), world=words.Words(JOURNALED))
+                words.rollouts(
+                    words.Boxes(), words.Adder(), Path(folder, "run"), world=words.Words(JOURNALED)
+                )
         finally:
             JournalDirectory.open = opening  # type: ignore[method-assign]
 
@@ -163,7 +186,8 @@ def journal_rows(runtime: Runtime, image: str) -> list[Row]:
     entries = 2 * words.COMMANDS + 1
     return [
         Row(
-            what=f"trajectories of {entries} journaled turns and tool calls, of a model and containers without delay",
+            what=f"trajectories of {entries} journaled turns and tool calls, of a model and "
+            "containers without delay",
             value=JOURNALED / spent["with"],
             unit="/s",
             compared_to=f"without files of the journal: {JOURNALED / spent['without']:.0f}/s",
@@ -178,8 +202,12 @@ def journal_rows(runtime: Runtime, image: str) -> list[Row]:
 
 
 def judging_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Measure a trajectory of `swe` with small tests of pytest, each in its own process or all in one."""
-    tests = "import odd\n" + "".join(f"def test_{n}():\n    assert odd.half({n}) == {n / 2}\n" for n in range(TESTS))
+    """Measure a trajectory of `swe` with small tests of pytest, each in its own process or all in
+    one.
+    """
+    tests = "import odd\n" + "".join(
+        f"def test_{n}():\n    assert odd.half({n}) == {n / 2}\n" for n in range(TESTS)
+    )
     agent = {"agent": bash("sed -i s,//,/, odd/__init__.py")}
     with tempfile.TemporaryDirectory() as name:
         where = Path(name)
@@ -189,7 +217,10 @@ def judging_rows(runtime: Runtime, image: str) -> list[Row]:
             "base_commit": make_repository(where / "odd", files),
             "problem_statement": "halve",
         }
-        row |= {"repo": str(where / "odd"), "FAIL_TO_PASS": [f"tests/test_odd.py::test_{n}" for n in range(TESTS)]}
+        row |= {
+            "repo": str(where / "odd"),
+            "FAIL_TO_PASS": [f"tests/test_odd.py::test_{n}" for n in range(TESTS)],
+        }
         rows, cache = write_rows(where / "rows.jsonl", row), str(where / "cache")
         base = with_site(hr.ContainerSpec(image=image), make_site(where / "site"))
 
@@ -200,10 +231,12 @@ def judging_rows(runtime: Runtime, image: str) -> list[Row]:
         spent = in_turn({"apart": judge(1), "together": judge(TESTS)}, 3)
     return [
         Row(
-            what=f"for each of {TESTS} small tests of pytest that `swe` judges, what a process of its own costs",
+            what=f"for each of {TESTS} small tests of pytest that `swe` judges, what a process "
+            "of its own costs",
             value=(spent["apart"] - spent["together"]) / TESTS * 1e3,
             unit="ms",
-            compared_to=f"the trajectory: {spent['apart']:.1f} s; all in one process {spent['together']:.1f} s",
+            compared_to=f"the trajectory: {spent['apart']:.1f} s; all in one process "
+            f"{spent['together']:.1f} s",
             ratio=spent["apart"] / spent["together"],
         )
     ]

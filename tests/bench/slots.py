@@ -1,4 +1,6 @@
-"""Benchmarks of slots: concurrent calls, throughput, leases, and the cost of a killed container or owner."""
+"""Benchmarks of slots: concurrent calls, throughput, leases, and the cost of a killed container or
+owner.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,12 @@ CAPACITY_ROUNDS = 5
 _ROUNDS = 3
 
 
-def pool_of(runtime: Runtime, image: str, slots: int, containers: int = 0, **options: Any) -> SlotPool:
-    """Return a pool of ``slots`` warm slots: ten per container if the engine has users, else one per container."""
+def pool_of(
+    runtime: Runtime, image: str, slots: int, containers: int = 0, **options: Any
+) -> SlotPool:
+    """Return a pool of ``slots`` warm slots: ten per container if the engine has users, else one
+    per container.
+    """
     each = 10 if runtime.info.users else 1
     count = containers or -(-slots // each)
     config = PoolConfig(
@@ -40,7 +46,9 @@ def pool_of(runtime: Runtime, image: str, slots: int, containers: int = 0, **opt
 
 
 async def longest_gap(work: Coroutine[Any, Any, Any]) -> tuple[float, float]:
-    """Return the seconds that some work took, and the longest gap between two ticks of 50 ms meanwhile."""
+    """Return the seconds that some work took, and the longest gap between two ticks of 50 ms
+    meanwhile.
+    """
     gaps: list[float] = []
 
     async def tick() -> None:
@@ -94,10 +102,15 @@ async def _sleep_rows(runtime: Runtime, image: str) -> list[Row]:
 
 
 def throughput_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Measure `true` in 100 slots from one event loop, against threads of bare processes and the engine's own exec."""
+    """Measure `true` in 100 slots from one event loop, against threads of bare processes and the
+    engine's own exec.
+    """
     rate = asyncio.run(_throughput(runtime, image))
     bare = from_threads(lambda: subprocess.run(["true"], check=True), 50, 20)
-    with runtime.container(hr.ContainerSpec(image=image)) as container, rivals(runtime, container, image) as others:
+    with (
+        runtime.container(hr.ContainerSpec(image=image)) as container,
+        rivals(runtime, container, image) as others,
+    ):
         slow = in_turn({other.name: other.run for other in others}, rounds=5)
     name, took = min(slow.items(), key=lambda item: item[1])
     return [
@@ -145,7 +158,11 @@ async def _lease_rows(runtime: Runtime, image: str) -> list[Row]:
         for number in range(50):
             slot, took = await timed(pool.acquire(f"t{number}"))
             acquires.append(took)
-            await pool.execute(slot, "bash", {"command": "mkdir -p a/.b; echo x >a/.b/..c; sleep 100 & echo y >/tmp/z"})
+            await pool.execute(
+                slot,
+                "bash",
+                {"command": "mkdir -p a/.b; echo x >a/.b/..c; sleep 100 & echo y >/tmp/z"},
+            )
             releases.append((await timed(pool.release(slot)))[1])
             resets.append((await timed(pool.settle()))[1])
             while not pool.status().free:
@@ -160,9 +177,14 @@ async def _lease_rows(runtime: Runtime, image: str) -> list[Row]:
             wanted="under 5 ms",
             holds=acquire < 0.005,
         ),
-        Row(what="release, as its holder waits for it", value=statistics.median(releases) * 1e3, unit="ms"),
+        Row(
+            what="release, as its holder waits for it",
+            value=statistics.median(releases) * 1e3,
+            unit="ms",
+        ),
     ]
-    if runtime.info.users:  # otherwise the container is replaced, and `settle` does not wait for that
+    # otherwise the container is replaced, and `settle` does not wait for that
+    if runtime.info.users:
         what = "until a slot with files and processes is as new (cleaned and verified)"
         rows.append(Row(what=what, value=statistics.median(resets) * 1e3, unit="ms"))
     return rows
@@ -175,9 +197,15 @@ async def timed(work: Coroutine[Any, Any, Any]) -> tuple[Any, float]:
 
 
 def loss_rows(runtime: Runtime, image: str) -> list[Row]:
-    """Kill a container in the middle of a batch; measure which requests fail and when all slots are back."""
+    """Kill a container in the middle of a batch; measure which requests fail and when all slots are
+    back.
+    """
     rounds = [asyncio.run(_lose_one(runtime, image)) for _ in range(CAPACITY_ROUNDS)]
-    failed, expected, late = rounds[-1][0], rounds[-1][1], statistics.median(seconds for *_, seconds in rounds)
+    failed, expected, late = (
+        rounds[-1][0],
+        rounds[-1][1],
+        statistics.median(seconds for *_, seconds in rounds),
+    )
     exact = all(failed == expected for failed, expected, _ in rounds)
     return [
         Row(
@@ -204,7 +232,9 @@ async def _lose_one(runtime: Runtime, image: str) -> tuple[int, int, float]:
     async with pool_of(runtime, image, 0, containers=count) as pool:
         slots = [await pool.acquire(f"t{n}") for n in range(pool.status().total_slots)]
         victim = slots[0].container
-        batch = asyncio.create_task(pool.execute_batch([(slot, "bash", {"command": "sleep 1"}) for slot in slots]))
+        batch = asyncio.create_task(
+            pool.execute_batch([(slot, "bash", {"command": "sleep 1"}) for slot in slots])
+        )
         await asyncio.sleep(0.4)
         begin = time.perf_counter()
         await asyncio.to_thread(kill_container, runtime, victim)
@@ -212,7 +242,9 @@ async def _lose_one(runtime: Runtime, image: str) -> tuple[int, int, float]:
         for slot in slots:
             if slot.container == victim:
                 await pool.release(slot)
-        while (status := pool.status()).total_slots < len(slots) or status.free < expected_free(slots, victim):
+        while (status := pool.status()).total_slots < len(slots) or status.free < expected_free(
+            slots, victim
+        ):
             await asyncio.sleep(0.01)
         back = time.perf_counter() - begin
     return sum(not result.success for result in results), expected_free(slots, victim), back
@@ -235,7 +267,9 @@ async def _cycle_rows(runtime: Runtime, image: str, cycles: int) -> list[Row]:
         await _cycle(pool, min(cycles, 300))
         after = await _footprint(runtime, pool)
         grown, small, took, rounds = dict[str, int](), 0, 0.0, 0
-        leaks = {""}  # what grew in each round: one more lane, or a process that is just ending, is growth in one only
+        # what grew in each round: one more lane, or a process that is just ending, is growth in one
+        # only
+        leaks = {""}
         while leaks and rounds < _ROUNDS:
             before, begin = after, time.perf_counter()
             await _cycle(pool, cycles)
@@ -256,14 +290,24 @@ async def _cycle_rows(runtime: Runtime, image: str, cycles: int) -> list[Row]:
             wanted="nothing grows each time",
             holds=not leaks,
         ),
-        Row(what="memory growth over these", value=max(0, small), unit="MiB", wanted="under 16", holds=small < 16),
+        Row(
+            what="memory growth over these",
+            value=max(0, small),
+            unit="MiB",
+            wanted="under 16",
+            holds=small < 16,
+        ),
     ]
 
 
 async def _burst(pool: SlotPool) -> None:
-    """Use and reset all slots at once, so that resources kept for this load do not count as growth later."""
+    """Use and reset all slots at once, so that resources kept for this load do not count as growth
+    later.
+    """
     slots = [await pool.acquire(f"burst-{number}") for number in range(pool.status().total_slots)]
-    await pool.execute_batch([(slot, "bash", {"command": "sleep 50 & sleep 0.5"}) for slot in slots])
+    await pool.execute_batch(
+        [(slot, "bash", {"command": "sleep 50 & sleep 0.5"}) for slot in slots]
+    )
     await asyncio.gather(*(pool.release(slot) for slot in slots))
     await pool.settle()
 
@@ -274,7 +318,9 @@ async def _cycle(pool: SlotPool, cycles: int) -> None:
     async def work() -> None:
         for number in left:
             async with pool.lease(f"c{number}") as lease:
-                result = await lease.exec(["sh", "-c", "echo x >f; sleep 50 & echo done"], timeout_s=30)
+                result = await lease.exec(
+                    ["sh", "-c", "echo x >f; sleep 50 & echo done"], timeout_s=30
+                )
                 if result.stdout != b"done\n":
                     raise AssertionError(result)
 
@@ -292,7 +338,9 @@ async def _footprint(runtime: Runtime, pool: SlotPool) -> dict[str, int]:
     names = {owned.record.id for owned in runtime.containers() if owned.owner.pid == us.pid}
     private = Path(runtime._owner.private_dir)
     async with pool.lease("looks") as lease:
-        inside = await lease.exec(["sh", "-c", "ls /proc | grep -c '^[0-9]'; find / -xdev 2>/dev/null | wc -l"])
+        inside = await lease.exec(
+            ["sh", "-c", "ls /proc | grep -c '^[0-9]'; find / -xdev 2>/dev/null | wc -l"]
+        )
     processes, files = (int(word) for word in inside.stdout.split())
     await pool.settle()
     gc.collect()
@@ -344,7 +392,9 @@ def owner_rows(runtime: Runtime, image: str) -> list[Row]:
 
 
 def _kill_owner(runtime: Runtime, image: str) -> float:
-    process = subprocess.Popen([sys.executable, "-c", OWNER, runtime.name, image], stdout=subprocess.PIPE)
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, runtime.name, image], stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     if process.stdout.readline() != b"ready\n":
         raise AssertionError("the owner did not start")

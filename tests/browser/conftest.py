@@ -13,8 +13,9 @@ _OPTIONS = (
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
 )  # fmt: skip
 
-# Open entries one after another with all that is folded. At the end, an image that cannot be loaded has its event of an
-# error: those of earlier images, which a text of an agent would have made, came before it.
+# Open entries one after another with all that is folded. At the end, an image that cannot be loaded
+# has its event of an error: those of earlier images, which a text of an agent would have made, came
+# before it.
 OPEN_ALL = """
     const [titles] = given, panel = places.panel;
     let opened = 0;
@@ -58,11 +59,15 @@ class Browser:
         for option in _OPTIONS:
             options.add_argument(option)
         if not scripts:
-            options.add_experimental_option("prefs", {"profile.managed_default_content_settings.javascript": 2})
+            options.add_experimental_option(
+                "prefs", {"profile.managed_default_content_settings.javascript": 2}
+            )
         if not waits:
             options.page_load_strategy = "none"
         options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        self.driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver") or "chromedriver"))
+        self.driver = webdriver.Chrome(
+            options=options, service=Service(shutil.which("chromedriver") or "chromedriver")
+        )
         self.driver.set_page_load_timeout(60)
         self.driver.set_script_timeout(120)
 
@@ -74,7 +79,9 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": colours})
 
     def open(self, url: str) -> None:
-        """Open a page and wait until all of it is there; the driver alone now and then returns before that."""
+        """Open a page and wait until all of it is there; the driver alone now and then returns
+        before that.
+        """
         from selenium.webdriver.support.wait import WebDriverWait
 
         self.run("window.isLeft = true")
@@ -87,9 +94,15 @@ class Browser:
         return self.driver.execute_script(script, *args)
 
     def run_async(self, script: str, *args: object) -> Any:
-        """Run the body of an asynchronous function of ``given`` in the page; return what it returns."""
-        body = f"const run = async (given) => {{ {script} }}, done = arguments[arguments.length - 1];"
-        return self.driver.execute_async_script(f"{body} run([...arguments]).then(done, (e) => done(`${{e}}`))", *args)
+        """Run the body of an asynchronous function of ``given`` in the page; return what it
+        returns.
+        """
+        body = (
+            f"const run = async (given) => {{ {script} }}, done = arguments[arguments.length - 1];"
+        )
+        return self.driver.execute_async_script(
+            f"{body} run([...arguments]).then(done, (e) => done(`${{e}}`))", *args
+        )
 
     def errors(self) -> list[str]:
         """Return what the console has got since the last call."""

@@ -1,6 +1,8 @@
-"""Draw the pictures of the documentation: the report and the live page of a real run, and the site's first page.
+"""Draw the pictures of the documentation: the report and the live page of a real run, and the
+site's first page.
 
-.venv/bin/python -m tests.browser.pictures [--generations 25] [--run RUN_DIR] [--site DIR] [--to docs/pictures]
+.venv/bin/python -m tests.browser.pictures [--generations 25] [--run RUN_DIR] [--site DIR] [--to
+docs/pictures]
 """
 
 from __future__ import annotations
@@ -35,10 +37,23 @@ class Camera:
         self.browser, self._folder = Browser(), folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def open(self, url: str, size: tuple[int, int], *, dark: bool = False, ready: str = "true", act: str = "") -> None:
+    def open(
+        self,
+        url: str,
+        size: tuple[int, int],
+        *,
+        dark: bool = False,
+        ready: str = "true",
+        act: str = "",
+    ) -> None:
         """Open a page, do something in it, and wait until it is ready."""
         self.browser.view(width=size[0], dark=dark)
-        metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": size[0] < 500}
+        metrics = {
+            "width": size[0],
+            "height": size[1],
+            "deviceScaleFactor": 1,
+            "mobile": size[0] < 500,
+        }
         self.browser.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         self.browser.driver.get(url)
         if act:
@@ -47,12 +62,19 @@ class Camera:
 
     def wait(self, ready: str) -> None:
         """Wait until an expression of the page holds, and the page has been painted since."""
-        WebDriverWait(self.browser.driver, WAIT_S).until(lambda _: self.browser.run(f"return {ready}"))
-        painted = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => done()))"
+        WebDriverWait(self.browser.driver, WAIT_S).until(
+            lambda _: self.browser.run(f"return {ready}")
+        )
+        painted = (
+            "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => "
+            "done()))"
+        )
         self.browser.driver.execute_async_script(painted)
 
     def shoot(self, name: str) -> None:
-        """Write what the window shows as a small PNG file; an error in the page's console is an error here."""
+        """Write what the window shows as a small PNG file; an error in the page's console is an
+        error here.
+        """
         if errors := self.browser.errors():
             raise SystemExit(f"{name}: {errors}")
         picture = Image.open(io.BytesIO(self.browser.driver.get_screenshot_as_png())).convert("RGB")
@@ -82,12 +104,23 @@ def shoot_report(camera: Camera, run_dir: Path, folder: Path) -> None:
 
 def run_and_shoot(camera: Camera, folder: Path, generations: int) -> Path:
     """Make a run, take a picture of its live page while it goes on, and return its directory."""
-    command = ["generate", "--domains", "circle_packing", "--max-generation", str(generations), "--seed", "7"]
+    command = [
+        "generate",
+        "--domains",
+        "circle_packing",
+        "--max-generation",
+        str(generations),
+        "--seed",
+        "7",
+    ]
     place = ["--output-dir-parent", str(folder), "--run-id", "pictures", "--watch"]
     process = subprocess.Popen([*HYPERRUN, *command, *place], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
-    address = next(line.strip().removeprefix(SAID) for line in process.stderr if line.startswith(SAID))
-    reader = threading.Thread(target=process.stderr.read, daemon=True)  # so that the run does not wait for us
+    address = next(
+        line.strip().removeprefix(SAID) for line in process.stderr if line.startswith(SAID)
+    )
+    # so that the run does not wait for us
+    reader = threading.Thread(target=process.stderr.read, daemon=True)
     reader.start()
     try:
         shoot_live(camera, address, generations)
@@ -109,20 +142,28 @@ def shoot_live(camera: Camera, address: str, generations: int) -> None:
 
 
 def shoot_site(camera: Camera, site: Path | None) -> None:
-    """Take a picture of the first page of a site; of None, build it, with the pictures that are there now."""
+    """Take a picture of the first page of a site; of None, build it, with the pictures that are
+    there now.
+    """
     if site is None:
         subprocess.run([BUILD], check=True)
     page = (site or SITE) / "index.html"
     if not page.is_file():
-        raise SystemExit(f"{page} does not exist; name a built site, or leave --site out to build it")
-    camera.open(page.resolve().as_uri(), WIDE, ready="[...document.images].every((one) => one.complete)")
+        raise SystemExit(
+            f"{page} does not exist; name a built site, or leave --site out to build it"
+        )
+    camera.open(
+        page.resolve().as_uri(), WIDE, ready="[...document.images].every((one) => one.complete)"
+    )
     camera.shoot("site-1280")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.browser.pictures", description=__doc__)
     parser.add_argument("--generations", type=int, default=25)
-    parser.add_argument("--run", type=Path, help="a finished run; then there is no picture of a live page")
+    parser.add_argument(
+        "--run", type=Path, help="a finished run; then there is no picture of a live page"
+    )
     parser.add_argument("--site", type=Path, help="a built site; default: build it")
     parser.add_argument("--to", type=Path, default=ROOT / "docs" / "pictures")
     given = parser.parse_args()

@@ -1,4 +1,6 @@
-"""The live page in Chromium: it grows with the run, comes back after a restart, and runs no text of an agent."""
+"""The live page in Chromium: it grows with the run, comes back after a restart, and runs no text of
+an agent.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,12 @@ PANEL = "document.querySelector('.panel')"
 STATE = "document.getElementById('connection').dataset.state"
 NOW = "document.querySelector('.now').innerText"
 TILES = "document.querySelector('.tiles').innerText"
-NO_SERVER = ("ERR_CONNECTION_REFUSED", "ERR_CONNECTION_RESET", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_EMPTY_RESPONSE")
+NO_SERVER = (
+    "ERR_CONNECTION_REFUSED",
+    "ERR_CONNECTION_RESET",
+    "ERR_INCOMPLETE_CHUNKED_ENCODING",
+    "ERR_EMPTY_RESPONSE",
+)
 
 
 @contextmanager
@@ -50,7 +57,9 @@ def total(count: int) -> str:
     return f"document.querySelector('.bar .hint')?.innerText === '{count} of {count}'"
 
 
-def test_a_page_grows_with_its_run_and_keeps_what_the_reader_does(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_grows_with_its_run_and_keeps_what_the_reader_does(
+    browser: Browser, tmp_path: Path
+) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 60, made=0)
     with opened(browser, run_dir, 0):
         grow(run_dir, 60, range(20))
@@ -59,9 +68,14 @@ def test_a_page_grows_with_its_run_and_keeps_what_the_reader_does(browser: Brows
         assert browser.run("return document.querySelectorAll('canvas').length") == 2
         browser.run("state.table.choose(5)")
         wait(
-            browser, "document.querySelector('.panel') && document.querySelector('.panel').innerText.includes('+new 5')"
+            browser,
+            "document.querySelector('.panel') && "
+            "document.querySelector('.panel').innerText.includes('+new 5')",
         )
-        browser.run("state.table.find.value = 'exit code'; state.table.find.dispatchEvent(new Event('input'))")
+        browser.run(
+            "state.table.find.value = 'exit code'; state.table.find.dispatchEvent(new "
+            "Event('input'))"
+        )
         grow(run_dir, 60, [21, 20, *range(22, 60)])  # two at once: the later one ends first
         wait(browser, "runs[0].ids.length === 60")
         wait(browser, "document.querySelector('.bar .hint').innerText === '9 of 60'")
@@ -72,7 +86,9 @@ def test_a_page_grows_with_its_run_and_keeps_what_the_reader_does(browser: Brows
         wait(browser, f"{TILES}.includes('finished')")
 
 
-def test_a_page_names_the_generation_that_is_made_its_step_and_its_time(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_names_the_generation_that_is_made_its_step_and_its_time(
+    browser: Browser, tmp_path: Path
+) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 8, made=3)
     layout = Layout(run_dir)
     layout.partial(3).mkdir(parents=True)
@@ -87,7 +103,9 @@ def test_a_page_names_the_generation_that_is_made_its_step_and_its_time(browser:
         wait(browser, f"{NOW} === ''")
 
 
-def test_a_page_comes_back_when_a_server_that_was_killed_starts_again(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_comes_back_when_a_server_that_was_killed_starts_again(
+    browser: Browser, tmp_path: Path
+) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 30, made=10)
     with watching(run_dir, state=tmp_path / "state", end=signal.SIGKILL) as address:
         browser.driver.get(address)
@@ -100,8 +118,12 @@ def test_a_page_comes_back_when_a_server_that_was_killed_starts_again(browser: B
         assert again == address
         wait(browser, total(30))
         wait(browser, f"{STATE} === 'live'")
-        assert browser.run("return window.isOld"), "it took the missing rows and did not load the page again"
-        assert [error for error in browser.errors() if not any(known in error for known in NO_SERVER)] == []
+        assert browser.run("return window.isOld"), (
+            "it took the missing rows and did not load the page again"
+        )
+        assert [
+            error for error in browser.errors() if not any(known in error for known in NO_SERVER)
+        ] == []
         Layout(run_dir).journal.unlink()
         grow(run_dir, 30, range(3), with_files=False)
         wait(browser, f"window.isOld === undefined && {total(3)}")
@@ -126,7 +148,14 @@ def test_no_text_of_an_agent_runs_in_a_live_page(browser: Browser, tmp_path: Pat
 
     def said(number: int) -> dict[str, str]:
         one = texts[number]
-        return {**plain(number), "diff": one, "history": f"# {one}\n\n{one}\n", "log": one, "detail": one, "task": one}
+        return {
+            **plain(number),
+            "diff": one,
+            "history": f"# {one}\n\n{one}\n",
+            "log": one,
+            "detail": one,
+            "task": one,
+        }
 
     run_dir = loop_run(tmp_path / "generate_1", len(texts), said, made=2)
     with opened(browser, run_dir, 2):
@@ -160,15 +189,22 @@ def get(place: Path, path: str) -> int:
         return connection.getresponse().status
 
 
-def test_a_page_whose_server_has_ended_says_where_the_details_are(browser: Browser, tmp_path: Path) -> None:
+def test_a_page_whose_server_has_ended_says_where_the_details_are(
+    browser: Browser, tmp_path: Path
+) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 4)
     with watching(run_dir, state=tmp_path / "state") as address:
         browser.driver.get(address)
         wait(browser, f"{total(4)} && {STATE} === 'live'")
     wait(browser, f"{STATE} === 'ended'")
-    assert "hyperrun report RUN" in browser.run("return document.getElementById('connection').innerText")
+    assert "hyperrun report RUN" in browser.run(
+        "return document.getElementById('connection').innerText"
+    )
     browser.run("state.table.choose(1)")
-    wait(browser, f"{PANEL}.innerText.includes('The server has ended. To read details, write a page')")
+    wait(
+        browser,
+        f"{PANEL}.innerText.includes('The server has ended. To read details, write a page')",
+    )
 
 
 @pytest.mark.slow
@@ -178,6 +214,8 @@ def test_ten_thousand_generations_are_followed(browser: Browser, tmp_path: Path)
         grow(run_dir, 10_000, range(9_990, 10_000), with_files=False)
         wait(browser, total(10_000))
         browser.run("state.table.choose(9999)")
-        wait(browser, "document.querySelector('.panel h2')?.innerText.startsWith('Generation 9999:')")
+        wait(
+            browser, "document.querySelector('.panel h2')?.innerText.startsWith('Generation 9999:')"
+        )
         element = browser.driver.find_element(By.ID, "connection")
         assert "finished" in element.text

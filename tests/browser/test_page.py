@@ -1,4 +1,6 @@
-"""The page about a run, in Chromium: what a reader sees and does, and that no text of an agent runs."""
+"""The page about a run, in Chromium: what a reader sees and does, and that no text of an agent
+runs.
+"""
 
 from __future__ import annotations
 
@@ -98,10 +100,17 @@ def test_a_reader_finds_a_generation_and_opens_its_change(browser: Browser, tmp_
     assert browser.run("return document.querySelectorAll('canvas').length") == 2
     assert browser.run("return document.querySelectorAll('.row').length") < 60
     press(browser, "/", "exit code")
-    wait(browser, "document.querySelectorAll('.row').length && document.body.innerText.includes('43 of 300')")
+    wait(
+        browser,
+        "document.querySelectorAll('.row').length && document.body.innerText.includes('43 of 300')",
+    )
     browser.driver.switch_to.active_element.send_keys(Keys.ESCAPE)
     browser.run("state.table.find.value = ''; state.table.find.dispatchEvent(new Event('input'))")
-    (browser.driver.find_element(By.XPATH, "//div[@class='head']/button[starts-with(., 'generation')]")).click()
+    (
+        browser.driver.find_element(
+            By.XPATH, "//div[@class='head']/button[starts-with(., 'generation')]"
+        )
+    ).click()
     press(browser, "j", "j")
     wait(browser, "document.querySelector('pre.diff .added') !== null")
     shown = browser.run("return document.querySelector('.panel').innerText")
@@ -117,7 +126,9 @@ def test_a_reader_finds_a_generation_and_opens_its_change(browser: Browser, tmp_
 def rows(browser: Browser, count: int) -> list[str]:
     """Wait until the table has so many rows, and return what their first cells say."""
     wait(browser, f"document.querySelector('.bar .hint').innerText.startsWith('{count} of ')")
-    made: list[str] = browser.run("return [...document.querySelectorAll('.row')].map(one => one.firstChild.innerText)")
+    made: list[str] = browser.run(
+        "return [...document.querySelectorAll('.row')].map(one => one.firstChild.innerText)"
+    )
     assert len(made) == count
     return made
 
@@ -133,7 +144,9 @@ def type_into(browser: Browser, label: str, text: str) -> None:
     focused.send_keys(text)
 
 
-def test_each_filter_of_generations_leaves_its_rows_by_keyboard_alone(browser: Browser, tmp_path: Path) -> None:
+def test_each_filter_of_generations_leaves_its_rows_by_keyboard_alone(
+    browser: Browser, tmp_path: Path
+) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 20)
     made = [json.loads(line) for line in Layout(run_dir).journal.read_text().splitlines()]
     scores = {str(one["current_genid"]): one["score"] for one in made if one["score"] is not None}
@@ -145,7 +158,13 @@ def test_each_filter_of_generations_leaves_its_rows_by_keyboard_alone(browser: B
     press(browser, "/", "exit code")
     assert rows(browser, len(failed)) == failed == ["3", "10", "17"]
     press_focused(browser, Keys.ENTER)  # from the search into the table
-    for key, name in (("j", "3"), ("j", "10"), (Keys.ARROW_DOWN, "17"), ("k", "10"), (Keys.ARROW_UP, "3")):
+    for key, name in (
+        ("j", "3"),
+        ("j", "10"),
+        (Keys.ARROW_DOWN, "17"),
+        ("k", "10"),
+        (Keys.ARROW_UP, "3"),
+    ):
         press_focused(browser, key)
         wait(browser, f"{PANEL}.innerText.startsWith('Generation {name}: agent')")
     press_focused(browser, "/")
@@ -167,15 +186,20 @@ def test_each_filter_of_generations_leaves_its_rows_by_keyboard_alone(browser: B
     assert ranked[middle] not in above
     assert above == ranked[: len(above)]
     browser.run("document.querySelector('select[aria-label=score]').focus()")
-    press_focused(browser, Keys.ARROW_DOWN)  # circle_packing train: each generation has 0.01 more there
-    trained = rows(browser, sum(score + 0.01 >= scores[ranked[middle]] + 0.004 for score in scores.values()))
+    # circle_packing train: each generation has 0.01 more there
+    press_focused(browser, Keys.ARROW_DOWN)
+    trained = rows(
+        browser, sum(score + 0.01 >= scores[ranked[middle]] + 0.004 for score in scores.values())
+    )
     assert ranked[middle] in trained
     assert trained == ranked[: len(trained)]
     type_into(browser, "clear", Keys.ENTER)
     assert rows(browser, 20) == [*ranked, *failed]
 
 
-def test_each_filter_of_trajectories_leaves_its_rows_by_keyboard_alone(browser: Browser, tmp_path: Path) -> None:
+def test_each_filter_of_trajectories_leaves_its_rows_by_keyboard_alone(
+    browser: Browser, tmp_path: Path
+) -> None:
     run_dir = rollout_run(tmp_path / "rollout_1", 5, 4)
     made = [json.loads(line) for line in (run_dir / "trajectories.jsonl").read_text().splitlines()]
     rewards = {one["id"]: one["reward"] for one in made if one["reward"] is not None}
@@ -202,7 +226,9 @@ def test_each_filter_of_trajectories_leaves_its_rows_by_keyboard_alone(browser: 
     assert rows(browser, 5) == failed
     type_into(browser, "failures", Keys.ARROW_DOWN)
     assert rows(browser, 0) == []
-    press_focused(browser, Keys.SHIFT + Keys.TAB + Keys.NULL, Keys.CONTROL + "a" + Keys.NULL, Keys.BACKSPACE)
+    press_focused(
+        browser, Keys.SHIFT + Keys.TAB + Keys.NULL, Keys.CONTROL + "a" + Keys.NULL, Keys.BACKSPACE
+    )
     assert rows(browser, 15) == ranked
     type_into(browser, "least score", f"{rewards[ranked[4]]:.4f}"[:-1])
     least = float(f"{rewards[ranked[4]]:.4f}"[:-1])
@@ -220,8 +246,13 @@ def test_the_lineage_zooms_pans_and_opens_a_generation(browser: Browser, tmp_pat
     browser.run("arguments[0].scrollIntoView()", chart)
     scale = "return [state.lineage.scales.x.min, state.lineage.scales.x.max]"
     full = browser.run(scale)
-    ActionChains(browser.driver).scroll_from_origin(ScrollOrigin.from_element(chart), 0, -120).perform()
-    wait(browser, f"state.lineage.scales.x.max - state.lineage.scales.x.min < {full[1] - full[0] - 1}")
+    ActionChains(browser.driver).scroll_from_origin(
+        ScrollOrigin.from_element(chart), 0, -120
+    ).perform()
+    wait(
+        browser,
+        f"state.lineage.scales.x.max - state.lineage.scales.x.min < {full[1] - full[0] - 1}",
+    )
     zoomed = browser.run(scale)
     ActionChains(browser.driver).drag_and_drop_by_offset(chart, 60, 0).perform()
     wait(browser, f"state.lineage.scales.x.min < {zoomed[0] - 0.5}")
@@ -229,11 +260,19 @@ def test_the_lineage_zooms_pans_and_opens_a_generation(browser: Browser, tmp_pat
     browser.run("charts(true)")  # as a live page does for each news
     assert browser.run(scale) == pytest.approx(kept)
     chart = browser.run("return state.lineage.over")
-    corner = browser.run("return [20 - arguments[0].clientWidth / 2, 20 - arguments[0].clientHeight / 2]", chart)
-    ActionChains(browser.driver).move_to_element_with_offset(chart, *map(round, corner)).double_click().perform()
+    corner = browser.run(
+        "return [20 - arguments[0].clientWidth / 2, 20 - arguments[0].clientHeight / 2]", chart
+    )
+    ActionChains(browser.driver).move_to_element_with_offset(
+        chart, *map(round, corner)
+    ).double_click().perform()
     wait(browser, f"Math.abs(state.lineage.scales.x.max - {full[1]}) < 0.01")
-    at = browser.run("const u = state.lineage; return [u.valToPos(20, 'x'), u.valToPos(runs[0].score[20], 'y')]")
-    box = browser.run("const b = arguments[0].getBoundingClientRect(); return [b.width, b.height]", chart)
+    at = browser.run(
+        "const u = state.lineage; return [u.valToPos(20, 'x'), u.valToPos(runs[0].score[20], 'y')]"
+    )
+    box = browser.run(
+        "const b = arguments[0].getBoundingClientRect(); return [b.width, b.height]", chart
+    )
     offset = (round(at[0] - box[0] / 2), round(at[1] - box[1] / 2))
     ActionChains(browser.driver).move_to_element_with_offset(chart, *offset).perform()
     wait(browser, "places.hint.textContent.startsWith('20 ')")  # a click opens what the hint names
@@ -249,7 +288,10 @@ def test_the_lineage_zooms_and_pans_by_keyboard(browser: Browser, tmp_path: Path
     full = browser.run(scale)
     browser.run("document.querySelector('select[aria-label=score]').focus()")
     type_into(browser, "zoom in, lineage", Keys.ENTER)
-    wait(browser, f"state.lineage.scales.x.max < {full[1] - 1} && state.lineage.scales.x.min > {full[0] + 1}")
+    wait(
+        browser,
+        f"state.lineage.scales.x.max < {full[1] - 1} && state.lineage.scales.x.min > {full[0] + 1}",
+    )
     closer = browser.run(scale)
     type_into(browser, "to the right, lineage", " ")
     wait(browser, f"state.lineage.scales.x.min > {closer[0] + 1}")
@@ -260,7 +302,9 @@ def test_the_lineage_zooms_and_pans_by_keyboard(browser: Browser, tmp_path: Path
 def test_two_fingers_zoom_the_lineage_and_one_pans_it(browser: Browser, tmp_path: Path) -> None:
     browser.view(width=390)
     browser.open(page_of(loop_run(tmp_path / "generate_1", 50)))
-    chart = browser.run("const over = state.lineage.over; over.scrollIntoView({ block: 'center' }); return over")
+    chart = browser.run(
+        "const over = state.lineage.over; over.scrollIntoView({ block: 'center' }); return over"
+    )
     assert browser.run("return getComputedStyle(arguments[0]).touchAction", chart) == "none"
     assert "two fingers: zoom" in browser.run("return places.hint.textContent")
     left, top, wide = browser.run(
@@ -268,21 +312,34 @@ def test_two_fingers_zoom_the_lineage_and_one_pans_it(browser: Browser, tmp_path
     )
 
     def fingers(kind: str, *shares: float) -> None:
-        points = [{"x": left + share * wide, "y": top + 60, "id": n} for n, share in enumerate(shares)]
-        browser.driver.execute_cdp_cmd("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+        points = [
+            {"x": left + share * wide, "y": top + 60, "id": n} for n, share in enumerate(shares)
+        ]
+        browser.driver.execute_cdp_cmd(
+            "Input.dispatchTouchEvent", {"type": kind, "touchPoints": points}
+        )
 
-    low, high = full = browser.run("return [state.lineage.scales.x.min, state.lineage.scales.x.max]")
+    low, high = full = browser.run(
+        "return [state.lineage.scales.x.min, state.lineage.scales.x.max]"
+    )
     fingers("touchStart", 0.4)
     fingers("touchStart", 0.4, 0.6)
     fingers("touchMove", 0.3, 0.7)
     fingers("touchEnd")
-    wait(browser, f"Math.abs(state.lineage.scales.x.max - state.lineage.scales.x.min - {(high - low) / 2}) < 0.5")
+    wait(
+        browser,
+        "Math.abs(state.lineage.scales.x.max - state.lineage.scales.x.min - "
+        f"{(high - low) / 2}) < 0.5",
+    )
     low = browser.run("return state.lineage.scales.x.min")
     assert abs((low - full[0]) - (full[1] - full[0]) / 4) < 0.5, "the middle stays where it was"
     fingers("touchStart", 0.5)
     fingers("touchMove", 0.7)
     fingers("touchEnd")
-    wait(browser, f"Math.abs({low} - state.lineage.scales.x.min - {(full[1] - full[0]) / 2 * 0.2}) < 0.5")
+    wait(
+        browser,
+        f"Math.abs({low} - state.lineage.scales.x.min - {(full[1] - full[0]) / 2 * 0.2}) < 0.5",
+    )
     assert browser.run("return state.isHeld") is False
     assert browser.run(f"return {PANEL}.hidden"), "a drag opens nothing"
 
@@ -302,7 +359,9 @@ def test_the_way_to_the_best_is_that_of_the_chosen_domain(browser: Browser, tmp_
     assert browser.run(way)[-1] == "5"
 
 
-def test_by_time_leaves_out_generations_without_a_time_and_says_so(browser: Browser, tmp_path: Path) -> None:
+def test_by_time_leaves_out_generations_without_a_time_and_says_so(
+    browser: Browser, tmp_path: Path
+) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 12)
     lines = [json.loads(line) for line in Layout(run_dir).journal.read_text().splitlines()]
     for line in lines[:4]:  # as the original program wrote them
@@ -316,7 +375,9 @@ def test_by_time_leaves_out_generations_without_a_time_and_says_so(browser: Brow
     assert browser.run("return state.lineage.scales.x.min") > 1e9
 
 
-def test_a_lineage_of_too_many_generations_says_why_it_has_no_lines(browser: Browser, tmp_path: Path) -> None:
+def test_a_lineage_of_too_many_generations_says_why_it_has_no_lines(
+    browser: Browser, tmp_path: Path
+) -> None:
     browser.open(page_of(loop_run(tmp_path / "generate_1", 3010, with_files=False)))
     why = "more than 3,000 in sight: lines to parents come with a closer view"
     wait(browser, f"places.hint.textContent.endsWith('{why}')")
@@ -324,10 +385,14 @@ def test_a_lineage_of_too_many_generations_says_why_it_has_no_lines(browser: Bro
     wait(browser, f"!places.hint.textContent.includes('{why}')")
 
 
-def test_details_that_are_asked_for_before_they_have_arrived_are_shown_when_they_have(tmp_path: Path) -> None:
+def test_details_that_are_asked_for_before_they_have_arrived_are_shown_when_they_have(
+    tmp_path: Path,
+) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 5)
     page_of(run_dir)
-    first, mark, rest = (run_dir / "page.html").read_bytes().partition(b'<script type="text/plain" class="block"')
+    first, mark, rest = (
+        (run_dir / "page.html").read_bytes().partition(b'<script type="text/plain" class="block"')
+    )
     asked = threading.Event()
 
     class Slow(BaseHTTPRequestHandler):
@@ -347,7 +412,10 @@ def test_details_that_are_asked_for_before_they_have_arrived_are_shown_when_they
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
             browser.driver.get(f"http://127.0.0.1:{server.server_port}/")
-            wait(browser, "document.querySelector('.row') !== null && document.readyState === 'loading'")
+            wait(
+                browser,
+                "document.querySelector('.row') !== null && document.readyState === 'loading'",
+            )
             browser.run("state.table.choose(4)")
             asked.set()
             wait(browser, f"{PANEL}.innerText.includes('+new 4')")
@@ -366,19 +434,31 @@ def test_a_generation_names_what_its_page_leaves_out(browser: Browser, tmp_path:
         )
     browser.open(page_of(run_dir))
     browser.run("state.table.choose(1)")
-    wait(browser, f"{PANEL}.innerText.includes('3 transcripts of tasks are left out: only the first 40 are here.')")
+    wait(
+        browser,
+        f"{PANEL}.innerText.includes('3 transcripts of tasks are left out: only the first 40 "
+        "are here.')",
+    )
 
 
-def test_a_rollout_of_many_items_says_where_the_other_groups_are(browser: Browser, tmp_path: Path) -> None:
+def test_a_rollout_of_many_items_says_where_the_other_groups_are(
+    browser: Browser, tmp_path: Path
+) -> None:
     browser.open(page_of(rollout_run(tmp_path / "rollout_1", 203, 1)))
-    assert "3 more groups: search the table above for an item." in browser.run("return document.body.innerText")
+    assert "3 more groups: search the table above for an item." in browser.run(
+        "return document.body.innerText"
+    )
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
-def test_a_page_fits_its_window_in_both_colours(width: int, dark: bool, browser: Browser, tmp_path: Path) -> None:
+def test_a_page_fits_its_window_in_both_colours(
+    width: int, dark: bool, browser: Browser, tmp_path: Path
+) -> None:
     browser.view(width=width, dark=dark)
     browser.open(page_of(loop_run(tmp_path / "generate_1", 20)))
-    assert browser.run("return document.documentElement.dataset.theme") == ("dark" if dark else "light")
+    assert browser.run("return document.documentElement.dataset.theme") == (
+        "dark" if dark else "light"
+    )
     browser.run("state.table.choose(5)")
     wait(browser, "document.querySelector('pre.diff') !== null")
     assert browser.run("return document.documentElement.scrollWidth") <= width
@@ -406,7 +486,9 @@ def test_paper_gets_ink_all_that_is_folded_and_the_table(browser: Browser, tmp_p
 
 
 def test_no_text_of_an_agent_runs(browser: Browser, tmp_path: Path) -> None:
-    """200 attempts: each of 40 texts as a diff, a transcript, a log, a failure and the name of a task; and 40 more."""
+    """200 attempts: each of 40 texts as a diff, a transcript, a log, a failure and the name of a
+    task; and 40 more.
+    """
     texts = hostile_texts()
 
     def said(number: int) -> Mapping[str, str]:
@@ -417,22 +499,32 @@ def test_no_text_of_an_agent_runs(browser: Browser, tmp_path: Path) -> None:
     titles = [f"Generation {number or 'initial'}:" for number in range(len(texts))]
     assert browser.run_async(OPEN_ALL, titles) == len(texts) == 40
     assert browser.run("return window.pwned") is None
-    browser.open(page_of(rollout_run(tmp_path / "rollout_1", len(texts), 1, lambda number: texts[number])))
-    assert browser.run_async(OPEN_ALL, [f"Trajectory item {number}/0:" for number in range(len(texts))]) == len(texts)
+    browser.open(
+        page_of(rollout_run(tmp_path / "rollout_1", len(texts), 1, lambda number: texts[number]))
+    )
+    assert browser.run_async(
+        OPEN_ALL, [f"Trajectory item {number}/0:" for number in range(len(texts))]
+    ) == len(texts)
     assert browser.run("return window.pwned") is None
 
 
 def test_no_name_runs(browser: Browser, tmp_path: Path) -> None:
-    """Names of a run, of items, of parts of a reward and of models, in tables, legends, titles and tool tips."""
+    """Names of a run, of items, of parts of a reward and of models, in tables, legends, titles and
+    tool tips.
+    """
     name = f"<img src=x onerror={PWN.replace(' ', '')}>"
     one, other = loop_run(tmp_path / name, 5), loop_run(tmp_path / f"2{name}", 5)
-    (one / "exchanges.jsonl").write_text(json.dumps({"sent_as": name, "usage": {"input_tokens": 1}}) + "\n")
+    (one / "exchanges.jsonl").write_text(
+        json.dumps({"sent_as": name, "usage": {"input_tokens": 1}}) + "\n"
+    )
     browser.open(page_of(one, other))
     assert name in browser.run("return document.querySelector('.u-legend').textContent")
     browser.run("state.table.choose(2)")
     wait(browser, f"{PANEL}.innerText.includes('+new 2')")
     rolled = rollout_run(tmp_path / "rollout_1", 2, 2)
-    lines = (rolled / "trajectories.jsonl").read_text().replace("item ", json.dumps(f"{name} ")[1:-1])
+    lines = (
+        (rolled / "trajectories.jsonl").read_text().replace("item ", json.dumps(f"{name} ")[1:-1])
+    )
     lines = lines.replace('"parts":{}', json.dumps({"parts": {name: 1.0, "__proto__": 2.0}})[1:-1])
     lines = lines.replace('"parts": {}', json.dumps({"parts": {name: 1.0, "__proto__": 2.0}})[1:-1])
     (rolled / "trajectories.jsonl").write_text(lines)
@@ -447,7 +539,10 @@ def test_a_picture_of_a_domain_runs_no_script(browser: Browser, tmp_path: Path) 
     run_dir = loop_run(tmp_path / "generate_1", 2)
     page_of(run_dir)
     browser.driver.get((run_dir / "page.html").as_uri())
-    svg = f"<svg xmlns='http://www.w3.org/2000/svg' onload='{PWN}'><script>parent.{PWN}</script></svg>"
+    svg = (
+        "<svg xmlns='http://www.w3.org/2000/svg' "
+        f"onload='{PWN}'><script>parent.{PWN}</script></svg>"
+    )
     browser.run("const img = new Image(); img.src = 'data:image/svg+xml,' + encodeURIComponent(arguments[0]);"
                 "document.body.append(img); window.shown = img", svg)  # fmt: skip
     wait(browser, "window.shown.complete")
@@ -457,31 +552,43 @@ def test_a_picture_of_a_domain_runs_no_script(browser: Browser, tmp_path: Path) 
 def test_a_rollout_shows_groups_tool_calls_and_tokens(browser: Browser, tmp_path: Path) -> None:
     browser.open(page_of(rollout_run(tmp_path / "rollout_1", 5, 4)))
     assert "item 3" in browser.run("return document.body.innerText")
-    models = "[...document.querySelectorAll('.columns section')].find(one => one.firstChild.innerText === 'Models')"
+    models = (
+        "[...document.querySelectorAll('.columns section')].find(one => "
+        "one.firstChild.innerText === 'Models')"
+    )
     assert browser.run(f"return [...{models}.querySelectorAll('th, td')].map(one => one.innerText)") == [
         "model", "requests", "tokens read", "written", "cost", "time", "small", "40", "2,000", "200", "0.01", "20.0 s",
     ]  # fmt: skip
     browser.run("state.table.choose(4)")
     wait(browser, "document.querySelectorAll('.message').length === 5")
     browser.run("for (const one of document.querySelectorAll('.panel details')) one.open = true")
-    titles = browser.run("return [...document.querySelectorAll('.tokens span')].map(one => one.title)")
+    titles = browser.run(
+        "return [...document.querySelectorAll('.tokens span')].map(one => one.title)"
+    )
     assert titles == [
         "token 1, of the prompt", "token 2, of the prompt",
         "token 3, made by the model, log probability -0.1", "token 4, made by the model, log probability -5",
     ]  # fmt: skip
     assert browser.run("return document.querySelector('.tokens .l3').innerText").strip() == "4"
-    assert "rewards of its group" in browser.run("return document.querySelector('.panel').innerText")
+    assert "rewards of its group" in browser.run(
+        "return document.querySelector('.panel').innerText"
+    )
 
 
 def test_two_runs_stand_side_by_side(browser: Browser, tmp_path: Path) -> None:
     one, other = loop_run(tmp_path / "generate_1", 30), loop_run(tmp_path / "generate_2", 40)
     browser.open(page_of(one, other))
-    heads = browser.run("return [...document.querySelectorAll('.script table th')].slice(0, 3).map(th => th.innerText)")
+    heads = browser.run(
+        "return [...document.querySelectorAll('.script table th')].slice(0, 3).map(th => "
+        "th.innerText)"
+    )
     assert heads == ["", "generate_1", "generate_2"]
     browser.driver.find_element(By.XPATH, "//button[.='generate_2']").click()
     browser.run("state.table.choose(39)")
     wait(browser, f"{PANEL}.innerText.includes('+new 39')")
-    assert "generate_1: best so far" in browser.run("return document.querySelector('.u-legend').innerText")
+    assert "generate_1: best so far" in browser.run(
+        "return document.querySelector('.u-legend').innerText"
+    )
 
 
 def test_a_page_is_readable_without_scripts(tmp_path: Path) -> None:
@@ -503,6 +610,10 @@ def test_ten_thousand_generations_open_sort_and_scroll(browser: Browser, tmp_pat
     browser.open(page_of(loop_run(tmp_path / "generate_1", 10_000, with_files=False)))
     assert browser.run("return document.querySelectorAll('.row').length") < 60
     browser.run("document.querySelector('.rows').scrollTop = 1e9")
-    wait(browser, "document.querySelectorAll('.row').length > 5 && document.querySelector('.rows').scrollTop > 2e5")
+    wait(
+        browser,
+        "document.querySelectorAll('.row').length > 5 && "
+        "document.querySelector('.rows').scrollTop > 2e5",
+    )
     browser.run("state.table.choose(9999)")
     wait(browser, "document.querySelector('.panel h2')?.innerText.startsWith('Generation 9999:')")

@@ -13,7 +13,9 @@ from tests.contract.fake_gpus import Describe, fake_spec
 
 @pytest.fixture
 def describe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Describe:
-    """Return a function that writes a CDI spec for this test only, and returns the path of the driver library."""
+    """Return a function that writes a CDI spec for this test only, and returns the path of the
+    driver library.
+    """
     directory, library = tmp_path / "cdi", tmp_path / "lib fake.so"
     directory.mkdir()
     library.write_text("fake driver 1.0\n")

@@ -12,9 +12,15 @@ LIBRARY = "/opt/fake-driver/libfake.so.1"
 Describe = Callable[..., Path]
 
 
-def fake_spec(kind: str, library: Path, *, host_path: str = "/dev/null", **edits: object) -> dict[str, Any]:
+def fake_spec(
+    kind: str, library: Path, *, host_path: str = "/dev/null", **edits: object
+) -> dict[str, Any]:
     """Return a CDI spec of two GPUs, each with its own device node, and of a driver library."""
-    mount = {"hostPath": str(library), "containerPath": LIBRARY, "options": ["ro", "nosuid", "nodev", "rbind"]}
+    mount = {
+        "hostPath": str(library),
+        "containerPath": LIBRARY,
+        "options": ["ro", "nosuid", "nodev", "rbind"],
+    }
     return {
         "cdiVersion": "0.5.0",
         "kind": kind,

@@ -1,4 +1,6 @@
-"""Variants of the fake driver that each break one promise; the conformance suite must detect each."""
+"""Variants of the fake driver that each break one promise; the conformance suite must detect
+each.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,12 @@ from hyperruntime.errors import HyperRuntimeError, UnsupportedOptionError
 from hyperruntime.host.process import DEVNULL, PIPE, HostProcess, kill_group, spawn
 from hyperruntime.spec import ContainerSpec, Mount
 from hyperruntime.testing import FakeDriver
-from hyperruntime.testing.driver import FakeDriverImages, FakeLiveContainer, unshare_args, unshare_env
+from hyperruntime.testing.driver import (
+    FakeDriverImages,
+    FakeLiveContainer,
+    unshare_args,
+    unshare_env,
+)
 
 LATE_S = 10.0  # more than any driver may need on a quiet machine
 
@@ -115,7 +122,9 @@ class LeaksContainers(FakeDriver):
     def launch(self, launch: Launch) -> FakeLiveContainer:
         live = super().launch(launch)
         twin = attrs.evolve(launch, name=f"{launch.name}-twin")
-        leaked = spawn(unshare_args(twin, 0.0), stdin=PIPE, stdout=PIPE, cwd="/", env=unshare_env(twin))
+        leaked = spawn(
+            unshare_args(twin, 0.0), stdin=PIPE, stdout=PIPE, cwd="/", env=unshare_env(twin)
+        )
         assert leaked.stdin is not None
         assert leaked.stdout is not None
         os.write(leaked.stdin.fileno(), b"echo up\n")
@@ -125,7 +134,9 @@ class LeaksContainers(FakeDriver):
 
 
 class LeavesRecords(FakeDriver):
-    """Lists a container for two minutes after its owner's death, although the guard has ended its processes."""
+    """Lists a container for two minutes after its owner's death, although the guard has ended its
+    processes.
+    """
 
     leaked: list[HostProcess]
 
@@ -133,7 +144,11 @@ class LeavesRecords(FakeDriver):
         live = super().launch(launch)
         args = unshare_args(launch, 0.0)
         record = args[args.index("hyperruntime-fake") :][:5]
-        stays = spawn(["unshare", "--fork", "sh", "-c", "sleep 120; exit", *record], stdin=DEVNULL, stdout=DEVNULL)
+        stays = spawn(
+            ["unshare", "--fork", "sh", "-c", "sleep 120; exit", *record],
+            stdin=DEVNULL,
+            stdout=DEVNULL,
+        )
         self.leaked = [*getattr(self, "leaked", ()), stays]
         return live
 

@@ -10,8 +10,8 @@ import hyperruntime as hr
 
 # Prints the pid of the library's own shell. Process 1 may be a shell that waits for it.
 SUPERVISOR = (
-    "for p in /proc/[0-9]*; do read -r name <$p/comm; [ $name = sh ] && echo ${p#/proc/}; done | grep -vx 1 | sort -n "
-    "| head -1"
+    "for p in /proc/[0-9]*; do read -r name <$p/comm; [ $name = sh ] && echo ${p#/proc/}; done "
+    "| grep -vx 1 | sort -n | head -1"
 )
 
 
@@ -21,8 +21,14 @@ def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def make_pool(runtime: hr.Runtime, image: str, **numbers: Any) -> hr.SlotPool:
-    """Return a pool with one container of three slots (one if the engine has no users); ``numbers`` override this."""
-    slots = {"slots_per_container": 3 if runtime.info.users else 1, "min_containers": 1, "max_containers": 1}
+    """Return a pool with one container of three slots (one if the engine has no users); ``numbers``
+    override this.
+    """
+    slots = {
+        "slots_per_container": 3 if runtime.info.users else 1,
+        "min_containers": 1,
+        "max_containers": 1,
+    }
     spec = numbers.pop("spec", None) or hr.ContainerSpec(image=image)
     return hr.SlotPool(runtime, hr.PoolConfig(spec=spec, **{**slots, **numbers}))
 

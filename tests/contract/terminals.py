@@ -25,7 +25,13 @@ async def idle(lease: Lease) -> None:
 
 
 async def attempt(
-    runtime: hr.Runtime, environment: Terminal, task: str, agent: Agent, *, calls: int = 1, network: Network = "none"
+    runtime: hr.Runtime,
+    environment: Terminal,
+    task: str,
+    agent: Agent,
+    *,
+    calls: int = 1,
+    network: Network = "none",
 ) -> Verdict:
     """Run an agent in a slot of a real pool; return the verdict."""
     item = next(item for item in environment.items() if item.id == task)
@@ -33,7 +39,11 @@ async def attempt(
     base = ContainerSpec(image=BASE, network=network)
     spec = await loop.run_in_executor(None, environment.spec, item, base, runtime.images)
     config = PoolConfig(
-        spec=spec, slots_per_container=1, max_containers=3, spare_containers=0, image_workdir=environment.image_workdir
+        spec=spec,
+        slots_per_container=1,
+        max_containers=3,
+        spare_containers=0,
+        image_workdir=environment.image_workdir,
     )
     async with PoolManager(runtime, Profiles.of(config)) as pools:
 
@@ -58,7 +68,9 @@ def make_task(
     settings: str = "",
     image: str = "",
 ) -> Path:
-    """Write the directory of a task whose image extends the base image; ``image`` has other lines of its Dockerfile."""
+    """Write the directory of a task whose image extends the base image; ``image`` has other lines
+    of its Dockerfile.
+    """
     for part in ("environment", "tests"):
         (folder / part).mkdir(parents=True)
     (folder / "instruction.md").write_text("Do it.")

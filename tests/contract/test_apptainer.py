@@ -1,4 +1,6 @@
-"""Apptainer: its writable layer, isolation from the host, images by path, and the processes of one container."""
+"""Apptainer: its writable layer, isolation from the host, images by path, and the processes of one
+container.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,12 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import EngineUnavailableError, ImageBuildError, ImageError, ImageNotFoundError
+from hyperruntime.errors import (
+    EngineUnavailableError,
+    ImageBuildError,
+    ImageError,
+    ImageNotFoundError,
+)
 from hyperruntime.host.process import run_process, spawn, wait_until
 from hyperruntime_apptainer import ApptainerDriver, records
 from hyperruntime_apptainer.archive import file_digest
@@ -63,8 +70,12 @@ def test_nothing_of_the_host_is_visible(container: hr.Container) -> None:
     assert names <= {b"PATH", b"HOME", b"PWD", b"OLDPWD", b"SHLVL", b"_", b"LC_ALL"}
 
 
-def test_the_process_limit_does_not_apply_to_apptainer_itself(runtime: hr.Runtime, image: str) -> None:
-    """Otherwise a fork loop leaves no process for a thread of Apptainer, which then aborts with its container."""
+def test_the_process_limit_does_not_apply_to_apptainer_itself(
+    runtime: hr.Runtime, image: str
+) -> None:
+    """Otherwise a fork loop leaves no process for a thread of Apptainer, which then aborts with its
+    container.
+    """
     with runtime.container(hr.ContainerSpec(image=image, limits=hr.Limits(pids=100))) as started:
         inside = started.exec(["cat", "/proc/self/limits"]).check().stdout.decode()
         assert limit_on_processes(inside) == "100"
@@ -85,10 +96,18 @@ def limit_on_processes(table: str) -> str:
 
 def test_a_closed_container_leaves_no_file_and_no_record(runtime: hr.Runtime, image: str) -> None:
     with runtime.container(hr.ContainerSpec(image=image)) as started:
-        started.exec(["sh", "-c", "mkdir -p /closed/in && touch /closed/in/file && chmod 0 /closed/in /closed"])
+        started.exec(
+            [
+                "sh",
+                "-c",
+                "mkdir -p /closed/in && touch /closed/in/file && chmod 0 /closed/in /closed",
+            ]
+        )
         if runtime.info.users:  # the files of other users have subordinate ids on the host
             user = hr.RunAs(uid=20_001)
-            started.exec(["sh", "-c", "mkdir -p /tmp/mine/in && touch /tmp/mine/in/file"], user=user).check()
+            started.exec(
+                ["sh", "-c", "mkdir -p /tmp/mine/in && touch /tmp/mine/in/file"], user=user
+            ).check()
         assert list(Path(scratch_directory()).glob(f"{started.name}-*"))
         assert os.path.exists(records.path_of(started.name))
     assert not list(Path(scratch_directory()).glob(f"{started.name}-*"))
@@ -113,7 +132,9 @@ def test_nothing_is_left_if_owner_and_guard_are_killed(runtime: hr.Runtime, imag
     os.kill(int(guard), 9)
     owner.kill()
     owner.communicate()
-    assert wait_until(lambda: name.encode() not in run_process(["ps", "-axo", "args="]).stdout, 60, 0.2)
+    assert wait_until(
+        lambda: name.encode() not in run_process(["ps", "-axo", "args="]).stdout, 60, 0.2
+    )
     assert wait_until(lambda: not os.path.exists(records.path_of(name)), 60)
     assert not list(Path(scratch_directory()).glob(f"{name}-*"))
     assert [path for path in runtime.prune() if name in path] == []
@@ -146,15 +167,18 @@ def test_two_simultaneous_loads_make_one_image(tmp_path: Path) -> None:
     tar = tmp_path / "root.tar"
     assert run_process(["tar", "-C", str(root), "-cf", str(tar), "."]).exit_code == 0
     script = (
-        "import sys; from pathlib import Path; from hyperruntime_apptainer import ApptainerDriver as D;"
-        "print(D().images.load_rootfs(Path(sys.argv[1]), 'localhost/hyperruntime-test/two:1'))"
+        "import sys; from pathlib import Path; from hyperruntime_apptainer import "
+        "ApptainerDriver as D;print(D().images.load_rootfs(Path(sys.argv[1]), "
+        "'localhost/hyperruntime-test/two:1'))"
     )
     env = {**os.environ, VARIABLE: str(tmp_path / "store")}
     both = [spawn([sys.executable, "-c", script, str(tar)], env=env) for _ in range(2)]
     outputs = [process.communicate()[0] for process in both]
     assert [process.returncode for process in both] == [0, 0]
     assert outputs[0] == outputs[1] != b""
-    assert [path.name for path in (tmp_path / "store/images").iterdir()] == [outputs[0].decode().strip()]
+    assert [path.name for path in (tmp_path / "store/images").iterdir()] == [
+        outputs[0].decode().strip()
+    ]
 
 
 def test_a_saved_image_is_loaded_by_another_store_without_being_converted_again(
@@ -171,7 +195,9 @@ def test_a_saved_image_is_loaded_by_another_store_without_being_converted_again(
     assert file_digest(copy) == file_digest(sif)  # a second conversion would have other times in it
 
 
-def test_a_missing_apptainer_program_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_apptainer_program_is_reported(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(EngineUnavailableError, match="no `apptainer` on PATH"):
@@ -181,28 +207,39 @@ def test_a_missing_apptainer_program_is_reported(monkeypatch: pytest.MonkeyPatch
 def _holds(folder: Path, token: bytes) -> list[str]:
     """Return the readable files below a directory that contain a text."""
     files = (Path(place) / name for place, _, names in os.walk(folder) for name in names)
-    return [str(file) for file in files if file.is_file() and os.access(file, os.R_OK) and token in file.read_bytes()]
+    return [
+        str(file)
+        for file in files
+        if file.is_file() and os.access(file, os.R_OK) and token in file.read_bytes()
+    ]
 
 
 @pytest.mark.parametrize("name", ["c.def", "Containerfile"])
 def test_an_image_keeps_no_value_of_a_build_argument(
     runtime: hr.Runtime, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """Neither in the stored definition file nor elsewhere; the steps see the value, and so did the build."""
+    """Neither in the stored definition file nor elsewhere; the steps see the value, and so did the
+    build.
+    """
     monkeypatch.setattr("hyperruntime_apptainer.build.BUILDERS", ())
     text = {
-        "c.def": f"Bootstrap: localimage\nFrom: {image}\n%post\n echo {{{{ TOKEN }}}} | tr a-z A-Z > /seen\n",
+        "c.def": f"Bootstrap: localimage\nFrom: {image}\n%post\n echo {{{{ TOKEN }}}} | tr a-z A-Z "
+        "> /seen\n",
         "Containerfile": f"FROM {image}\nARG TOKEN\nRUN echo $TOKEN | tr a-z A-Z > /seen\n",
     }[name]
     (tmp_path / name).write_text(text)
-    runtime.images.build(BUILT, containerfile=tmp_path / name, build_args={"TOKEN": TOKEN}, force=True)
+    runtime.images.build(
+        BUILT, containerfile=tmp_path / name, build_args={"TOKEN": TOKEN}, force=True
+    )
     try:
         entry = Store().find(BUILT)
         assert entry is not None
         assert TOKEN.encode() not in entry.sif.read_bytes()
         with runtime.container(hr.ContainerSpec(image=BUILT)) as container:
             assert container.exec(["cat", "/seen"]).stdout.decode() == f"{TOKEN.upper()}\n"
-            stored = container.exec(["cat", "/.singularity.d/bootstrap_history/Apptainer0"]).stdout.decode()
+            stored = container.exec(
+                ["cat", "/.singularity.d/bootstrap_history/Apptainer0"]
+            ).stdout.decode()
             assert "{{ TOKEN }}" in stored
         assert not _holds(Store().unpacked(entry.id, entry.sif), TOKEN.encode())
     finally:
@@ -210,7 +247,9 @@ def test_an_image_keeps_no_value_of_a_build_argument(
 
 
 def _victim(folder: Path) -> Path:
-    """Return a directory of the host with files of the names that Apptainer writes into an image."""
+    """Return a directory of the host with files of the names that Apptainer writes into an
+    image.
+    """
     victim = folder / "victim"
     (victim / "env").mkdir(parents=True)
     for name in ("runscript", "startscript", "labels.json", "Singularity", "env/90-environment.sh"):
@@ -219,18 +258,28 @@ def _victim(folder: Path) -> Path:
 
 
 def _contents(folder: Path) -> dict[str, str]:
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_text()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
-def test_a_loaded_image_writes_no_file_of_the_host_by_a_link(runtime: hr.Runtime, tmp_path: Path) -> None:
-    """Apptainer writes an image's metadata into ``/.singularity.d``, which this image has as a link to the host."""
+def test_a_loaded_image_writes_no_file_of_the_host_by_a_link(
+    runtime: hr.Runtime, tmp_path: Path
+) -> None:
+    """Apptainer writes an image's metadata into ``/.singularity.d``, which this image has as a link
+    to the host.
+    """
     victim = _victim(tmp_path)
     before = _contents(victim)
     root, saved = tmp_path / "root", tmp_path / "saved"
     (root / "bin").mkdir(parents=True)
     (root / ".singularity.d").symlink_to(victim)
     saved.mkdir()
-    assert run_process(["tar", "-C", str(root), "-cf", str(saved / "layer.tar"), "."]).exit_code == 0
+    assert (
+        run_process(["tar", "-C", str(root), "-cf", str(saved / "layer.tar"), "."]).exit_code == 0
+    )
     digest = hashlib.sha256((saved / "layer.tar").read_bytes()).hexdigest()
     layers = {"type": "layers", "diff_ids": [f"sha256:{digest}"]}
     config = {"architecture": "amd64", "os": "linux", "config": {"Cmd": ["evil"]}, "rootfs": layers}
@@ -238,7 +287,10 @@ def test_a_loaded_image_writes_no_file_of_the_host_by_a_link(runtime: hr.Runtime
     manifest = [{"Config": "config.json", "RepoTags": [BUILT], "Layers": ["layer.tar"]}]
     (saved / "manifest.json").write_text(json.dumps(manifest))
     names = ("manifest.json", "config.json", "layer.tar")
-    assert run_process(["tar", "-C", str(saved), "-cf", str(tmp_path / "saved.tar"), *names]).exit_code == 0
+    assert (
+        run_process(["tar", "-C", str(saved), "-cf", str(tmp_path / "saved.tar"), *names]).exit_code
+        == 0
+    )
     with pytest.raises(ImageError, match="read-only file system"):
         runtime.images.load(tmp_path / "saved.tar")
     assert _contents(victim) == before

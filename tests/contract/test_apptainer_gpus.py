@@ -20,12 +20,18 @@ FOLDER = "/usr/lib/fake-driver"
 
 def hook(*words: str) -> dict[str, Any]:
     """Return a hook as NVIDIA's toolkit writes it."""
-    return {"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook", "args": ["nvidia-cdi-hook", *words]}
+    return {
+        "hookName": "createContainer",
+        "path": "/usr/bin/nvidia-cdi-hook",
+        "args": ["nvidia-cdi-hook", *words],
+    }
 
 
 @pytest.fixture
 def library(tmp_path: Path) -> Path:
-    """A real library in a file named after a driver version; programs load it by its soname, another name."""
+    """A real library in a file named after a driver version; programs load it by its soname,
+    another name.
+    """
     found = next(Path("/usr/lib").glob("*/libz.so.1"))
     copy = tmp_path / "libfake.so.535.104"
     shutil.copy(found.resolve(), copy)
@@ -36,11 +42,22 @@ def library(tmp_path: Path) -> Path:
 def driver_edits(library: Path) -> dict[str, Any]:
     """Return the edits for all devices, as in a spec of NVIDIA."""
     return {
-        "mounts": [{"hostPath": str(library), "containerPath": f"{FOLDER}/{library.name}", "options": ["ro", "bind"]}],
+        "mounts": [
+            {
+                "hostPath": str(library),
+                "containerPath": f"{FOLDER}/{library.name}",
+                "options": ["ro", "bind"],
+            }
+        ],
         "hooks": [
             hook(
                 *("create-symlinks", "--link", f"libplain.so.1::{FOLDER}/libplain.so"),
-                *("--link", f"libz.so.1::{FOLDER}/libplain.so.1", "--link", "../fakegpu0::/dev/by-path/one"),
+                *(
+                    "--link",
+                    f"libz.so.1::{FOLDER}/libplain.so.1",
+                    "--link",
+                    "../fakegpu0::/dev/by-path/one",
+                ),
             ),
             hook("update-ldcache", "--ldconfig-path", "/sbin/ldconfig", f"--folder={FOLDER}"),
             hook("enable-cuda-compat", "--host-driver-version=535.104.05"),
@@ -55,11 +72,17 @@ def test_the_linker_finds_the_drivers_libraries_and_the_links_exist(
 ) -> None:
     describe(**driver_edits(library))
     spec = hr.ContainerSpec(
-        image=base_image, gpus="0", read_only_rootfs=read_only, env={"LD_LIBRARY_PATH": "/my/own"}, network="none"
+        image=base_image,
+        gpus="0",
+        read_only_rootfs=read_only,
+        env={"LD_LIBRARY_PATH": "/my/own"},
+        network="none",
     )
     load = "import ctypes, sys; [ctypes.CDLL(name).zlibVersion() for name in sys.argv[1:]]"
     with runtime.container(spec) as container:
-        container.exec(["python3", "-c", load, library.name, "libplain.so", "libplain.so.1"]).check()
+        container.exec(
+            ["python3", "-c", load, library.name, "libplain.so", "libplain.so.1"]
+        ).check()
         loaded = "import ctypes; ctypes.CDLL('libz.so.1'); print(open('/proc/self/maps').read())"
         assert FOLDER in container.exec(["python3", "-c", loaded]).check().stdout.decode(), (
             "the image's library was loaded, not the driver's"
@@ -68,26 +91,44 @@ def test_the_linker_finds_the_drivers_libraries_and_the_links_exist(
         assert path.startswith("/my/own:")
         same = container.exec(["cmp", f"{FOLDER}/libplain.so", f"{FOLDER}/{library.name}"])
         assert same.exit_code == 0, same.stderr
-        assert container.exec(["sh", "-c", "test -c /dev/by-path/one && test -c /dev/fakegpu0"]).exit_code == 0
+        assert (
+            container.exec(
+                ["sh", "-c", "test -c /dev/by-path/one && test -c /dev/fakegpu0"]
+            ).exit_code
+            == 0
+        )
 
 
 @pytest.mark.parametrize(("driver", "expected"), [("535.104", True), ("570.1", False), ("", False)])
 def test_compat_libraries_for_a_newer_driver_come_first(
-    runtime: hr.Runtime, base_image: str, describe: Describe, tmp_path: Path, driver: str, expected: bool
+    runtime: hr.Runtime,
+    base_image: str,
+    describe: Describe,
+    tmp_path: Path,
+    driver: str,
+    expected: bool,
 ) -> None:
     describe(hooks=[hook("enable-cuda-compat", f"--host-driver-version={driver}")])
     compat = tmp_path / "compat"
     compat.mkdir()
     (compat / "libcuda.so.560.35.05").touch()
     mount = hr.Mount(source=str(compat), target="/usr/local/cuda/compat")
-    with runtime.container(hr.ContainerSpec(image=base_image, gpus="0", mounts=(mount,))) as container:
-        first = container.exec(["sh", "-c", 'echo "${LD_LIBRARY_PATH%%:*}"']).stdout.decode().strip()
+    with runtime.container(
+        hr.ContainerSpec(image=base_image, gpus="0", mounts=(mount,))
+    ) as container:
+        first = (
+            container.exec(["sh", "-c", 'echo "${LD_LIBRARY_PATH%%:*}"']).stdout.decode().strip()
+        )
         assert (first == "/usr/local/cuda/compat") is expected
 
 
-def test_a_link_to_a_file_outside_the_spec_is_refused(runtime: hr.Runtime, base_image: str, describe: Describe) -> None:
+def test_a_link_to_a_file_outside_the_spec_is_refused(
+    runtime: hr.Runtime, base_image: str, describe: Describe
+) -> None:
     describe(hooks=[hook("create-symlinks", "--link", "libgone.so.1::/usr/lib/libgone.so")])
-    with pytest.raises(UnsupportedOptionError, match=r"links /usr/lib/libgone\.so to /usr/lib/libgone\.so\.1"):
+    with pytest.raises(
+        UnsupportedOptionError, match=r"links /usr/lib/libgone\.so to /usr/lib/libgone\.so\.1"
+    ):
         runtime.container(hr.ContainerSpec(image=base_image, gpus="0"))
 
 
@@ -95,7 +136,14 @@ def test_a_link_to_a_file_outside_the_spec_is_refused(runtime: hr.Runtime, base_
     ("change", "words"),
     [
         ({"additionalGids": [2**31 - 7]}, "not in it"),
-        ({"deviceNodes": [{"path": "/dev/fakectl", "hostPath": "/dev/null", "permissions": "r"}]}, "read-only"),
+        (
+            {
+                "deviceNodes": [
+                    {"path": "/dev/fakectl", "hostPath": "/dev/null", "permissions": "r"}
+                ]
+            },
+            "read-only",
+        ),
     ],
 )
 def test_edits_that_an_ordinary_user_cannot_apply_are_refused(

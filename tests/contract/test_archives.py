@@ -39,11 +39,15 @@ def test_a_tree_comes_back_in_another_place(container: hr.Container) -> None:
             await extract_archive(container, archive, "/tmp/new/place")
 
     run(copy)
-    said = container.exec(["sh", "-c", "cd /tmp/new/place/deep && cat hard skipped skip/file && stat -c %a hard"])
+    said = container.exec(
+        ["sh", "-c", "cd /tmp/new/place/deep && cat hard skipped skip/file && stat -c %a hard"]
+    )
     assert said.check().stdout == b"one\nstays\ngone\n640\n"
 
 
-def test_an_archive_leaves_out_what_it_is_told_and_has_hard_links_as_files(container: hr.Container) -> None:
+def test_an_archive_leaves_out_what_it_is_told_and_has_hard_links_as_files(
+    container: hr.Container,
+) -> None:
     container.exec(["sh", "-c", MAKE]).check()
 
     async def look() -> None:
@@ -56,7 +60,9 @@ def test_an_archive_leaves_out_what_it_is_told_and_has_hard_links_as_files(conta
 
 
 def test_an_archive_that_is_too_large_or_forged_is_refused(container: hr.Container) -> None:
-    container.exec(["sh", "-c", "mkdir -p /tmp/large && head -c 3000000 /dev/zero >/tmp/large/file"]).check()
+    container.exec(
+        ["sh", "-c", "mkdir -p /tmp/large && head -c 3000000 /dev/zero >/tmp/large/file"]
+    ).check()
 
     async def look() -> None:
         with pytest.raises(UnsafeArchiveError, match="more than 1000000 bytes"):

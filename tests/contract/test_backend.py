@@ -1,4 +1,6 @@
-"""The tool backend on a real engine: profiles, batches, artifacts, stale handles, and a stop that leaves nothing."""
+"""The tool backend on a real engine: profiles, batches, artifacts, stale handles, and a stop that
+leaves nothing.
+"""
 
 from __future__ import annotations
 
@@ -27,13 +29,23 @@ Opened = Callable[..., Any]
 
 @pytest.fixture
 def opened(runtime_name: str, runtime: hr.Runtime, base_image: str) -> Opened:
-    """Return a function for ``async with`` that opens a backend with two profiles; each has its own environment."""
+    """Return a function for ``async with`` that opens a backend with two profiles; each has its own
+    environment.
+    """
 
     @asynccontextmanager
     async def open_backend(**options: Any) -> AsyncIterator[SlotToolBackend]:
         slots = 2 if runtime.info.users else 1
-        numbers = {"max_containers": 2, "slots_per_container": slots, "acquire_timeout_s": 20.0, **options}
-        profiles = {name: {"image": base_image, "env": {"KIND": name}, **numbers} for name in ("plain", "other")}
+        numbers = {
+            "max_containers": 2,
+            "slots_per_container": slots,
+            "acquire_timeout_s": 20.0,
+            **options,
+        }
+        profiles = {
+            name: {"image": base_image, "env": {"KIND": name}, **numbers}
+            for name in ("plain", "other")
+        }
         backend = create_tool_backend("slots", profiles=profiles, runtime=runtime_name)
         assert backend is not None
         assert not uses_sandbox(backend)
@@ -61,20 +73,31 @@ def run(work: Awaitable[None]) -> None:
 
 
 def test_slots_of_two_profiles_are_separate(opened: Opened) -> None:
-    """R15, W2: every call goes to the profile of its slot, and every released slot is free again."""
+    """R15, W2: every call goes to the profile of its slot, and every released slot is free
+    again.
+    """
 
     async def go() -> None:
         async with opened() as backend:
-            slots = [await backend.acquire(f"t{n}", profile) for n, profile in enumerate(["plain", "other"] * 2)]
+            slots = [
+                await backend.acquire(f"t{n}", profile)
+                for n, profile in enumerate(["plain", "other"] * 2)
+            ]
             assert len({slot.slot_id for slot in slots}) == 4
             script = 'echo "$KIND"; pwd'
-            results = await backend.execute_batch([(slot, "bash", {"command": script}) for slot in slots])
+            results = await backend.execute_batch(
+                [(slot, "bash", {"command": script}) for slot in slots]
+            )
             assert [result.stdout.split() for result in results] == [
-                [kind, slot.workspace_dir] for kind, slot in zip(["plain", "other"] * 2, slots, strict=True)
+                [kind, slot.workspace_dir]
+                for kind, slot in zip(["plain", "other"] * 2, slots, strict=True)
             ]
             for slot in slots:
                 await backend.release(slot, reset_workspace=True)
-            again = [await backend.acquire(f"again{n}", profile) for n, profile in enumerate(["other", "plain"] * 2)]
+            again = [
+                await backend.acquire(f"again{n}", profile)
+                for n, profile in enumerate(["other", "plain"] * 2)
+            ]
             assert [slot.lease.profile for slot in again] == ["other", "plain"] * 2
             status = backend.get_status()
             assert status["active_pools"] == ["plain", "other"]
@@ -88,11 +111,15 @@ def test_a_stale_handle_is_refused_and_has_no_effect(opened: Opened) -> None:
     """R6, W4: a second lease of the same slot has another handle."""
 
     async def go() -> None:
-        async with opened(max_containers=1, slots_per_container=1, acquire_timeout_s=12.0) as backend:
+        async with opened(
+            max_containers=1, slots_per_container=1, acquire_timeout_s=12.0
+        ) as backend:
             first = await backend.acquire("first", "plain")
             await backend.release(first, reset_workspace=True)
             second = await backend.acquire("second", "plain")
-            (result,) = await backend.execute_batch([(first, "bash", {"command": "echo stolen >note"})])
+            (result,) = await backend.execute_batch(
+                [(first, "bash", {"command": "echo stolen >note"})]
+            )
             assert not result.success
             assert result.metadata["returncode"] is None
             with pytest.raises(StaleLeaseError):
@@ -141,14 +168,21 @@ def test_artifacts_have_one_schema_and_the_digest_of_the_whole_file(opened: Open
             refused = await backend.read_artifact(slot, "../../etc/passwd")
             assert set(read) == set(listed) == set(packed) == set(refused)
             assert base64.b64decode(read["content"]) == data[:100]
-            assert (read["sha256"], read["file_size"]) == (hashlib.sha256(data).hexdigest(), len(data))
+            assert (read["sha256"], read["file_size"]) == (
+                hashlib.sha256(data).hexdigest(),
+                len(data),
+            )
             assert read["truncated"] is True
             where = f"{slot.workspace_dir}/d"
             assert sorted(listed["entries"]) == [f"{where}/.hidden", f"{where}/a b"]
             assert {entry["path"]: entry["type"] for entry in listed["details"]}["link"] == "link"
-            assert (await backend.read_artifact(slot, listed["entries"][-1], max_bytes=1))["success"] is True
+            assert (await backend.read_artifact(slot, listed["entries"][-1], max_bytes=1))[
+                "success"
+            ] is True
             assert packed["archive_base64"] == packed["content"]
-            with tarfile.open(fileobj=io.BytesIO(base64.b64decode(packed["archive_base64"]))) as archive:
+            with tarfile.open(
+                fileobj=io.BytesIO(base64.b64decode(packed["archive_base64"]))
+            ) as archive:
                 assert any(name.endswith("a b") for name in archive.getnames())
             assert (refused["success"], refused["entries"]) == (False, [])
             assert "outside the workspace" in refused["error"]
@@ -157,12 +191,18 @@ def test_artifacts_have_one_schema_and_the_digest_of_the_whole_file(opened: Open
 
 
 def test_results_report_network_and_isolation(opened: Opened, runtime: hr.Runtime) -> None:
-    """R19, W20: the profile sets the network and the isolation; arguments of a call cannot change them."""
+    """R19, W20: the profile sets the network and the isolation; arguments of a call cannot change
+    them.
+    """
 
     async def go() -> None:
         async with opened() as backend:
             slot = await backend.acquire("t", "plain")
-            asked = {"command": "ls /sys/class/net", "allow_network": True, "require_sandbox": False}
+            asked = {
+                "command": "ls /sys/class/net",
+                "allow_network": True,
+                "require_sandbox": False,
+            }
             (result,) = await backend.execute_batch([(slot, "bash", asked)])
             assert result.metadata["network"] == "none"
             assert result.metadata["sandboxed"] is True
@@ -196,7 +236,8 @@ def test_programs_use_the_backend_with_their_own_configuration(
 
     async def go() -> None:
         backend = SlotToolBackend(
-            SandboxConfig(app_name="suite", env_vars={"KIND": "own"}, **numbers), runtime=runtime_name
+            SandboxConfig(app_name="suite", env_vars={"KIND": "own"}, **numbers),
+            runtime=runtime_name,
         )
         assert backend.list_profiles()["default"]["active"] is False
         await backend.start()
@@ -205,7 +246,9 @@ def test_programs_use_the_backend_with_their_own_configuration(
             assert "/data/" in held[0].workspace_dir
         status = backend.get_status()
         assert status["available_slots"] < status["total_slots"]
-        (made,) = await backend.execute_batch([(held[0], "bash", {"command": f"{script} && echo $KIND"})])
+        (made,) = await backend.execute_batch(
+            [(held[0], "bash", {"command": f"{script} && echo $KIND"})]
+        )
         assert (made.success, made.output) == (True, "own\n")
         assert "hello" in (await backend.read_artifact(held[0], "file1.txt"))["content"]
         listed = await backend.list_artifacts(held[0], ".", recursive=False)
@@ -223,7 +266,9 @@ def test_programs_use_the_backend_with_their_own_configuration(
         active = {name: facts["active"] for name, facts in backend.list_profiles().items()}
         assert active == {"default": True, "compute": False}
         for profile in profiles:
-            assert (await backend.acquire(f"on {profile}", profile=profile)).lease.profile == profile
+            assert (
+                await backend.acquire(f"on {profile}", profile=profile)
+            ).lease.profile == profile
         assert backend.list_profiles()["compute"]["active"] is True
         assert set(backend.get_status()["pools"]) == {"default", "compute"}
         await backend.stop(purge=True)
@@ -243,7 +288,10 @@ def test_nothing_is_left_after_a_stop_or_a_failed_start(
         async with opened() as backend:
             await backend.acquire("t", "plain")
             assert containers(runtime) > before
-        profiles = {"good": {"image": base_image}, "bad": {"image": "localhost/hyperruntime/none:such"}}
+        profiles = {
+            "good": {"image": base_image},
+            "bad": {"image": "localhost/hyperruntime/none:such"},
+        }
         broken = SlotToolBackend.with_profiles(profiles=profiles, runtime=runtime_name)
         with pytest.raises(HyperRuntimeError, match="not on this machine"):
             await broken.start(["good", "bad"])

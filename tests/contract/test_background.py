@@ -1,4 +1,6 @@
-"""Commands beside a model: their output waits in bounded memory, and they never wait for a reader."""
+"""Commands beside a model: their output waits in bounded memory, and they never wait for a
+reader.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ def test_output_is_kept_in_bounded_memory(container: hr.Container, tty: bool) ->
 def test_a_killed_command_has_ended_with_all_it_started(container: hr.Container) -> None:
     async def main() -> None:
         for tty in (False, True):
-            command = await BackgroundCommand.start(container, ["sh", "-c", "sleep 7654 & sleep 7654"], tty=tty)
+            command = await BackgroundCommand.start(
+                container, ["sh", "-c", "sleep 7654 & sleep 7654"], tty=tty
+            )
             await command.close()
             assert command.end.result() != 0
         assert container.exec(["pgrep", "-f", "sleep 7654"]).exit_code == 1
@@ -44,7 +48,9 @@ def test_a_killed_command_has_ended_with_all_it_started(container: hr.Container)
     asyncio.run(main())
 
 
-def test_the_number_of_commands_has_a_limit(container: hr.Container, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_commands_has_a_limit(
+    container: hr.Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hyperruntime.adapters.background._MOST", 2)
 
     async def main() -> None:
@@ -55,9 +61,17 @@ def test_the_number_of_commands_has_a_limit(container: hr.Container, monkeypatch
         assert ended is not None
         await ended.end
         third = await commands.start(container, ["sleep", "7655"], tty=False)
-        assert [commands.get(number) is None for number in (first, second, third)] == [False, True, False]
+        assert [commands.get(number) is None for number in (first, second, third)] == [
+            False,
+            True,
+            False,
+        ]
         fourth = await commands.start(container, ["sleep", "7655"], tty=False)
-        assert [commands.get(number) is None for number in (first, third, fourth)] == [True, False, False]
+        assert [commands.get(number) is None for number in (first, third, fourth)] == [
+            True,
+            False,
+            False,
+        ]
         await commands.close()
         assert container.exec(["pgrep", "-f", "sleep 7655"]).exit_code == 1
 

@@ -1,4 +1,6 @@
-"""Definition files, Dockerfiles and references that somebody else wrote reach nothing of the host, on any engine."""
+"""Definition files, Dockerfiles and references that somebody else wrote reach nothing of the host,
+on any engine.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,12 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import HyperRuntimeError, ImageBuildError, SpecError, UnsupportedOptionError
+from hyperruntime.errors import (
+    HyperRuntimeError,
+    ImageBuildError,
+    SpecError,
+    UnsupportedOptionError,
+)
 from tests.conftest import EngineCommand
 
 REFERENCE = "localhost/hyperruntime-test/attack:latest"
@@ -25,7 +32,9 @@ def test_no_section_of_a_definition_runs_on_the_host(
     runtime: hr.Runtime, base_image: str, tmp_path: Path, section: str
 ) -> None:
     text = f"Bootstrap: localimage\nFrom: {base_image}\n{section}\n touch {tmp_path}/mark\n"
-    with pytest.raises((SpecError, UnsupportedOptionError), match=r"(?i)%(pre|setup)|images\.build"):
+    with pytest.raises(
+        (SpecError, UnsupportedOptionError), match=r"(?i)%(pre|setup)|images\.build"
+    ):
         built(runtime, tmp_path / "c.def", text)
     assert not (tmp_path / "mark").exists()
 
@@ -39,14 +48,18 @@ def test_no_source_of_a_definition_is_a_command_or_a_file_of_the_host(
     (tmp_path / "secret").write_text(SECRET)
     for source in (f"$(touch${{IFS}}{tmp_path}/mark)", f'"a\t{tmp_path}/secret"', "../secret"):
         text = f"Bootstrap: localimage\nFrom: {base_image}\n%files\n {source} /x\n"
-        with pytest.raises((SpecError, UnsupportedOptionError), match=r"%files|the files must lie|images\.build"):
+        with pytest.raises(
+            (SpecError, UnsupportedOptionError), match=r"%files|the files must lie|images\.build"
+        ):
             built(runtime, context / "c.def", text)
     assert not (tmp_path / "mark").exists()
 
 
 def test_only_the_named_file_is_built(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
     """A definition file beside it is not read."""
-    (tmp_path / "other.def").write_text(f"Bootstrap: localimage\nFrom: {base_image}\n%post\n echo other > /which\n")
+    (tmp_path / "other.def").write_text(
+        f"Bootstrap: localimage\nFrom: {base_image}\n%post\n echo other > /which\n"
+    )
     try:
         built(runtime, tmp_path / "Containerfile", f"FROM {base_image}\nRUN echo named > /which\n")
     except UnsupportedOptionError:
@@ -81,8 +94,12 @@ def test_no_mount_of_a_step_is_a_directory_of_the_host(
     assert not runtime.images.exists(REFERENCE)
 
 
-@pytest.mark.parametrize("kind", ["docker-archive:", "oci-archive:", "dir:", "DIR:", " dir:", "docker://", "--all "])
-def test_a_reference_is_a_name_and_never_a_transport(runtime: hr.Runtime, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["docker-archive:", "oci-archive:", "dir:", "DIR:", " dir:", "docker://", "--all "]
+)
+def test_a_reference_is_a_name_and_never_a_transport(
+    runtime: hr.Runtime, tmp_path: Path, kind: str
+) -> None:
     """Neither for a container, nor for a pull, nor as the base of a build."""
     (tmp_path / "a").write_bytes(b"")
     image = f"{kind}{tmp_path}/a"
@@ -119,7 +136,9 @@ def test_a_reference_is_a_name_and_never_a_transport(runtime: hr.Runtime, tmp_pa
 def test_no_way_to_write_an_option_or_a_line_hides_an_archive_of_the_host(
     runtime: hr.Runtime, base_image: str, tmp_path: Path, step: str
 ) -> None:
-    """Builders read quotes, blanks, variables and ends of lines in different ways; Podman would read the archive."""
+    """Builders read quotes, blanks, variables and ends of lines in different ways; Podman would
+    read the archive.
+    """
     (tmp_path / "secret.tar").write_bytes(b"")
     text = f"FROM {base_image}\n" + step.format(archive=f"docker-archive:{tmp_path}/secret.tar")
     (tmp_path / "Containerfile").write_bytes(f"{text}\n".encode(errors="surrogateescape"))
@@ -139,7 +158,9 @@ def test_the_patterns_of_a_context_are_no_file_of_the_host(
 def test_a_base_reaches_nothing_of_the_host_in_a_build(
     runtime: hr.Runtime, base_image: str, engine_command: EngineCommand, tmp_path: Path
 ) -> None:
-    """An image from a registry may say ``ONBUILD COPY --from=docker-archive:FILE``, which Podman obeys."""
+    """An image from a registry may say ``ONBUILD COPY --from=docker-archive:FILE``, which Podman
+    obeys.
+    """
     if runtime.name not in ("podman", "docker"):
         return  # its images have no such instructions
     evil, kind = (
@@ -151,7 +172,9 @@ def test_a_base_reaches_nothing_of_the_host_in_a_build(
 
     def built_from(trigger: str) -> bytes:
         (tmp_path / "base").write_text(f"FROM {base_image}\nONBUILD {trigger}\n")
-        engine_command.run("build", *kind, "--tag", evil, "--file", str(tmp_path / "base"), str(tmp_path))
+        engine_command.run(
+            "build", *kind, "--tag", evil, "--file", str(tmp_path / "base"), str(tmp_path)
+        )
         built(runtime, tmp_path / "Containerfile", f"FROM {evil}\n")
         with runtime.container(hr.ContainerSpec(image=REFERENCE)) as container:
             return container.exec(["cat", "/x"]).stdout
@@ -166,7 +189,9 @@ def test_a_base_reaches_nothing_of_the_host_in_a_build(
                 runtime.images.remove(image)
 
 
-def test_a_build_argument_cannot_add_a_section(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+def test_a_build_argument_cannot_add_a_section(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
     value = f"x\n%setup\n touch {tmp_path}/mark\n%post\n true"
     text = f"Bootstrap: localimage\nFrom: {base_image}\n%post\n echo {{{{ A }}}}\n"
     with pytest.raises(HyperRuntimeError, match=r"%setup|images\.build"):

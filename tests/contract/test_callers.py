@@ -18,7 +18,13 @@ import hyperruntime as hr
 from hyperruntime.concurrency import blocking
 from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.driver import OpensShells
-from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecLostError, HyperRuntimeError, StorageError
+from hyperruntime.errors import (
+    ContainerLostError,
+    ContainerStateError,
+    ExecLostError,
+    HyperRuntimeError,
+    StorageError,
+)
 
 pytestmark = pytest.mark.engine
 
@@ -44,7 +50,9 @@ def pipe_with(data: bytes, *, buffered: bool) -> Any:
 
 
 @pytest.mark.parametrize("buffered", [True, False])
-def test_data_in_the_buffer_of_a_reader_is_not_lost(container: hr.Container, buffered: bool) -> None:
+def test_data_in_the_buffer_of_a_reader_is_not_lost(
+    container: hr.Container, buffered: bool
+) -> None:
     with pipe_with(b"one\ntwo\nthree\n", buffered=buffered) as source:
         assert source.readline() == b"one\n"
         assert container.exec(["cat"], input=source).stdout == b"two\nthree\n"
@@ -79,8 +87,12 @@ def test_an_exec_without_a_deadline_waits_for_a_blocking_source(container: hr.Co
     assert container.exec(["cat"], input=cast("Any", source)).stdout == b"first\nsecond\n"
 
 
-@pytest.mark.parametrize("error", [ContainerLostError("mine"), StorageError("mine"), ValueError("mine")], ids=repr)
-def test_errors_of_the_callers_functions_are_raised_unchanged(container: hr.Container, error: Exception) -> None:
+@pytest.mark.parametrize(
+    "error", [ContainerLostError("mine"), StorageError("mine"), ValueError("mine")], ids=repr
+)
+def test_errors_of_the_callers_functions_are_raised_unchanged(
+    container: hr.Container, error: Exception
+) -> None:
     def fail(*_: object) -> None:
         raise error
 
@@ -125,7 +137,9 @@ def test_cancelling_works_twice_and_for_queued_execs(
     assert processes() == []
 
 
-def test_two_hundred_awaited_execs_run_at_the_same_time(runtime: hr.Runtime, base_image: str) -> None:
+def test_two_hundred_awaited_execs_run_at_the_same_time(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     """R16, W1: the commands wait for each other and for the event loop, which opens the gate."""
     waits = "exec 3<>/tmp/gate; echo >>/tmp/begun; read -r _ <&3; echo all"
     opens = "[ $(wc -l </tmp/begun) -ge 100 ] && yes | head -n 300 >>/tmp/gate"
@@ -137,7 +151,11 @@ def test_two_hundred_awaited_execs_run_at_the_same_time(runtime: hr.Runtime, bas
     async def scenario(started: list[hr.Container]) -> None:
         for container in started:
             container.exec(["sh", "-c", "mkfifo /tmp/gate; : >/tmp/begun"])
-        calls = [container.aexec(["sh", "-c", waits], timeout_s=100) for container in started for _ in range(100)]
+        calls = [
+            container.aexec(["sh", "-c", waits], timeout_s=100)
+            for container in started
+            for _ in range(100)
+        ]
         opening = asyncio.gather(*map(open_gate, started))
         assert {result.stdout for result in await asyncio.gather(*calls)} == {b"all\n"}
         await opening
@@ -164,7 +182,9 @@ def test_aexec_raises_an_error_if_the_container_ends(runtime: hr.Runtime, base_i
     asyncio.run(too_late())
 
 
-def test_a_forked_child_can_neither_end_nor_use_the_container(runtime: hr.Runtime, base_image: str) -> None:
+def test_a_forked_child_can_neither_end_nor_use_the_container(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     with runtime.container(hr.ContainerSpec(image=base_image)) as started:
         read, write = os.pipe()
         child = os.fork()
@@ -183,7 +203,9 @@ def test_a_forked_child_can_neither_end_nor_use_the_container(runtime: hr.Runtim
         assert started.exec(["echo", "alive"]).stdout == b"alive\n"
 
 
-def test_a_child_forked_during_an_exec_does_not_keep_its_input_open(container: hr.Container) -> None:
+def test_a_child_forked_during_an_exec_does_not_keep_its_input_open(
+    container: hr.Container,
+) -> None:
     source, feeder = os.pipe()
     children: list[int] = []
 
@@ -214,7 +236,9 @@ def test_a_child_forked_during_an_exec_does_not_keep_its_input_open(container: h
 
     try:
         result = container.exec(
-            ["sh", "-c", script], input=cast("Any", Rest()), on_output=lambda *_: None if children else fork()
+            ["sh", "-c", script],
+            input=cast("Any", Rest()),
+            on_output=lambda *_: None if children else fork(),
         )
         assert result.stdout == b"begun\nafter\n"
         assert time.monotonic() - begin < 60
@@ -235,13 +259,16 @@ def test_a_user_can_kill_only_its_own_shell(container: hr.Container, has_users: 
 
 
 @pytest.mark.parametrize(
-    "forged", ["$N fork", "$N ²", "$N 999", "$N timeout", "0 up ²", "0 up", "$N", "\\377\\376", "$N -1"]
+    "forged",
+    ["$N fork", "$N ²", "$N 999", "$N timeout", "0 up ²", "0 up", "$N", "\\377\\376", "$N -1"],
 )
 def test_a_forged_report_is_ignored(container: hr.Container, forged: str) -> None:
     # A lane numbers its execs from 1, so the command tries every number that its own may be.
     lines = "for N in $(seq 1 200); do printf '%b\\n' \"" + forged + '"; done'
     # `<>` does not wait for a reader, which a lane at rest has not.
-    script = f"for s in /run/hyperruntime/*/s; do {{ {lines}; }} 1<>$s & done; wait; echo mine; exit 7"
+    script = (
+        f"for s in /run/hyperruntime/*/s; do {{ {lines}; }} 1<>$s & done; wait; echo mine; exit 7"
+    )
     result = container.exec(["sh", "-c", script], timeout_s=120)
     assert (result.exit_code, result.stdout) == (7, b"mine\n")
 
@@ -259,7 +286,9 @@ for _ in range(200):
 """
 
 
-def test_a_command_that_jams_the_librarys_pipes_harms_only_its_container(runtime: hr.Runtime, base_image: str) -> None:
+def test_a_command_that_jams_the_librarys_pipes_harms_only_its_container(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     with runtime.container(hr.ContainerSpec(image=base_image)) as container:
         try:
             container.exec(["python3", "-c", JAM], timeout_s=60)

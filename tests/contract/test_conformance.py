@@ -26,7 +26,8 @@ from hyperruntime.testing.conformance import (
 from hyperruntime.testing.conformance.load import QUIET
 from tests.contract import faulty_drivers as faulty
 
-pytestmark = pytest.mark.engine  # for the fake driver too: its features differ between root and other users
+# for the fake driver too: its features differ between root and other users
+pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
@@ -38,13 +39,17 @@ def fake() -> Iterator[Context]:
 
 @pytest.fixture(scope="module")
 def results(fake: Context) -> dict[str, CheckResult]:
-    """The results of all checks on the fake driver; ``hyperrun selfcheck`` runs them on an engine."""
+    """The results of all checks on the fake driver; ``hyperrun selfcheck`` runs them on an
+    engine.
+    """
     return {result.name: result for result in run_checks(fake, select_checks())}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKS)
-def test_the_fake_driver_keeps_every_promise_or_refuses_as_declared(results: dict[str, CheckResult], name: str) -> None:
+def test_the_fake_driver_keeps_every_promise_or_refuses_as_declared(
+    results: dict[str, CheckResult], name: str
+) -> None:
     result = results[name]
     assert result.outcome != "fail", f"{result.sentence}: {result.detail}"
 
@@ -63,7 +68,11 @@ FAULTS: list[tuple[type[FakeDriver], str, str]] = [
     (faulty.ClaimsModesAndFilter, "isolation.file-modes", "what root reads of a closed file"),
     (faulty.ClaimsModesAndFilter, "isolation.seccomp", "the seccomp mode of a command"),
     (faulty.IgnoresMounts, "spec.mounts", "read-only mount was written to"),
-    (faulty.HidesTerminals, "terminal.size", "the driver does not declare that it refuses terminal"),
+    (
+        faulty.HidesTerminals,
+        "terminal.size",
+        "the driver does not declare that it refuses terminal",
+    ),
     (faulty.DeniesTerminals, "terminal.size", "declares that it refuses terminal, but it does not"),
     (faulty.HasNetwork, "network.none", "interfaces"),
     (faulty.LeaksHostEnvironment, "isolation.no-host-environment", "a variable of the host"),
@@ -95,18 +104,34 @@ def run_faulty(driver: type[FakeDriver], check: str, machine: Measurement = QUIE
 
 
 @pytest.fixture(scope="module")
-def found(request: pytest.FixtureRequest) -> Iterator[Callable[[type[FakeDriver], str], CheckResult]]:
-    """Return a function that returns a faulty driver's result; the chosen checks run in parallel."""
-    specs = [getattr(item, "callspec", None) for item in request.session.items if item.path == request.path]
+def found(
+    request: pytest.FixtureRequest,
+) -> Iterator[Callable[[type[FakeDriver], str], CheckResult]]:
+    """Return a function that returns a faulty driver's result; the chosen checks run in
+    parallel.
+    """
+    specs = [
+        getattr(item, "callspec", None)
+        for item in request.session.items
+        if item.path == request.path
+    ]
     chosen = [spec.params for spec in specs if spec is not None and "driver" in spec.params]
     with ThreadPoolExecutor(4) as threads:
         running = {
-            (one["driver"], one["check"]): threads.submit(run_faulty, one["driver"], one["check"]) for one in chosen
+            (one["driver"], one["check"]): threads.submit(run_faulty, one["driver"], one["check"])
+            for one in chosen
         }
         yield lambda driver, check: running[driver, check].result()
 
 
-QUICK = {"limits.watchdog", "spec.mounts", "network.none", "owner.listing", "owner.close-removes", "images.exact-match"}
+QUICK = {
+    "limits.watchdog",
+    "spec.mounts",
+    "network.none",
+    "owner.listing",
+    "owner.close-removes",
+    "images.exact-match",
+}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +139,10 @@ QUICK = {"limits.watchdog", "spec.mounts", "network.none", "owner.listing", "own
     [pytest.param(*fault, marks=() if fault[1] in QUICK else pytest.mark.slow) for fault in FAULTS],
 )
 def test_a_driver_that_breaks_a_promise_fails_that_check(
-    found: Callable[[type[FakeDriver], str], CheckResult], driver: type[FakeDriver], check: str, words: str
+    found: Callable[[type[FakeDriver], str], CheckResult],
+    driver: type[FakeDriver],
+    check: str,
+    words: str,
 ) -> None:
     result = found(driver, check)
     assert (result.outcome, words in result.detail) == ("fail", True), result
@@ -151,7 +179,10 @@ def test_a_shared_container_is_replaced_after_a_failed_check(fake: Context) -> N
         context.container.close()
         context.container.exec(["true"])
 
-    assert run_check(fake, Check(name="test.breaks", sentence="It works", run=breaks)).outcome == "fail"
+    assert (
+        run_check(fake, Check(name="test.breaks", sentence="It works", run=breaks)).outcome
+        == "fail"
+    )
     assert run_check(fake, CHECKS["exec.argv"]).outcome == "pass"
 
 

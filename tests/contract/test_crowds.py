@@ -1,4 +1,6 @@
-"""Many containers in one process: what an idle one holds, limits on open files, closing together, and event loops."""
+"""Many containers in one process: what an idle one holds, limits on open files, closing together,
+and event loops.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from hyperruntime.testing.driver import IMAGE, FakeDriver, FakeLiveContainer
 pytestmark = pytest.mark.engine
 
 FAKE = hr.ContainerSpec(image=IMAGE, limits=hr.Limits(pids=None))
-# Starts containers, uses each, and prints what they hold together and which limit on open files their commands have.
+# Starts containers, uses each, and prints what they hold together and which limit on open files
+# their commands have.
 CROWD = textwrap.dedent(
     """
     import os, sys, threading
@@ -56,14 +59,18 @@ CROWD = textwrap.dedent(
 )
 
 
-def crowd(name: str, image: str, count: int, *, soft: int = 0, hard: str = "", raised: bool = True) -> ProcessResult:
+def crowd(
+    name: str, image: str, count: int, *, soft: int = 0, hard: str = "", raised: bool = True
+) -> ProcessResult:
     """Run the crowd in a process of its own, with a limit on open files."""
     limit = [f"--nofile={soft}:{hard}"] if soft else []
     program = [sys.executable, "-c", CROWD, name, image, str(count), "raised" if raised else ""]
     return run_process(["prlimit", *limit, *program] if soft else program, timeout_s=280)
 
 
-def test_an_idle_container_holds_three_descriptors_and_no_thread(runtime_name: str, base_image: str) -> None:
+def test_an_idle_container_holds_three_descriptors_and_no_thread(
+    runtime_name: str, base_image: str
+) -> None:
     done = crowd(runtime_name, base_image, 4)
     assert done.exit_code == 0, done.stderr
     held, threads = map(int, done.stdout.split()[:2])
@@ -72,9 +79,12 @@ def test_an_idle_container_holds_three_descriptors_and_no_thread(runtime_name: s
 
 
 @pytest.mark.parametrize(
-    ("count", "soft"), [(30, 64), pytest.param(500, 1024, marks=[pytest.mark.slow, pytest.mark.timeout(600)])]
+    ("count", "soft"),
+    [(30, 64), pytest.param(500, 1024, marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
 )
-def test_many_containers_fit_under_a_low_soft_limit_that_their_commands_keep(count: int, soft: int) -> None:
+def test_many_containers_fit_under_a_low_soft_limit_that_their_commands_keep(
+    count: int, soft: int
+) -> None:
     done = crowd("fake", IMAGE, count, soft=soft)
     assert done.exit_code == 0, done.stderr
     held, threads, *limits = done.stdout.decode().split()
@@ -85,7 +95,9 @@ def test_many_containers_fit_under_a_low_soft_limit_that_their_commands_keep(cou
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_two_hundred_containers_fit_under_the_usual_soft_limit(runtime_name: str, base_image: str) -> None:
+def test_two_hundred_containers_fit_under_the_usual_soft_limit(
+    runtime_name: str, base_image: str
+) -> None:
     # Each of rootless Podman's takes a kernel key, and the tests beside this one need some.
     keys = int(Path("/proc/sys/kernel/keys/maxkeys").read_text())
     count = min(200, keys - 60) if runtime_name == "podman" and os.geteuid() != 0 else 200
@@ -98,18 +110,24 @@ def test_a_hard_limit_that_is_too_low_is_named() -> None:
     done = crowd("fake", IMAGE, 30, soft=64, hard="64")
     assert done.exit_code != 0
     last = done.stderr.decode().strip().splitlines()[-1]
-    assert last.startswith("hyperruntime.errors.StorageError: this process has no file descriptor left")
+    assert last.startswith(
+        "hyperruntime.errors.StorageError: this process has no file descriptor left"
+    )
     assert "raise_file_limit" in last
 
 
 @pytest.mark.slow
-def test_the_limit_of_commands_is_the_same_after_it_was_raised_here(runtime_name: str, base_image: str) -> None:
+def test_the_limit_of_commands_is_the_same_after_it_was_raised_here(
+    runtime_name: str, base_image: str
+) -> None:
     seen = [crowd(runtime_name, base_image, 1, soft=512, raised=raised) for raised in (False, True)]
     assert [done.exit_code for done in seen] == [0, 0], seen[-1].stderr
     assert seen[0].stdout.split()[2:] == seen[1].stdout.split()[2:]
 
 
-def test_a_container_has_async_twins_of_all_that_blocks(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+def test_a_container_has_async_twins_of_all_that_blocks(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
     (tmp_path / "a").write_bytes(b"data")
 
     async def main() -> None:
@@ -203,5 +221,8 @@ class FullDriver(FakeDriver):
 def test_a_container_waits_a_moment_for_a_process() -> None:
     with Runtime(FullDriver(2)) as opened, opened.container(FAKE) as container:
         assert container.exec(["echo", "on"]).stdout == b"on\n"
-    with Runtime(FullDriver(1000)) as opened, pytest.raises(ProcessLimitError, match="limit on processes"):
+    with (
+        Runtime(FullDriver(1000)) as opened,
+        pytest.raises(ProcessLimitError, match="limit on processes"),
+    ):
         opened.container(FAKE)

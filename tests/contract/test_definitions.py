@@ -43,7 +43,9 @@ From: {base}
 """
 
 
-def test_a_definition_file_is_built_completely(runtime: hr.Runtime, base_image: str, odd_path: Path) -> None:
+def test_a_definition_file_is_built_completely(
+    runtime: hr.Runtime, base_image: str, odd_path: Path
+) -> None:
     """Files with odd names, directories, %post in its own shell, %environment in every exec."""
     tree = odd_path / "a dir"
     tree.mkdir()
@@ -53,7 +55,10 @@ def test_a_definition_file_is_built_completely(runtime: hr.Runtime, base_image: 
 
     def build() -> str:
         return runtime.images.build(
-            REFERENCE, containerfile=odd_path / "container.def", build_args={"WORD": "given"}, force=True
+            REFERENCE,
+            containerfile=odd_path / "container.def",
+            build_args={"WORD": "given"},
+            force=True,
         )
 
     if runtime.name == "bubblewrap":
@@ -61,9 +66,10 @@ def test_a_definition_file_is_built_completely(runtime: hr.Runtime, base_image: 
             build()
         return
     show = (
-        'cat "/srv/odd name.txt" "/srv/tree/odd ü+name.txt" "/opt/a dir/odd ü+name.txt" /opt/new/one.txt; echo; '
-        'cat /home/user/post.txt; /home/user/run.sh b; printf "%s\\n" "$GREETING" "$TAIL" "[$HIDDEN]"; '
-        'echo "${PATH%%:*}"; pwd; id -u; ls -d /.hyperruntime-build 2>&1 | grep -c cannot'
+        'cat "/srv/odd name.txt" "/srv/tree/odd ü+name.txt" "/opt/a dir/odd ü+name.txt" '
+        '/opt/new/one.txt; echo; cat /home/user/post.txt; /home/user/run.sh b; printf "%s\\n" '
+        '"$GREETING" "$TAIL" "[$HIDDEN]"; echo "${PATH%%:*}"; pwd; id -u; ls -d '
+        "/.hyperruntime-build 2>&1 | grep -c cannot"
     )
     build()
     try:
@@ -75,7 +81,9 @@ def test_a_definition_file_is_built_completely(runtime: hr.Runtime, base_image: 
     assert result.stdout.decode().splitlines() == [*lines, "/opt/new", "/", "0", "1"], result.stderr
 
 
-def test_the_error_of_a_failed_step_has_its_output(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+def test_the_error_of_a_failed_step_has_its_output(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
     """The error has the last lines of %post, and no image is left."""
     (tmp_path / "c.def").write_text(
         f"Bootstrap: localimage\nFrom: {base_image}\n%post\n echo wrong-thing >&2\n false\n"
@@ -119,7 +127,9 @@ def test_a_containerfile_gives_the_same_image_without_podman_and_docker(
         return
     try:
         with runtime.container(hr.ContainerSpec(image=reference)) as container:
-            result = container.exec(["sh", "-c", "pwd; cat made; cat tree/b; echo; run.sh; echo $GREETING"])
+            result = container.exec(
+                ["sh", "-c", "pwd; cat made; cat tree/b; echo; run.sh; echo $GREETING"]
+            )
     finally:
         runtime.images.remove(reference)
     assert result.stdout.decode().splitlines() == [
@@ -130,7 +140,9 @@ def test_a_containerfile_gives_the_same_image_without_podman_and_docker(
 def test_build_steps_see_nothing_of_the_host(
     runtime: hr.Runtime, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A build step sees no temporary files or variables of the host, because a task's recipe is untrusted."""
+    """A build step sees no temporary files or variables of the host, because a task's recipe is
+    untrusted.
+    """
     monkeypatch.setenv("HYPERRUNTIME_TEST_SECRET", "key")
     show = "ls -a /tmp /var/tmp /home /root > /seen; env >> /seen"
     (tmp_path / "c.def").write_text(

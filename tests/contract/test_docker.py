@@ -88,7 +88,9 @@ def images(opened: hr.Runtime) -> DockerImages:
     return opened.images._images
 
 
-def test_a_stopped_daemon_is_an_error_with_the_next_step(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_stopped_daemon_is_an_error_with_the_next_step(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
     with pytest.raises(EngineUnavailableError, match=r"none\.sock.*systemctl start docker"):
         hr.open_runtime("docker")
@@ -123,7 +125,9 @@ def test_a_missing_context_is_an_error_and_no_other_daemon_is_used(
     assert any(found.ok is False for found in DockerDriver().diagnose())
 
 
-def test_a_daemon_that_does_not_see_our_files_is_refused(opened: hr.Runtime, tmp_path: Path) -> None:
+def test_a_daemon_that_does_not_see_our_files_is_refused(
+    opened: hr.Runtime, tmp_path: Path
+) -> None:
     """A mount namespace hides TMPDIR from the daemon, as if the daemon ran on another machine."""
     program = "import hyperruntime as hr; hr.open_runtime('docker')"
     hidden = 'mount -t tmpfs none "$1" && TMPDIR=$1 XDG_CACHE_HOME=$1 exec "$2" -c "$3"'
@@ -133,20 +137,29 @@ def test_a_daemon_that_does_not_see_our_files_is_refused(opened: hr.Runtime, tmp
     assert f"does not see this machine's {tmp_path}" in result.error_text
     assert "docker context use default" in result.error_text
     # Another process may probe the same daemon at this moment.
-    assert wait_until(lambda: "hyperruntime-probe" not in docker("ps", "--all") + docker("images"), 60, 0.5)
+    assert wait_until(
+        lambda: "hyperruntime-probe" not in docker("ps", "--all") + docker("images"), 60, 0.5
+    )
 
 
-def test_a_daemon_behind_tcp_on_this_machine_works(opened: hr.Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_behind_tcp_on_this_machine_works(
+    opened: hr.Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=relay, args=(server,), daemon=True).start()
         monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.getsockname()[1]}")
-        with hr.open_runtime("docker") as runtime, runtime.container(hr.ContainerSpec(image=IMAGE)) as container:
+        with (
+            hr.open_runtime("docker") as runtime,
+            runtime.container(hr.ContainerSpec(image=IMAGE)) as container,
+        ):
             assert container.exec(["cat"], input=b"over tcp").stdout == b"over tcp"
             name = container.name
         assert name not in docker("ps", "--all")
 
 
-def test_the_loss_of_the_daemon_is_reported(opened: hr.Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_of_the_daemon_is_reported(
+    opened: hr.Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The container and its attached connection survive, as after a restart with `live-restore`."""
     spec = hr.ContainerSpec(image=IMAGE)
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -163,7 +176,9 @@ def test_the_loss_of_the_daemon_is_reported(opened: hr.Runtime, monkeypatch: pyt
         lambda: runtime.images.load(__file__),
         lambda: container.exec(["true"], user="65534"),
     ):
-        with pytest.raises(EngineUnavailableError, match=r"no daemon answers at tcp://.*systemctl start docker"):
+        with pytest.raises(
+            EngineUnavailableError, match=r"no daemon answers at tcp://.*systemctl start docker"
+        ):
             use()
     assert container.exec(["echo", "lives"]).stdout == b"lives\n"
     container.close()
@@ -171,7 +186,10 @@ def test_the_loss_of_the_daemon_is_reported(opened: hr.Runtime, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    "odd", first_quick(b"\xff\0{", b'{"version": "4", "settings": {}}', b"", b"[]", b"7", b"[" * 100_000, quick=2)
+    "odd",
+    first_quick(
+        b"\xff\0{", b'{"version": "4", "settings": {}}', b"", b"[]", b"7", b"[" * 100_000, quick=2
+    ),
 )
 def test_an_unreadable_probe_cache_is_replaced_by_a_new_probe(
     opened: hr.Runtime, odd: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -282,8 +300,22 @@ def test_prune_keeps_containers_of_other_users_of_the_daemon(opened: hr.Runtime)
     try:
         for uid, each in names.items():
             labels = {**dead, UID_LABEL: str(uid)}
-            words = [word for label, value in labels.items() for word in ("--label", f"{label}={value}")]
-            docker("run", "--detach", "--rm", "--network", "none", "--name", each, *words, IMAGE, "sleep", "60")
+            words = [
+                word for label, value in labels.items() for word in ("--label", f"{label}={value}")
+            ]
+            docker(
+                "run",
+                "--detach",
+                "--rm",
+                "--network",
+                "none",
+                "--name",
+                each,
+                *words,
+                IMAGE,
+                "sleep",
+                "60",
+            )
         removed = opened.prune()
         assert f"{name}-ours" in removed
         assert f"{name}-other" not in removed
@@ -294,7 +326,19 @@ def test_prune_keeps_containers_of_other_users_of_the_daemon(opened: hr.Runtime)
 
 def test_containers_of_a_dead_owner_are_removed_even_without_the_sdk(opened: hr.Runtime) -> None:
     name = f"hyperruntime-test-{os.getpid()}-left"
-    docker("run", "--detach", "--network", "none", "--name", name, "--label", f"{LABEL}={name}", IMAGE, "sleep", "60")
+    docker(
+        "run",
+        "--detach",
+        "--network",
+        "none",
+        "--name",
+        name,
+        "--label",
+        f"{LABEL}={name}",
+        IMAGE,
+        "sleep",
+        "60",
+    )
     args = DockerDriver().cleanup_args(f"{LABEL}={name}")
     run_process(["/no/such/python" if word == sys.executable else word for word in args])
     assert name not in docker("ps", "--all")
@@ -306,8 +350,12 @@ def test_a_build_error_names_the_failed_step_and_has_its_output_as_plain_text(
     recipe = tmp_path / "Containerfile"
     recipe.write_text(f"FROM {IMAGE}\nRUN echo fine\nRUN echo the reason >&2; exit 9\n")
     lines: list[str] = []
-    with pytest.raises(ImageBuildError, match=r"(?s)step `RUN echo the reason.*\n +the reason\n") as caught:
-        ImageStore(images).build("localhost/x:1", containerfile=recipe, force=True, on_output=lines.append)
+    with pytest.raises(
+        ImageBuildError, match=r"(?s)step `RUN echo the reason.*\n +the reason\n"
+    ) as caught:
+        ImageStore(images).build(
+            "localhost/x:1", containerfile=recipe, force=True, on_output=lines.append
+        )
     assert "fine" not in str(caught.value)
     assert "fine" in lines
     assert "\x1b" not in "".join(lines)
@@ -339,9 +387,13 @@ def newer(rootfs: Path) -> Iterator[hr.Runtime]:
             for name in ("0", "all")
         ]
         spec = {"cdiVersion": "0.6.0", "kind": "nvidia.com/gpu", "devices": devices}
-        (specs / "test.json").write_text(json.dumps({**spec, "containerEdits": {"env": ["SHARED=by all"]}}))
+        (specs / "test.json").write_text(
+            json.dumps({**spec, "containerEdits": {"env": ["SHARED=by all"]}})
+        )
         patch.setenv("DOCKER_HOST", f"unix://{address}")
-        assert wait_until(lambda: b"nvidia.com/gpu=0" in run_process(["docker", "info"]).stdout, 60, 0.2)
+        assert wait_until(
+            lambda: b"nvidia.com/gpu=0" in run_process(["docker", "info"]).stdout, 60, 0.2
+        )
         with hr.open_runtime("docker") as runtime:
             runtime.images._images.load_rootfs(rootfs, IMAGE)
             yield runtime
@@ -349,7 +401,9 @@ def newer(rootfs: Path) -> Iterator[hr.Runtime]:
         script("stop_new_docker")
 
 
-@pytest.mark.parametrize(("gpus", "name"), [("all", "all"), (("0",), "0"), (("nvidia.com/gpu=0",), "0")])
+@pytest.mark.parametrize(
+    ("gpus", "name"), [("all", "all"), (("0",), "0"), (("nvidia.com/gpu=0",), "0")]
+)
 def test_a_device_by_cdi_name_and_its_environment_reach_every_exec(
     newer: hr.Runtime, gpus: str | tuple[str, ...], name: str
 ) -> None:
@@ -357,7 +411,9 @@ def test_a_device_by_cdi_name_and_its_environment_reach_every_exec(
     spec = hr.ContainerSpec(image=IMAGE, gpus=gpus)
     with newer.container(spec) as container:
         for user in (None, "1234"):
-            result = container.exec(["sh", "-c", 'ls /dev/nvidia0; echo "$DEVICE $SHARED"'], user=user)
+            result = container.exec(
+                ["sh", "-c", 'ls /dev/nvidia0; echo "$DEVICE $SHARED"'], user=user
+            )
             assert result.stdout == f"/dev/nvidia0\n{name} by all\n".encode()
 
 
@@ -422,7 +478,9 @@ file.txt
 def test_translated_here_documents_do_what_buildkit_does(
     newer: hr.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"cliPluginsExtraDirs": [script("echo $NEW_DOCKER_PLUGINS")]}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"cliPluginsExtraDirs": [script("echo $NEW_DOCKER_PLUGINS")]})
+    )
     (tmp_path / "Dockerfile").write_text(HEREDOCS.format(image=IMAGE))
     show = "cd /dest && grep -r '' . | busybox sort; busybox stat -c '%n %a %u' * double/*"
     found: list[str] = []
@@ -439,7 +497,9 @@ def test_translated_here_documents_do_what_buildkit_does(
             on_output=lines.append,
         )
         assert any("[internal]" in line for line in lines) is (builder == "BuildKit")
-        with newer.container(hr.ContainerSpec(image="localhost/hyperruntime-test/heredocs:1")) as container:
+        with newer.container(
+            hr.ContainerSpec(image="localhost/hyperruntime-test/heredocs:1")
+        ) as container:
             found.append(container.exec(["sh", "-c", show]).check().stdout.decode())
         newer.images.remove("localhost/hyperruntime-test/heredocs:1")
     assert found[0] == found[1]
@@ -448,10 +508,18 @@ def test_translated_here_documents_do_what_buildkit_does(
 
 
 @pytest.mark.slow
-def test_buildkit_names_the_failed_step(newer: hr.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"cliPluginsExtraDirs": [script("echo $NEW_DOCKER_PLUGINS")]}))
+def test_buildkit_names_the_failed_step(
+    newer: hr.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config.json").write_text(
+        json.dumps({"cliPluginsExtraDirs": [script("echo $NEW_DOCKER_PLUGINS")]})
+    )
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    (tmp_path / "Dockerfile").write_text(f"FROM {IMAGE}\nRUN echo fine\nRUN <<EOF\necho the reason >&2\nexit 9\nEOF\n")
-    with pytest.raises(ImageBuildError, match=r"(?s)step `RUN <<EOF .*failed.*\n +the reason\n") as caught:
+    (tmp_path / "Dockerfile").write_text(
+        f"FROM {IMAGE}\nRUN echo fine\nRUN <<EOF\necho the reason >&2\nexit 9\nEOF\n"
+    )
+    with pytest.raises(
+        ImageBuildError, match=r"(?s)step `RUN <<EOF .*failed.*\n +the reason\n"
+    ) as caught:
         newer.images.build("localhost/x:1", containerfile=tmp_path / "Dockerfile", force=True)
     assert "fine" not in str(caught.value)

@@ -27,24 +27,35 @@ def test_close_returns_while_a_slow_daemon_removes_the_container(
 ) -> None:
     short = {"end": 0.2, "close": 1.0}
     limits = {
-        verb: attrs.evolve(limit, base_s=short[verb], most_s=short[verb]) if verb in short else limit
+        verb: attrs.evolve(limit, base_s=short[verb], most_s=short[verb])
+        if verb in short
+        else limit
         for verb, limit in engine_limits.LIMITS.items()
     }
     monkeypatch.setattr(engine_limits, "LIMITS", limits)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     where = endpoint().removeprefix("unix://")
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder, slow_socket(Path(folder, "s"), where) as daemon:
+    with (
+        tempfile.TemporaryDirectory(dir="/tmp") as folder,
+        slow_socket(Path(folder, "s"), where) as daemon,
+    ):
         monkeypatch.setenv("DOCKER_HOST", f"unix://{daemon.path}")
         with hr.open_runtime("docker") as runtime:
             container = runtime.container(hr.ContainerSpec(image=base_image))
             first = engine_command.init_pid(container.name)
             inode = pid_namespace(first)
-            inside = [int(name) for name in os.listdir("/proc") if name.isdigit() and pid_namespace(name) == inode]
+            inside = [
+                int(name)
+                for name in os.listdir("/proc")
+                if name.isdigit() and pid_namespace(name) == inode
+            ]
             for pid in inside:
                 os.kill(pid, signal.SIGSTOP)  # so nothing in it sees the end of its input
             daemon.held, daemon.delay_s = "DELETE", 6.0
             container.close()
             assert runtime.late_removals == 1
-            assert wait_until(lambda: not any(pid_namespace(pid) == inode for pid in inside), _GONE_S)
+            assert wait_until(
+                lambda: not any(pid_namespace(pid) == inode for pid in inside), _GONE_S
+            )
             assert wait_until(lambda: not runtime.left_containers, _GONE_S)
         assert container.name not in engine_command.containers()

@@ -1,4 +1,6 @@
-"""T1: the environment of one task, without asyncio: results, directories, deadlines, interrupts, isolated tasks."""
+"""T1: the environment of one task, without asyncio: results, directories, deadlines, interrupts,
+isolated tasks.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.adapters.environment import HyperEnvironment, close_shared_pools
-from hyperruntime.errors import ImageNotFoundError, PoolError, PoolStartError, SandboxLostError, SpecError
+from hyperruntime.errors import (
+    ImageNotFoundError,
+    PoolError,
+    PoolStartError,
+    SandboxLostError,
+    SpecError,
+)
 from hyperruntime.host.process import wait_until
 
 pytestmark = pytest.mark.engine
@@ -67,7 +75,8 @@ def test_a_syntax_error_is_a_failed_command(environment: HyperEnvironment) -> No
 
 
 @pytest.mark.parametrize(
-    ("command", "data"), [("a\0b", None), ("\ud800", None), (5, None), (None, None), (["ls"], None), ("cat", 5)]
+    ("command", "data"),
+    [("a\0b", None), ("\ud800", None), (5, None), (None, None), (["ls"], None), ("cat", 5)],
 )
 def test_an_invalid_command_or_input_is_refused_and_has_no_effect(
     environment: HyperEnvironment, command: Any, data: Any
@@ -79,7 +88,9 @@ def test_an_invalid_command_or_input_is_refused_and_has_no_effect(
 
 def test_cleanup_after_the_end_of_the_pool_is_not_an_error(runtime: hr.Runtime, image: str) -> None:
     """A program may close all pools before it leaves the `with` blocks of its environments."""
-    with hr.open_pool(hr.PoolConfig(spec=hr.ContainerSpec(image=image), slots_per_container=1), runtime) as pool:
+    with hr.open_pool(
+        hr.PoolConfig(spec=hr.ContainerSpec(image=image), slots_per_container=1), runtime
+    ) as pool:
         environment = HyperEnvironment(pool=pool)
     environment.cleanup()
     with pytest.raises(PoolError):
@@ -96,28 +107,40 @@ def test_input_arrives_unchanged(environment: HyperEnvironment, data: str | byte
 
 def test_a_long_command_can_have_input(environment: HyperEnvironment) -> None:
     filler = "# " + "x" * 3_000_000
-    result = environment.execute(f"{filler}\nread -r line; echo got $line; cat", stdin_data="first\nsecond\n")
+    result = environment.execute(
+        f"{filler}\nread -r line; echo got $line; cat", stdin_data="first\nsecond\n"
+    )
     assert result == {"output": "got first\nsecond\n", "returncode": 0}
 
 
-@pytest.mark.parametrize("name", ["a b", "it's", 'q"$(touch x)`', "-n", "new\nline", ";echo INJECTED", "ü\udcff"])
+@pytest.mark.parametrize(
+    "name", ["a b", "it's", 'q"$(touch x)`', "-n", "new\nline", ";echo INJECTED", "ü\udcff"]
+)
 def test_directories_can_have_any_name(environment: HyperEnvironment, name: str) -> None:
-    made = environment.execute('IFS= read -r -d "" name; mkdir -p -- "./$name"', stdin_data=name + "\0")
+    made = environment.execute(
+        'IFS= read -r -d "" name; mkdir -p -- "./$name"', stdin_data=name + "\0"
+    )
     assert made["returncode"] == 0, made
     relative = environment.execute("printf %s \"${PWD##*/}\" | od -An -tx1 | tr -d ' \n'", name)
     assert bytes.fromhex(relative["output"]) == os.fsencode(name).rpartition(b"/")[2]
     absolute = environment.execute("pwd", f"{environment.workspace}/{name}")
-    assert absolute["output"] == os.fsencode(f"{environment.workspace}/{name}\n").decode(errors="replace")
+    assert absolute["output"] == os.fsencode(f"{environment.workspace}/{name}\n").decode(
+        errors="replace"
+    )
 
 
-def test_a_relative_directory_is_below_the_cwd_of_the_environment(runtime_name: str, image: str) -> None:
+def test_a_relative_directory_is_below_the_cwd_of_the_environment(
+    runtime_name: str, image: str
+) -> None:
     with HyperEnvironment(image, cwd="/usr", runtime=runtime_name) as made:
         assert made.execute("pwd", "lib")["output"] == "/usr/lib\n"
         assert made.execute("pwd", "/etc")["output"] == "/etc\n"
         assert made.execute("pwd")["output"] == "/usr\n"
 
 
-def test_a_variable_of_one_call_is_added_to_those_of_the_environment(environment: HyperEnvironment) -> None:
+def test_a_variable_of_one_call_is_added_to_those_of_the_environment(
+    environment: HyperEnvironment,
+) -> None:
     show = 'echo "$GREETING $OTHER"'
     assert environment.execute(show, env={"OTHER": "x", "GREETING": "y"})["output"] == "y x\n"
     assert environment.execute(show)["output"] == "a 'b' $c \n"
@@ -143,7 +166,10 @@ def test_an_environment_runs_as_the_user_that_it_names(runtime_name: str, image:
             HyperEnvironment(image, runtime=runtime_name, user="1234:1234")
         return
     with HyperEnvironment(image, runtime=runtime_name, user="1234:1234") as made:
-        assert made.execute("id -u; id -g; touch here && echo wrote")["output"] == "1234\n1234\nwrote\n"
+        assert (
+            made.execute("id -u; id -g; touch here && echo wrote")["output"]
+            == "1234\n1234\nwrote\n"
+        )
 
 
 def test_a_long_output_has_no_part_of_a_character(runtime_name: str, image: str) -> None:
@@ -173,20 +199,34 @@ def test_a_deadline_ends_all_processes_and_keeps_the_output(environment: HyperEn
     result: dict[str, Any] = {"output": ""}
     for _ in range(5):  # on a busy machine, the command may not start before its deadline
         if not result["output"].startswith("begun"):
-            result = dict(environment.execute("echo begun; setsid sleep 8412 & sleep 8413", timeout=0.6))
+            result = dict(
+                environment.execute("echo begun; setsid sleep 8412 & sleep 8413", timeout=0.6)
+            )
     assert result["returncode"] == 124
     assert result["output"] == "begun\n[timed out after 0.6 s]\n"
-    assert environment.execute("grep -al 'sleep.841[23]' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")["output"] == "0\n"
+    assert (
+        environment.execute("grep -al 'sleep.841[23]' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")[
+            "output"
+        ]
+        == "0\n"
+    )
     assert environment.execute("exit 124") == {"output": "", "returncode": 124}
 
 
 def test_another_thread_can_interrupt_running_commands(environment: HyperEnvironment) -> None:
     with ThreadPoolExecutor(2) as threads:
-        running = [threads.submit(environment.execute, f"touch began{n}; sleep 8414") for n in range(2)]
+        running = [
+            threads.submit(environment.execute, f"touch began{n}; sleep 8414") for n in range(2)
+        ]
         assert wait_until(lambda: environment.execute("ls")["output"].count("began") == 2, 60)
         assert environment.interrupt() == 2
         assert [future.result(timeout=60)["returncode"] for future in running] == [130, 130]
-    assert environment.execute("grep -al '[s]leep.8414' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")["output"] == "0\n"
+    assert (
+        environment.execute("grep -al '[s]leep.8414' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")[
+            "output"
+        ]
+        == "0\n"
+    )
     assert environment.execute("echo on")["output"] == "on\n"
     assert environment.interrupt() == 0
 
@@ -207,7 +247,12 @@ def test_ctrl_c_ends_the_running_command(environment: HyperEnvironment) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert result["returncode"] == 130
-    assert environment.execute("grep -al '[s]leep.8415' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")["output"] == "0\n"
+    assert (
+        environment.execute("grep -al '[s]leep.8415' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")[
+            "output"
+        ]
+        == "0\n"
+    )
 
 
 def test_two_tasks_share_no_directory_file_or_process(runtime_name: str, image: str) -> None:
@@ -216,10 +261,15 @@ def test_two_tasks_share_no_directory_file_or_process(runtime_name: str, image: 
         HyperEnvironment(image, runtime=runtime_name, task_id="a") as one,
         HyperEnvironment(image, runtime=runtime_name, task_id="b") as two,
     ):
-        one.execute("echo secret >note; echo secret >/tmp/note; (exec -a hidden sleep 8416) & sleep 0.1")
+        one.execute(
+            "echo secret >note; echo secret >/tmp/note; (exec -a hidden sleep 8416) & sleep 0.1"
+        )
         for path in ("note", "/tmp/note", f"{one.workspace}/note"):
             assert two.execute(f"cat {path}")["returncode"] != 0
-        assert "hidden" not in two.execute("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '")["output"]
+        assert (
+            "hidden"
+            not in two.execute("cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '")["output"]
+        )
         assert one.execute("cat note")["output"] == "secret\n"
 
 
@@ -228,7 +278,12 @@ def test_a_task_finds_nothing_of_an_earlier_task(runtime_name: str, image: str) 
         first.execute("echo x >note; echo x >/tmp/note; sleep 8417 &")
     with HyperEnvironment(image, runtime=runtime_name) as second:
         assert second.execute("ls -A . /tmp")["output"].split() == [".:", "/tmp:"]
-        assert second.execute("grep -al '[s]leep.8417' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")["output"] == "0\n"
+        assert (
+            second.execute("grep -al '[s]leep.8417' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")[
+                "output"
+            ]
+            == "0\n"
+        )
 
 
 def test_environments_run_at_the_same_time(runtime_name: str, image: str) -> None:
@@ -254,7 +309,9 @@ def test_cleanup_ends_commands_and_refuses_new_ones(runtime_name: str, image: st
         made.execute("true")
 
 
-def test_a_lost_container_raises_an_error(runtime_name: str, image: str, engine_command: object) -> None:
+def test_a_lost_container_raises_an_error(
+    runtime_name: str, image: str, engine_command: object
+) -> None:
     with HyperEnvironment(image, runtime=runtime_name) as made:
         with pytest.raises(SandboxLostError):
             made.execute("kill -9 -1; sleep 5")

@@ -23,10 +23,14 @@ class OneCommand:
     name = "one command"
 
     def __init__(self, command: str, *, fails: bool = False) -> None:
-        self._call = f'<tool_call>{{"name": "bash", "arguments": {{"command": "{command}"}}}}</tool_call>'
+        self._call = (
+            f'<tool_call>{{"name": "bash", "arguments": {{"command": "{command}"}}}}</tool_call>'
+        )
         self.turns, self._fails = 0, fails
 
-    async def complete(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> Completion:
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling
+    ) -> Completion:
         """Return the command, then the end."""
         if self._fails:
             raise ModelError("no answer")
@@ -42,7 +46,9 @@ class OneCommand:
 
 async def run(runtime: hr.Runtime, image: str) -> None:
     container = hr.ContainerSpec(image=image)
-    episodes = Episodes(runtime, hr.RolloutOptions(environment="toy", container=container, parallel=2, attempts=2))
+    episodes = Episodes(
+        runtime, hr.RolloutOptions(environment="toy", container=container, parallel=2, attempts=2)
+    )
     models: list[Any] = [OneCommand("", fails=True), OneCommand("printf red > answer.txt")]
     wrong = OneCommand("printf blue > answer.txt")
     try:

@@ -40,12 +40,17 @@ relaxed = settings(max_examples=60, deadline=None, suppress_health_check=list(He
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shell", ["busybox", "bash"])
-def test_the_suite_passes_with_another_shell(runtime_name: str, images: dict[str, str], shell: str) -> None:
+def test_the_suite_passes_with_another_shell(
+    runtime_name: str, images: dict[str, str], shell: str
+) -> None:
     families = ("exec", "timeout", "users", "groups", "transfer.tree")
     with open_context(load_driver(runtime_name), images[shell]) as context:
-        results = list(run_checks(context, [check for name in families for check in select_checks(name)]))
+        results = list(
+            run_checks(context, [check for name in families for check in select_checks(name)])
+        )
     failed = [result for result in results if result.outcome == "fail"]
-    if shell == "busybox" and runtime_name == "apptainer":  # it attaches no shells, and busybox cannot switch by number
+    # it attaches no shells, and busybox cannot switch by number
+    if shell == "busybox" and runtime_name == "apptainer":
         assert all("neither util-linux's setpriv" in result.detail for result in failed)
         failed = [result for result in failed if CHECKS[result.name].needs != "exec.user"]
     assert failed == []
@@ -75,7 +80,22 @@ def test_a_variable_can_have_any_value(shell_container: hr.Container, value: str
 
 
 SPECIAL_NAMES = (
-    *("IFS", "OPTIND", "PPID", "_", "PWD", "OLDPWD", "TMOUT", "UID", "LINENO", "RANDOM", "SHLVL", "PS1", "PS4", "ENV"),
+    *(
+        "IFS",
+        "OPTIND",
+        "PPID",
+        "_",
+        "PWD",
+        "OLDPWD",
+        "TMOUT",
+        "UID",
+        "LINENO",
+        "RANDOM",
+        "SHLVL",
+        "PS1",
+        "PS4",
+        "ENV",
+    ),
     *(
         "GROUPS",
         "FUNCNAME",
@@ -95,11 +115,17 @@ SPECIAL_NAMES = (
 
 def environment(container: hr.Container, env: dict[str, str] | None = None) -> dict[str, str]:
     lines = container.exec(["env"], env=env).stdout.decode().splitlines()
-    return {name: value for name, _, value in (line.partition("=") for line in lines) if name in SPECIAL_NAMES}
+    return {
+        name: value
+        for name, _, value in (line.partition("=") for line in lines)
+        if name in SPECIAL_NAMES
+    }
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_no_name_of_a_variable_is_special(runtime: hr.Runtime, images: dict[str, str], shell: str) -> None:
+def test_no_name_of_a_variable_is_special(
+    runtime: hr.Runtime, images: dict[str, str], shell: str
+) -> None:
     wanted = {name: f"1 'of' {name}" for name in SPECIAL_NAMES}
     spec = hr.ContainerSpec(image=images[shell], env={**wanted, "HOME": "/nowhere"})
     with runtime.container(spec) as started:
@@ -108,20 +134,28 @@ def test_no_name_of_a_variable_is_special(runtime: hr.Runtime, images: dict[str,
         assert environment(started, wanted) == wanted
 
 
-# Takes every process that the limit allows, also later ones. Python does it for bash, which would wait for a free one.
-# The loop that waits until all are taken must not start a process.
+# Takes every process that the limit allows, also later ones. Python does it for bash, which would
+# wait for a free one. The loop that waits until all are taken must not start a process.
 AWAIT = "while [ ! -e /tmp/full ]; do :; done"
 FILL = {
-    "dash": ["sh", "-c", f'(while :; do command eval "sleep 60 &" || : >/tmp/full; done) 2>/dev/null & {AWAIT}'],
+    "dash": [
+        "sh",
+        "-c",
+        f'(while :; do command eval "sleep 60 &" || : >/tmp/full; done) 2>/dev/null & {AWAIT}',
+    ],
     "bash": ["sh", "-c", f'python3 -c "$1" & {AWAIT}', "x", FILL_LOOP],
 }
 
 
-@pytest.mark.parametrize("shell", ["dash", *(pytest.param(shell, marks=pytest.mark.slow) for shell in SHELLS[1:])])
+@pytest.mark.parametrize(
+    "shell", ["dash", *(pytest.param(shell, marks=pytest.mark.slow) for shell in SHELLS[1:])]
+)
 def test_an_exec_without_a_free_process_names_the_pids_limit(
     runtime: hr.Runtime, images: dict[str, str], shell: str
 ) -> None:
-    with runtime.container(hr.ContainerSpec(image=images[shell], limits=hr.Limits(pids=150))) as started:
+    with runtime.container(
+        hr.ContainerSpec(image=images[shell], limits=hr.Limits(pids=150))
+    ) as started:
         started.exec(FILL.get(shell, FILL["dash"]))
         with pytest.raises(ExecStartError, match="pids limit"):
             started.exec(["true"])
@@ -144,7 +178,12 @@ NOT_EXECUTED: dict[tuple[str, ...], tuple[tuple[int, ...], bool]] = {
     ("/tmp/p/plain",): ((126,), False),
     ("sh", "-c", "no-such-program"): ((127,), False),
     ("sh", "-c", "/tmp/p/closed"): ((126,), False),
-    ("sh", "-c", "echo $0: line 1: exec: x: not found >&2; exit 127", "/run/hyperruntime/lane.sh"): ((127,), False),
+    (
+        "sh",
+        "-c",
+        "echo $0: line 1: exec: x: not found >&2; exit 127",
+        "/run/hyperruntime/lane.sh",
+    ): ((127,), False),
     ("env", "no-such-program"): ((127,), False),
     ("sh", "-c", "exit 126"): ((126,), False),
     ("true",): ((0,), False),
@@ -155,14 +194,19 @@ NOT_EXECUTED: dict[tuple[str, ...], tuple[tuple[int, ...], bool]] = {
 def test_the_result_tells_a_program_that_could_not_be_executed_from_its_own_exit_code(
     runtime: hr.Runtime, images: dict[str, str], shell: str
 ) -> None:
-    # env(1) sets a variable with such a name; bash warns of the locale. Neither changes what is said.
+    # env(1) sets a variable with such a name; bash warns of the locale. Neither changes what is
+    # said.
     variables: tuple[dict[str, str], ...] = ({}, {"a.b": "1"}, {"LC_ALL": "xx_YY.UTF-8"})
     with runtime.container(hr.ContainerSpec(image=images[shell])) as started:
         started.exec(["sh", "-c", MAKE_FILES]).check()
         for args, (codes, not_executed) in NOT_EXECUTED.items():
             for env in variables:
                 result = started.exec(args, env=env, output_limit_bytes=2)
-                assert (result.exit_code in codes, result.not_executed) == (True, not_executed), (args, env, result)
+                assert (result.exit_code in codes, result.not_executed) == (True, not_executed), (
+                    args,
+                    env,
+                    result,
+                )
         with pytest.raises(CommandFailedError, match="could not be executed"):
             started.exec(["no-such-program"]).check()
         with pytest.raises(WorkdirNotFoundError):
@@ -172,13 +216,24 @@ def test_the_result_tells_a_program_that_could_not_be_executed_from_its_own_exit
             assert not started.shell().run("no-such-program").not_executed
 
 
-# argv, and the sentence that the caller gets: in dash, busybox and bash, the last two with other reasons
+# argv, and the sentence that the caller gets: in dash, busybox and bash, the last two with other
+# reasons
 SENTENCES = {
-    ("no-such-program",): r"the container has no program 'no-such-program'; check its name and PATH",
-    ("/no/such/program",): r"the container has no program '/no/such/program', or not the interpreter that its .*",
-    ("/tmp/p/bad",): r"the container has no program '/tmp/p/bad', or not the interpreter that its first line names",
-    ("/tmp/p/closed",): r"the program '/tmp/p/closed' cannot be executed in the container: permission denied",
-    ("/tmp/p",): r"the program '/tmp/p' cannot be executed in the container: (permission denied|it is a directory)",
+    (
+        "no-such-program",
+    ): r"the container has no program 'no-such-program'; check its name and PATH",
+    (
+        "/no/such/program",
+    ): r"the container has no program '/no/such/program', or not the interpreter that its .*",
+    (
+        "/tmp/p/bad",
+    ): r"the container has no program '/tmp/p/bad', or not the interpreter that its first line names",
+    (
+        "/tmp/p/closed",
+    ): r"the program '/tmp/p/closed' cannot be executed in the container: permission denied",
+    (
+        "/tmp/p",
+    ): r"the program '/tmp/p' cannot be executed in the container: (permission denied|it is a directory)",
     ("no\nprogram",): r"the container has no program 'no\\nprogram'; check its name and PATH",
 }
 MIMICS = [
@@ -202,12 +257,18 @@ def test_a_program_that_could_not_be_executed_is_reported_in_one_plain_sentence(
                     continue  # env writes such names in another way
                 heard: list[tuple[str, bytes]] = []
                 result = started.exec(
-                    args, env=env, merge_output=merge, on_output=lambda *each, to=heard: to.append(each)
+                    args,
+                    env=env,
+                    merge_output=merge,
+                    on_output=lambda *each, to=heard: to.append(each),
                 )
                 said = (result.stdout if merge else result.stderr).decode()
                 assert re.fullmatch(f"hyperruntime: {sentence}\n", said), (args, env, said)
                 assert heard == [("stdout" if merge else "stderr", said.encode())]
-                assert (result.not_executed, result.stderr if merge else result.stdout) == (True, b"")
+                assert (result.not_executed, result.stderr if merge else result.stdout) == (
+                    True,
+                    b"",
+                )
         process = started.spawn(["no-such-program"])
         assert (process.wait().exit_code, process.stderr.count(b"\n")) == (127, 1)
         assert b"has no program" in process.stderr
@@ -219,9 +280,15 @@ def test_a_command_that_says_the_same_as_a_shell_is_not_changed(container: hr.Co
             heard: list[tuple[str, bytes]] = []
             args = ["sh", "-c", 'printf %s "$1" >&2; exit "$2"', "sh", said, str(code)]
             result = container.exec(args, on_output=lambda *each, to=heard: to.append(each))
-            assert (result.exit_code, result.stderr, result.not_executed) == (code, said.encode(), False)
+            assert (result.exit_code, result.stderr, result.not_executed) == (
+                code,
+                said.encode(),
+                False,
+            )
             assert b"".join(chunk for _, chunk in heard) == said.encode()
-        result = container.exec(["sh", "-c", 'printf %s "$1" >&2; sleep 20', "sh", said], timeout_s=0.5)
+        result = container.exec(
+            ["sh", "-c", 'printf %s "$1" >&2; sleep 20', "sh", said], timeout_s=0.5
+        )
         assert (result.timed_out, result.stderr) == (True, said.encode())
 
 
@@ -244,11 +311,14 @@ def test_input_can_come_from_a_slow_pipe(container: hr.Container) -> None:
 def test_output_of_a_child_that_briefly_outlives_the_command_is_kept(
     container: hr.Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(output_streams, "_GRACE_S", 20.0)  # the default is too short on a busy machine
+    # the default is too short on a busy machine
+    monkeypatch.setattr(output_streams, "_GRACE_S", 20.0)
     assert container.exec(["bash", "-c", "echo late > >(sleep 0.05; cat)"]).stdout == b"late\n"
 
 
-def test_a_brief_command_wakes_its_caller_once(container: hr.Container, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_brief_command_wakes_its_caller_once(
+    container: hr.Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its output is read when it has ended; each wake-up costs processor time of the host."""
     monkeypatch.setattr(execution, "_BRIEF_S", 60.0)
     events: list[int] = []
@@ -261,7 +331,9 @@ def test_a_brief_command_wakes_its_caller_once(container: hr.Container, monkeypa
     monkeypatch.setattr(execution.Execution, "_on_event", noted)
     container.exec(["true"])
     events.clear()
-    result = container.exec(["sh", "-c", "head -c 50000 /dev/zero; echo problem >&2; exit 3"], timeout_s=50)
+    result = container.exec(
+        ["sh", "-c", "head -c 50000 /dev/zero; echo problem >&2; exit 3"], timeout_s=50
+    )
     assert (result.exit_code, result.stdout, result.stderr) == (3, bytes(50_000), b"problem\n")
     assert len(events) == 1
 
@@ -279,12 +351,16 @@ def command_lines(container: hr.Container) -> bytes:
     return container.exec(["sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null"]).stdout
 
 
-def test_signals_to_all_processes_do_not_end_the_librarys_shells(shell_container: hr.Container) -> None:
+def test_signals_to_all_processes_do_not_end_the_librarys_shells(
+    shell_container: hr.Container,
+) -> None:
     for name in ("TERM", "HUP", "INT", "USR1"):
         with ThreadPoolExecutor(1) as threads:
             sibling = threads.submit(shell_container.exec, ["sleep", "30"])
             assert wait_until(lambda: b"sleep\x0030\x00" in command_lines(shell_container), 60)
-            shell_container.exec(["sh", "-c", f"trap '' {name}; kill -{name} -1; sleep 0.1"]).check()
+            shell_container.exec(
+                ["sh", "-c", f"trap '' {name}; kill -{name} -1; sleep 0.1"]
+            ).check()
             assert sibling.result(timeout=60).exit_code > 128
         assert shell_container.exec(["echo", "works"]).stdout == b"works\n"
 
@@ -312,7 +388,10 @@ def test_a_thousand_execs_from_fifty_threads_have_exact_output(container: hr.Con
 
 def test_one_lane_runs_long_and_short_commands_in_turn(shell_container: hr.Container) -> None:
     for size in (10, 100_000, 10, 9000, 8190, 8192, 10):
-        assert shell_container.exec(["sh", "-c", "printf %s ${#1}", "x", "y" * size]).stdout == str(size).encode()
+        assert (
+            shell_container.exec(["sh", "-c", "printf %s ${#1}", "x", "y" * size]).stdout
+            == str(size).encode()
+        )
 
 
 def test_an_unknown_keyword_is_refused_at_once(container: hr.Container) -> None:

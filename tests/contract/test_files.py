@@ -21,14 +21,18 @@ pytestmark = pytest.mark.engine
 
 MIB = 1024**2
 TEMPORARY = ".hyperruntime-"
-_NAME = st.binary(min_size=1, max_size=60).map(lambda name: name.replace(b"/", b"-").replace(b"\0", b"\n"))
+_NAME = st.binary(min_size=1, max_size=60).map(
+    lambda name: name.replace(b"/", b"-").replace(b"\0", b"\n")
+)
 _NAMES = st.sets(_NAME.filter(lambda name: name not in (b".", b"..")), min_size=1, max_size=4)
 relaxed = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @relaxed
 @given(names=_NAMES, data=st.binary(max_size=300))
-def test_files_have_any_name_and_any_content(shell_container: hr.Container, names: set[bytes], data: bytes) -> None:
+def test_files_have_any_name_and_any_content(
+    shell_container: hr.Container, names: set[bytes], data: bytes
+) -> None:
     shell_container.exec(["rm", "-rf", "/tmp/any"]).check()
     files = {f"/tmp/any/{os.fsdecode(name)}": data + name for name in names}
     shell_container.write_files(files)
@@ -57,7 +61,9 @@ def test_readers_see_the_old_content_or_the_new_one(container: hr.Container) -> 
     assert seen <= set(contents)
 
 
-def test_a_full_disk_keeps_the_old_file_and_leaves_nothing(runtime: hr.Runtime, base_image: str) -> None:
+def test_a_full_disk_keeps_the_old_file_and_leaves_nothing(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     spec = hr.ContainerSpec(image=base_image, limits=hr.Limits(tmpfs_bytes=4 * MIB))
     with runtime.container(spec) as container:
         container.write_file("/tmp/file", b"old")
@@ -74,7 +80,12 @@ def test_a_short_text_that_does_not_fit_is_an_error_in_every_shell(
 ) -> None:
     spec = hr.ContainerSpec(image=images[shell], limits=hr.Limits(tmpfs_bytes=4 * MIB))
     with runtime.container(spec) as container:
-        assert container.exec(["dd", "if=/dev/zero", "of=/tmp/filler", "bs=65536", "count=99"]).exit_code == 1
+        assert (
+            container.exec(
+                ["dd", "if=/dev/zero", "of=/tmp/filler", "bs=65536", "count=99"]
+            ).exit_code
+            == 1
+        )
         with pytest.raises(FileError, match="no space left") as caught:
             container.write_file("/tmp/file", b"text\n" * 3000)
         assert caught.value.errno == errno.ENOSPC
@@ -82,16 +93,25 @@ def test_a_short_text_that_does_not_fit_is_an_error_in_every_shell(
 
 
 def test_a_write_that_cannot_end_leaves_nothing(runtime: hr.Runtime, base_image: str) -> None:
-    with runtime.container(hr.ContainerSpec(image=base_image, env={"PATH": "/tools:/usr/bin:/bin"})) as container:
+    with runtime.container(
+        hr.ContainerSpec(image=base_image, env={"PATH": "/tools:/usr/bin:/bin"})
+    ) as container:
         container.write_files({"/tools/dd": b"#!/bin/sh\nexec sleep 1000\n"}, mode=0o755)
         with pytest.raises(TransferTimeoutError, match="timeout_s"):
             container.write_file("/tmp/there/file", b"\0", timeout_s=0.5)
         assert container.listdir("/tmp/there") == []
 
 
-def test_programs_of_the_container_that_lie_are_errors_and_no_crash(runtime: hr.Runtime, base_image: str) -> None:
-    lies = {f"/tools/{name}": b"#!/bin/sh\necho '7 x' 0x 1; echo lies >&2\n" for name in ("stat", "head", "mv")}
-    with runtime.container(hr.ContainerSpec(image=base_image, env={"PATH": "/tools:/usr/bin:/bin"})) as container:
+def test_programs_of_the_container_that_lie_are_errors_and_no_crash(
+    runtime: hr.Runtime, base_image: str
+) -> None:
+    lies = {
+        f"/tools/{name}": b"#!/bin/sh\necho '7 x' 0x 1; echo lies >&2\n"
+        for name in ("stat", "head", "mv")
+    }
+    with runtime.container(
+        hr.ContainerSpec(image=base_image, env={"PATH": "/tools:/usr/bin:/bin"})
+    ) as container:
         container.write_files(lies, mode=0o755)
         with pytest.raises(FileError, match="stat"):
             container.stat("/etc/passwd")
@@ -115,7 +135,8 @@ def test_files_that_cannot_be_renamed_are_written_in_place(
 
 def test_links_modes_and_hard_links_are_as_documented(container: hr.Container) -> None:
     script = (
-        "mkdir -p d && cd d && echo old >file && chmod 4750 file && ln file hard && ln -s file link && ln -s . here"
+        "mkdir -p d && cd d && echo old >file && chmod 4750 file && ln file hard && ln -s file "
+        "link && ln -s . here"
     )
     container.exec(["sh", "-c", script], workdir="/tmp").check()
     container.write_file("/tmp/d/here/../d/here/link", b"new")
@@ -136,7 +157,9 @@ def test_a_write_keeps_the_owner_and_the_group_of_a_file(container: hr.Container
     assert [(group.uid, group.gid), (owner.uid, owner.gid)] == [(0, 5), (6, 0)]
 
 
-def test_the_limit_is_exact_and_that_of_many_files_is_for_all_together(container: hr.Container) -> None:
+def test_the_limit_is_exact_and_that_of_many_files_is_for_all_together(
+    container: hr.Container,
+) -> None:
     container.write_files({"/tmp/one": bytes(1000), "/tmp/two": bytes(1000)})
     assert len(container.read_file("/tmp/one", limit_bytes=1000)) == 1000
     assert len(container.read_files(["/tmp/one", "/tmp/two"], limit_bytes=2000)) == 2
@@ -154,13 +177,21 @@ def test_more_paths_than_a_command_line_holds(container: hr.Container) -> None:
 
 def test_a_file_that_fails_does_not_stop_the_others(container: hr.Container) -> None:
     errors: list[FileError] = []
-    files = {"/tmp/before": b"1", "/tmp": bytes(70_000), "/etc/passwd/x": bytes(3 * MIB), "/tmp/after": b"2"}
+    files = {
+        "/tmp/before": b"1",
+        "/tmp": bytes(70_000),
+        "/etc/passwd/x": bytes(3 * MIB),
+        "/tmp/after": b"2",
+    }
     container.write_files(files, on_error=errors.append)
     assert [(error.path, error.errno) for error in errors] == [
         ("/tmp", errno.EISDIR),
         ("/etc/passwd/x", errno.ENOTDIR),
     ]
-    assert container.read_files(["/tmp/before", "/tmp/after"]) == {"/tmp/before": b"1", "/tmp/after": b"2"}
+    assert container.read_files(["/tmp/before", "/tmp/after"]) == {
+        "/tmp/before": b"1",
+        "/tmp/after": b"2",
+    }
     with pytest.raises(IsADirectoryError, match="'/tmp'"):
         container.write_files(files)
     container.write_files({})

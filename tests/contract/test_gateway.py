@@ -15,7 +15,15 @@ from psutil import Process
 
 import hyperruntime as hr
 from hyperruntime.errors import BudgetExceededError, GatewayError
-from hyperruntime.gateway import Access, Budget, ClientLimits, Gateway, GatewayConfig, ModelRule, Upstream
+from hyperruntime.gateway import (
+    Access,
+    Budget,
+    ClientLimits,
+    Gateway,
+    GatewayConfig,
+    ModelRule,
+    Upstream,
+)
 from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.units import MIB
 from tests.doubles.upstream import (
@@ -177,7 +185,9 @@ def test_a_container_without_a_network_reaches_the_model(
     assert container.spec.network == "none"
     with Access(gateway, container, "gen-1") as access:
         whole = container.exec(["python3", "-c", ASK], env=access.env, timeout_s=60).check()
-        stream = container.exec(["python3", "-c", ASK, "stream"], env=access.env, timeout_s=60).check()
+        stream = container.exec(
+            ["python3", "-c", ASK, "stream"], env=access.env, timeout_s=60
+        ).check()
         everything = container.exec(["env"], env=access.env).stdout
         access.check()
     assert json.loads(whole.stdout)["choices"][0]["message"]["content"] == "hello"
@@ -192,14 +202,21 @@ def test_a_container_without_a_network_gets_responses_which_are_counted(
 ) -> None:
     monkeypatch.setenv("TEST_KEY", "sk-the-real-key")
     whole, stream = response("hello"), response_stream("hel", "lo")
-    with scripted_upstream(lambda received: stream if received.body["stream"] else whole) as running:
+    with scripted_upstream(
+        lambda received: stream if received.body["stream"] else whole
+    ) as running:
         config = GatewayConfig(
             upstreams=(Upstream(name="u", url=running.url, key_env="TEST_KEY"),),
             models=(ModelRule(name="m", upstream="u"),),
         )
-        with Gateway(config) as gateway, Access(gateway, container, "gen-1", Budget(tokens=25)) as access:
+        with (
+            Gateway(config) as gateway,
+            Access(gateway, container, "gen-1", Budget(tokens=25)) as access,
+        ):
             got = [
-                container.exec(["python3", "-c", RESPOND, wanted], env=access.env, timeout_s=60).check().stdout
+                container.exec(["python3", "-c", RESPOND, wanted], env=access.env, timeout_s=60)
+                .check()
+                .stdout
                 for wanted in ("false", "true", "false")
             ]
             with pytest.raises(BudgetExceededError):
@@ -212,15 +229,22 @@ def test_a_container_without_a_network_gets_responses_which_are_counted(
 
 
 def quoting(received: Received) -> Reply:
-    """Return a reply with the key in headers and in the body or events: plain, escaped, encoded, and split."""
+    """Return a reply with the key in headers and in the body or events: plain, escaped, encoded,
+    and split.
+    """
     key = received.headers["authorization"].removeprefix("Bearer ")
     escaped = "".join(f"\\u{ord(char):04x}" for char in key)
     headers = {"x-request-id": key, "openai-processing-ms": key, "Retry-After": key, "X-Key": key}
     if received.body.get("stream"):
         return attrs.evolve(chat_stream("it is ", key[:12], key[12:], " ", key), headers=headers)
-    choices = '[{"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": "stop"}]'
+    choices = (
+        '[{"index": 0, "message": {"role": "assistant", "content": "hello"}, "finish_reason": '
+        '"stop"}]'
+    )
     base64 = b64encode(key.encode()).decode()
-    body = f'{{"choices": {choices}, "plain": "{key}", "escaped": "{escaped}", "base64": "{base64}"}}'
+    body = (
+        f'{{"choices": {choices}, "plain": "{key}", "escaped": "{escaped}", "base64": "{base64}"}}'
+    )
     kind = {"Content-Type": f"application/json; key={key}"}
     return Reply(pieces=(body.encode(),), headers={**headers, **kind})
 
@@ -236,12 +260,18 @@ def test_a_key_in_the_answer_of_a_server_does_not_reach_the_container(
             models=(ModelRule(name="m", upstream="u"),),
         )
         with Gateway(config) as gateway, Access(gateway, container, "gen-1") as access:
-            got = container.exec(["python3", "-c", EVERYTHING], env=access.env, timeout_s=60).check().stdout
+            got = (
+                container.exec(["python3", "-c", EVERYTHING], env=access.env, timeout_s=60)
+                .check()
+                .stdout
+            )
     assert got.count(b"HTTP/1.1 200 OK") == len(running.received) == 2
     assert got.count(b"[redacted]") == 3
     assert b"key_in_answer" in got
     assert not Redactor([key]).holds(got)
-    assert key[12:24].encode() not in got, "only its first 20 characters may pass: see docs/decisions/0015-gateway.md"
+    assert key[12:24].encode() not in got, (
+        "only its first 20 characters may pass: see docs/decisions/0015-gateway.md"
+    )
 
 
 @pytest.mark.slow
@@ -249,7 +279,11 @@ def test_a_body_with_millions_of_values_is_refused_with_a_clear_error(
     container: hr.Container, gateway: Gateway, upstream: ScriptedUpstream
 ) -> None:
     with Access(gateway, container, "gen-1") as access:
-        found = json.loads(container.exec(["python3", "-c", MILLIONS], env=access.env, timeout_s=120).check().stdout)
+        found = json.loads(
+            container.exec(["python3", "-c", MILLIONS], env=access.env, timeout_s=120)
+            .check()
+            .stdout
+        )
         container.exec(["python3", "-c", ASK], env=access.env, timeout_s=30).check()
     assert len(found) == 4
     for said in found:
@@ -310,7 +344,9 @@ def test_a_hostile_client_is_refused_bounded_and_logged_while_others_are_served(
         ThreadPoolExecutor(1) as pool,
     ):
         before = Process().memory_info().rss
-        attack = pool.submit(container.exec, ["python3", "-c", HOSTILE, good.seat.token], env=bad.env, timeout_s=120)
+        attack = pool.submit(
+            container.exec, ["python3", "-c", HOSTILE, good.seat.token], env=bad.env, timeout_s=120
+        )
         served = 0
         while not attack.done():
             other.exec(["python3", "-c", ASK], env=good.env, timeout_s=60).check()
@@ -333,7 +369,13 @@ def test_a_hostile_client_is_refused_bounded_and_logged_while_others_are_served(
     assert len(upstream.received) == served + 1, "another request reached the upstream"
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     refused = {line["error"].partition(":")[0] for line in lines if line["seat"] == "hostile"}
-    assert {"invalid_json", "model_not_allowed", "wrong_token", "body_too_large", "slow_client"} <= refused
+    assert {
+        "invalid_json",
+        "model_not_allowed",
+        "wrong_token",
+        "body_too_large",
+        "slow_client",
+    } <= refused
     assert all(line["status"] == 200 for line in lines if line["seat"] == "calm")
 
 

@@ -20,7 +20,9 @@ Make = Callable[..., None]
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Return a function that installs an ``nvidia-smi`` script and, if files are given, a CDI spec that mounts them."""
+    """Return a function that installs an ``nvidia-smi`` script and, if files are given, a CDI spec
+    that mounts them.
+    """
     program = tmp_path / "bin/nvidia-smi"
     program.parent.mkdir()
     (tmp_path / "cdi").mkdir()
@@ -36,9 +38,18 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
             source = tmp_path / f"file {number}"
             source.write_text(text)
             source.chmod(0o755)
-            mounts.append({"hostPath": str(source), "containerPath": path, "options": ["ro", "rbind"]})
-        edits = {"mounts": mounts, "deviceNodes": [{"path": "/dev/nvidia0", "hostPath": "/dev/null"}]}
-        spec = {"cdiVersion": "0.5.0", "kind": kind, "devices": [{"name": "all", "containerEdits": edits}]}
+            mounts.append(
+                {"hostPath": str(source), "containerPath": path, "options": ["ro", "rbind"]}
+            )
+        edits = {
+            "mounts": mounts,
+            "deviceNodes": [{"path": "/dev/nvidia0", "hostPath": "/dev/null"}],
+        }
+        spec = {
+            "cdiVersion": "0.5.0",
+            "kind": kind,
+            "devices": [{"name": "all", "containerEdits": edits}],
+        }
         if files is not None:
             (tmp_path / "cdi/spec.json").write_text(json.dumps(spec))
 
@@ -47,13 +58,18 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 @pytest.fixture
 def examine(base_image: str, capsys: pytest.CaptureFixture[str]) -> Examine:
-    """Return a function that runs the command and returns its exit code, and the result and text of each step."""
+    """Return a function that runs the command and returns its exit code, and the result and text of
+    each step.
+    """
 
     def run(*args: str) -> tuple[int, dict[str, tuple[object, str]]]:
         code = main(["doctor", "--gpu", base_image, "--json", *args])
         report = json.loads(capsys.readouterr().out)
         assert report["works"] is (code == 0)
-        return code, {step["subject"]: (step["ok"], step["detail"] + step["next_step"]) for step in report["findings"]}
+        return code, {
+            step["subject"]: (step["ok"], step["detail"] + step["next_step"])
+            for step in report["findings"]
+        }
 
     return run
 
@@ -73,7 +89,9 @@ def test_a_failing_driver_on_the_host_is_the_only_step(host: Make, examine: Exam
     }
 
 
-def test_without_a_cdi_spec_the_container_fails_and_the_spec_is_the_next_step(host: Make, examine: Examine) -> None:
+def test_without_a_cdi_spec_the_container_fails_and_the_spec_is_the_next_step(
+    host: Make, examine: Examine
+) -> None:
     host(SMI)
     code, steps = examine()
     assert code == 1
@@ -95,7 +113,10 @@ def test_a_spec_without_the_library_fails_at_the_library(host: Make, examine: Ex
 
 
 def test_different_driver_versions_fail_at_nvidia_smi(host: Make, examine: Examine) -> None:
-    host(SMI, files={LIBRARY: "", "/usr/bin/nvidia-smi": "#!/bin/sh\necho 'version mismatch'; exit 18\n"})
+    host(
+        SMI,
+        files={LIBRARY: "", "/usr/bin/nvidia-smi": "#!/bin/sh\necho 'version mismatch'; exit 18\n"},
+    )
     code, steps = examine()
     assert code == 1
     assert steps["inside: libcuda.so.1"] == (True, LIBRARY)
@@ -120,13 +141,22 @@ cuda = types.SimpleNamespace(is_available=lambda: False)
 
 def test_the_torch_step_fails_if_torch_sees_no_gpu(host: Make, examine: Examine) -> None:
     smi = f"#!/bin/sh\n{SMI}\n"
-    host(SMI, files={LIBRARY: "", "/usr/bin/nvidia-smi": smi, "/usr/lib/python3/dist-packages/torch.py": TORCH})
+    host(
+        SMI,
+        files={
+            LIBRARY: "",
+            "/usr/bin/nvidia-smi": smi,
+            "/usr/lib/python3/dist-packages/torch.py": TORCH,
+        },
+    )
     code, steps = examine()
     assert code == 1
     assert "torch 9.9 (CUDA 13.0) sees no GPU" in steps["inside: torch"][1]
 
 
-def test_gpus_of_another_vendor_are_checked_as_far_as_possible(host: Make, examine: Examine) -> None:
+def test_gpus_of_another_vendor_are_checked_as_far_as_possible(
+    host: Make, examine: Examine
+) -> None:
     host("exit 9", files={}, kind="example.com/gpu")
     code, steps = examine("--gpus", "example.com/gpu=all")
     assert code == 0

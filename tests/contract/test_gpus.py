@@ -28,7 +28,9 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture(autouse=True)
 def gives_gpus(runtime: hr.Runtime, base_image: str) -> None:
-    """Skip the tests on an engine without GPUs, after a check that it refuses each request by name."""
+    """Skip the tests on an engine without GPUs, after a check that it refuses each request by
+    name.
+    """
     if runtime.info.gpus:
         return
     for gpus in ("all", "0", "nvidia.com/gpu=0"):
@@ -42,7 +44,10 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Install an ``nvidia-smi`` that reports two GPUs; the first is busier."""
     program = tmp_path / "bin/nvidia-smi"
     program.parent.mkdir()
-    rows = [f"{number}, GPU-fake{number}, {500 - 400 * number}, 1000, 0, 1.0, Fake" for number in range(2)]
+    rows = [
+        f"{number}, GPU-fake{number}, {500 - 400 * number}, 1000, 0, 1.0, Fake"
+        for number in range(2)
+    ]
     program.write_text("#!/bin/sh\ncat <<'EOF'\n" + "\n".join(rows) + "\nEOF\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
@@ -73,12 +78,17 @@ def test_files_and_variables_of_a_cdi_spec_reach_every_command(
 ) -> None:
     library = describe("example.com/gpu")
     spec = hr.ContainerSpec(image=base_image, gpus=("example.com/gpu=0",), env={"MINE": "1"})
-    script = f'echo "$FAKE_DRIVER $FAKE_GPUS $MINE"; cat {LIBRARY}; echo x >/dev/fakegpu0 && echo written'
+    script = (
+        f'echo "$FAKE_DRIVER $FAKE_GPUS $MINE"; cat {LIBRARY}; echo x >/dev/fakegpu0 && echo '
+        "written"
+    )
     with runtime.container(spec) as container:
         for user in (None, "1234") if runtime.info.users else (None,):
             result = container.exec(["sh", "-c", script], user=user).check()
             assert result.stdout.decode() == f"a b=c yes 1\n{library.read_text()}written\n"
-        assert container.exec(["sh", "-c", f"echo x >{LIBRARY}"]).exit_code != 0, "the driver library must be read-only"
+        assert container.exec(["sh", "-c", f"echo x >{LIBRARY}"]).exit_code != 0, (
+            "the driver library must be read-only"
+        )
         changed = container.exec(["sh", "-c", 'echo "$FAKE_GPUS"'], env={"FAKE_GPUS": "no"})
         assert changed.stdout == b"no\n"
 
@@ -124,7 +134,9 @@ def test_the_error_of_an_unknown_device_names_the_next_step(
 
 
 class Forgetful:
-    """A driver that accepts a request for GPUs and ignores it, like ``podman run --gpus`` of 4.3."""
+    """A driver that accepts a request for GPUs and ignores it, like ``podman run --gpus`` of
+    4.3.
+    """
 
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
@@ -143,7 +155,9 @@ def test_a_requested_gpu_that_is_missing_is_an_error_on_every_engine(
     if described:
         describe()
     with Runtime(cast(Driver, Forgetful(load_driver(runtime_name)))) as forgetful:
-        with pytest.raises(DeviceNotVisibleError, match=r"/dev/.*is missing.*doctor --gpu") as caught:
+        with pytest.raises(
+            DeviceNotVisibleError, match=r"/dev/.*is missing.*doctor --gpu"
+        ) as caught:
             forgetful.container(hr.ContainerSpec(image=base_image, gpus=gpus))
         assert caught.value.missing == (("/dev/fakegpu0",) if described else ("/dev/nvidia*",))
         mine = forgetful._owner.identity.token
@@ -153,6 +167,10 @@ def test_a_requested_gpu_that_is_missing_is_an_error_on_every_engine(
 def test_hooks_that_the_engine_does_not_run_are_refused(
     runtime: hr.Runtime, base_image: str, describe: Describe
 ) -> None:
-    describe(hooks=[{"hookName": "createContainer", "path": "/bin/true", "args": ["site-setup", "--all"]}])
+    describe(
+        hooks=[
+            {"hookName": "createContainer", "path": "/bin/true", "args": ["site-setup", "--all"]}
+        ]
+    )
     with pytest.raises(UnsupportedOptionError, match="site-setup --all"):
         runtime.container(hr.ContainerSpec(image=base_image, gpus="0"))

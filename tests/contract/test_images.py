@@ -37,7 +37,9 @@ LOG_LINE = "the whole output is kept in "
 def recipe(odd_path: Path, base_image: str) -> Path:
     (odd_path / "hello").write_text("from the context\n")
     path = odd_path / "Containerfile"
-    path.write_text(f"FROM {base_image}\nARG WORD=none\nCOPY hello /hello\nRUN echo $WORD > /word\n")
+    path.write_text(
+        f"FROM {base_image}\nARG WORD=none\nCOPY hello /hello\nRUN echo $WORD > /word\n"
+    )
     return path
 
 
@@ -59,12 +61,16 @@ def test_a_build_has_the_hosts_network_and_its_proxy_is_not_in_the_image(
         port = server.getsockname()[1]
         connect = f"import socket; socket.create_connection(('127.0.0.1', {port}), 5)"
         (odd_path / "Containerfile").write_text(
-            f'FROM {base_image}\nRUN echo "$http_proxy $no_proxy" > /seen && python3 -c "{connect}"\n'
+            f'FROM {base_image}\nRUN echo "$http_proxy $no_proxy" > /seen && python3 -c '
+            f'"{connect}"\n'
         )
         try:
             runtime.images.build(REFERENCE, containerfile=odd_path / "Containerfile", force=True)
             with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
-                assert started.exec(["cat", "/seen"]).stdout == b"http://proxy.invalid:3128 127.0.0.1\n"
+                assert (
+                    started.exec(["cat", "/seen"]).stdout
+                    == b"http://proxy.invalid:3128 127.0.0.1\n"
+                )
                 assert b"proxy" not in started.exec(["env"]).stdout
         finally:
             if runtime.images.exists(REFERENCE):
@@ -72,14 +78,20 @@ def test_a_build_has_the_hosts_network_and_its_proxy_is_not_in_the_image(
 
 
 def test_a_build_error_shows_the_failed_step_and_a_log_has_the_whole_output(
-    runtime: hr.Runtime, odd_path: Path, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runtime: hr.Runtime,
+    odd_path: Path,
+    base_image: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     command = "echo the first; seq 100 200; echo the reason >&2; exit 9"
     (odd_path / "Containerfile").write_text(f"FROM {base_image}\nRUN echo fine\nRUN {command}\n")
     lines: list[str] = []
     with pytest.raises(ImageBuildError) as caught:
-        runtime.images.build(REFERENCE, containerfile=odd_path / "Containerfile", on_output=lines.append)
+        runtime.images.build(
+            REFERENCE, containerfile=odd_path / "Containerfile", on_output=lines.append
+        )
     message = str(caught.value)
     assert f"the step `RUN {command}` failed" in message
     assert "the reason" in message
@@ -135,12 +147,17 @@ def test_here_documents_do_the_same_on_every_engine(
     (odd_path / "hello").write_text("hello\n")
     (odd_path / ".dockerignore").write_text("*\n!hello\n")
     (odd_path / "Dockerfile").write_text(HEREDOCS.format(base=base_image))
-    show = "fix 1; cat /ran; pwd; cat files/EOF files/RAW single; stat -c '%a %u' files/*; ls -A / | grep hyperruntime"
+    show = (
+        "fix 1; cat /ran; pwd; cat files/EOF files/RAW single; stat -c '%a %u' files/*; ls -A / "
+        "| grep hyperruntime"
+    )
     if runtime.name == "bubblewrap":
         with pytest.raises(UnsupportedOptionError):
             runtime.images.build(REFERENCE, containerfile=odd_path / "Dockerfile")
         return
-    runtime.images.build(REFERENCE, containerfile=odd_path / "Dockerfile", build_args={"WORD": "given"}, force=True)
+    runtime.images.build(
+        REFERENCE, containerfile=odd_path / "Dockerfile", build_args={"WORD": "given"}, force=True
+    )
     try:
         with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
             result = started.exec(["sh", "-c", show])
@@ -171,7 +188,9 @@ def test_base_images_without_a_registry_get_one_if_the_user_says_so(
     if runtime.name == "bubblewrap":
         pytest.skip("it builds no images")
     (odd_path / "Dockerfile").write_text("ARG TAG=1\nFROM nobody/nothing:$TAG\nRUN true\n")
-    build = partial(runtime.images.build, REFERENCE, containerfile=odd_path / "Dockerfile", force=True)
+    build = partial(
+        runtime.images.build, REFERENCE, containerfile=odd_path / "Dockerfile", force=True
+    )
     with pytest.raises(ImageBuildError, match=r"registry\.invalid"):
         build(short_names="registry.invalid")
     if runtime.name == "podman":
@@ -184,7 +203,11 @@ def test_base_images_without_a_registry_get_one_if_the_user_says_so(
 
 
 def test_old_build_logs_are_removed(
-    runtime: hr.Runtime, odd_path: Path, busybox_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runtime: hr.Runtime,
+    odd_path: Path,
+    busybox_image: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     builds = tmp_path / "hyperruntime/builds"
@@ -200,7 +223,9 @@ def test_old_build_logs_are_removed(
     assert "built_one" in names[-1]
 
 
-def test_errors_of_missing_images_and_files_name_the_next_step(runtime: hr.Runtime, tmp_path: Path) -> None:
+def test_errors_of_missing_images_and_files_name_the_next_step(
+    runtime: hr.Runtime, tmp_path: Path
+) -> None:
     nothing = "localhost/hyperruntime-test/nothing:1"
     with pytest.raises(ImageNotFoundError, match="hyperrun image list"):
         runtime.images.remove(nothing)
@@ -222,11 +247,16 @@ def test_errors_of_missing_images_and_files_name_the_next_step(runtime: hr.Runti
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"CUDA": "12.3"}, r"build argument CUDA='12.3' is not allowed: use one of 11.8, 12.1, 12.4, 13.0"),
+        (
+            {"CUDA": "12.3"},
+            r"build argument CUDA='12.3' is not allowed: use one of 11.8, 12.1, 12.4, 13.0",
+        ),
         ({"CUDDA": "12.4"}, r"did you mean 'CUDA'\?"),
     ],
 )
-def test_invalid_arguments_of_a_recipe_are_refused(runtime: hr.Runtime, given: dict[str, str], said: str) -> None:
+def test_invalid_arguments_of_a_recipe_are_refused(
+    runtime: hr.Runtime, given: dict[str, str], said: str
+) -> None:
     with pytest.raises(SpecError, match=said):
         runtime.images.build("cuda", build_args=given)
 
@@ -244,7 +274,9 @@ def test_a_saved_image_is_loaded_with_its_reference_and_content(
         assert started.exec(["cat", "/kept"]).stdout == b"kept\n"
 
 
-def test_an_existing_file_is_replaced_only_with_force(runtime: hr.Runtime, busybox_image: str, tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_with_force(
+    runtime: hr.Runtime, busybox_image: str, tmp_path: Path
+) -> None:
     archive = tmp_path / "mine.tar"
     archive.write_text("mine")
     with pytest.raises(SpecError, match="does not exist yet"):
@@ -254,12 +286,16 @@ def test_an_existing_file_is_replaced_only_with_force(runtime: hr.Runtime, busyb
     assert runtime.images.load(archive) == (busybox_image,)
 
 
-def test_an_archive_in_a_missing_directory_is_an_error(runtime: hr.Runtime, busybox_image: str, tmp_path: Path) -> None:
+def test_an_archive_in_a_missing_directory_is_an_error(
+    runtime: hr.Runtime, busybox_image: str, tmp_path: Path
+) -> None:
     with pytest.raises(StorageError, match="name a file in a writable directory"):
         runtime.images.save(busybox_image, tmp_path / "nothing/mine.tar")
 
 
-def test_files_without_an_image_are_refused_in_one_line(runtime: hr.Runtime, tmp_path: Path) -> None:
+def test_files_without_an_image_are_refused_in_one_line(
+    runtime: hr.Runtime, tmp_path: Path
+) -> None:
     (tmp_path / "junk.tar").write_text("junk" * 1000)
     (tmp_path / "empty.tar").touch()
     with tarfile.open(tmp_path / "rootfs.tar", "w") as tar:
@@ -290,11 +326,14 @@ with hr.open_runtime(sys.argv[1]) as runtime:
 def test_two_simultaneous_builds_make_one_image(
     runtime: hr.Runtime, runtime_name: str, odd_path: Path, busybox_image: str
 ) -> None:
-    (odd_path / "Containerfile").write_text(f"FROM {busybox_image}\nRUN sleep 1; echo {time.time_ns()}\n")
+    (odd_path / "Containerfile").write_text(
+        f"FROM {busybox_image}\nRUN sleep 1; echo {time.time_ns()}\n"
+    )
     args = [sys.executable, "-c", BUILDER, runtime_name, REFERENCE, str(odd_path / "Containerfile")]
     outputs: list[bytes] = []
     threads = [
-        threading.Thread(target=lambda: outputs.append(run_process(args, timeout_s=120).stdout)) for _ in range(2)
+        threading.Thread(target=lambda: outputs.append(run_process(args, timeout_s=120).stdout))
+        for _ in range(2)
     ]
     try:
         for thread in threads:
@@ -317,17 +356,26 @@ def test_bootstrap_does_not_build_an_existing_image_again(
 def test_the_base_image_has_the_programs_that_agents_need(container: hr.Container) -> None:
     for program in ("python3", "git", "patch", "tar", "ps"):
         assert container.exec([program, "--version"]).exit_code == 0
-    assert container.exec(["python3", "-c", "import ctypes, json, sqlite3, ssl, venv"]).exit_code == 0
+    assert (
+        container.exec(["python3", "-c", "import ctypes, json, sqlite3, ssl, venv"]).exit_code == 0
+    )
 
 
 @pytest.mark.slow
 def test_the_agent_image_has_its_packages_and_no_files_of_the_host(runtime: hr.Runtime) -> None:
     reference = runtime.images.ensure("agent")
     with runtime.container(hr.ContainerSpec(image=reference)) as started:
-        result = started.exec(["python3", "-c", "import openai, sys; print('%d.%d' % sys.version_info[:2])"])
+        result = started.exec(
+            ["python3", "-c", "import openai, sys; print('%d.%d' % sys.version_info[:2])"]
+        )
         assert result.check().stdout == b"3.11\n"
-        assert started.exec(["python3", "-c", "import openai; openai.OpenAI(api_key='x')"]).exit_code == 0
-        left = started.exec(["sh", "-c", "ls -d /build /etc/pip.conf /root/.config /root/.pip /root/.cache"])
+        assert (
+            started.exec(["python3", "-c", "import openai; openai.OpenAI(api_key='x')"]).exit_code
+            == 0
+        )
+        left = started.exec(
+            ["sh", "-c", "ls -d /build /etc/pip.conf /root/.config /root/.pip /root/.cache"]
+        )
         assert left.stdout == b""
 
 
@@ -335,15 +383,21 @@ def test_the_agent_image_has_its_packages_and_no_files_of_the_host(runtime: hr.R
 def test_the_packages_of_a_requirements_file_are_installed_without_a_registry(
     runtime: hr.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """pandas needs libstdc++; the container has no network, pip and apt are there. Apptainer builds alone."""
+    """pandas needs libstdc++; the container has no network, pip and apt are there. Apptainer builds
+    alone.
+    """
     if runtime.name == "bubblewrap":
         pytest.skip("it builds no images")
     monkeypatch.setattr("hyperruntime_apptainer.build.BUILDERS", ())
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
-    (tmp_path / "requirements.txt").write_text("# as public agent repositories have\npandas\nlitellm\n")
+    (tmp_path / "requirements.txt").write_text(
+        "# as public agent repositories have\npandas\nlitellm\n"
+    )
     reference = "localhost/hyperruntime-test/packages:1"
     lines: list[str] = []
-    runtime.images.build_requirements(reference, tmp_path / "requirements.txt", force=True, on_output=lines.append)
+    runtime.images.build_requirements(
+        reference, tmp_path / "requirements.txt", force=True, on_output=lines.append
+    )
     assert not any("the build downloads the packages itself" in line for line in lines)
     try:
         with runtime.container(hr.ContainerSpec(image=reference)) as started:

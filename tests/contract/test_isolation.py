@@ -10,7 +10,8 @@ import hyperruntime as hr
 
 pytestmark = pytest.mark.engine
 
-# Each way into a new user namespace runs in a child, because it would change the process that succeeds.
+# Each way into a new user namespace runs in a child, because it would change the process that
+# succeeds.
 ATTEMPTS = r"""
 import ctypes, json, os, platform, socket, struct, sys
 
@@ -42,7 +43,8 @@ except OSError:
     pass
 print(json.dumps(done))
 """
-# Podman's own profile allows user namespaces; Docker's and ours do not. Neither of theirs names AF_VSOCK everywhere.
+# Podman's own profile allows user namespaces; Docker's and ours do not. Neither of theirs names
+# AF_VSOCK everywhere.
 ALLOWED = {"podman": {"unshare", "clone", "clone3", "vsock"}, "docker": {"vsock"}}
 
 
@@ -54,10 +56,13 @@ def test_a_command_makes_no_user_namespace_and_reaches_no_host_of_its_machine(
     assert set(done) <= ALLOWED.get(runtime.name, set())
 
 
-def test_threads_and_programs_of_every_kind_start_under_the_filter(runtime: hr.Runtime, base_image: str) -> None:
+def test_threads_and_programs_of_every_kind_start_under_the_filter(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     script = (
-        "import subprocess, threading; t = threading.Thread(target=print, args=('thread',)); t.start(); t.join();"
-        "print(subprocess.run(['echo', 'child'], capture_output=True, text=True).stdout, end='')"
+        "import subprocess, threading; t = threading.Thread(target=print, args=('thread',)); "
+        "t.start(); t.join();print(subprocess.run(['echo', 'child'], capture_output=True, "
+        "text=True).stdout, end='')"
     )
     with runtime.container(hr.ContainerSpec(image=base_image)) as container:
         assert container.exec(["python3", "-c", script]).check().stdout == b"thread\nchild\n"

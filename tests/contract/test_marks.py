@@ -1,4 +1,6 @@
-"""The processes of a command are found and ended under any limits that a job, a site or a login shell has set."""
+"""The processes of a command are found and ended under any limits that a job, a site or a login
+shell has set.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,9 @@ LOOK = textwrap.dedent(
 
 
 def under(limits: list[str], runtime_name: str, image: str) -> ProcessResult:
-    return run_process(["prlimit", *limits, sys.executable, "-c", LOOK, runtime_name, image], timeout_s=200)
+    return run_process(
+        ["prlimit", *limits, sys.executable, "-c", LOOK, runtime_name, image], timeout_s=200
+    )
 
 
 @pytest.mark.parametrize(
@@ -60,10 +64,14 @@ def under(limits: list[str], runtime_name: str, image: str) -> ProcessResult:
         pytest.param([f"--rss={2048 * MIB}"], id="2 GiB", marks=pytest.mark.slow),
         pytest.param([f"--rss={100 * TIB}"], id="100 TiB", marks=pytest.mark.slow),
         pytest.param(["--locks=1000"], id="few file locks", marks=pytest.mark.slow),
-        pytest.param([f"--locks={2**60}", f"--rss={100 * MIB}"], id="many file locks", marks=pytest.mark.slow),
+        pytest.param(
+            [f"--locks={2**60}", f"--rss={100 * MIB}"], id="many file locks", marks=pytest.mark.slow
+        ),
     ],
 )
-def test_a_finite_limit_that_linux_ignores_has_no_effect(runtime_name: str, base_image: str, limits: list[str]) -> None:
+def test_a_finite_limit_that_linux_ignores_has_no_effect(
+    runtime_name: str, base_image: str, limits: list[str]
+) -> None:
     """Slurm sets a hard RSS limit for each job that requests memory."""
     done = under(limits, runtime_name, base_image)
     assert done.exit_code == 0, done.stderr.decode()
@@ -77,7 +85,9 @@ def test_a_finite_limit_that_linux_ignores_has_no_effect(runtime_name: str, base
     }
 
 
-def test_a_container_without_a_usable_limit_for_marks_is_refused(runtime_name: str, base_image: str) -> None:
+def test_a_container_without_a_usable_limit_for_marks_is_refused(
+    runtime_name: str, base_image: str
+) -> None:
     done = under([f"--rss={100 * MIB}", "--locks=1000"], runtime_name, base_image)
     if runtime_name == "docker":  # its containers have the limits of the daemon, not of the caller
         assert done.exit_code == 0, done.stderr.decode()
@@ -91,11 +101,16 @@ def test_a_container_without_a_usable_limit_for_marks_is_refused(runtime_name: s
 def test_a_shell_that_reports_false_limits_cannot_make_the_host_kill_processes(
     runtime: hr.Runtime, base_image: str
 ) -> None:
-    """Root in a container may replace /bin/sh before another user's shell starts; the host kills processes by marks."""
+    """Root in a container may replace /bin/sh before another user's shell starts; the host kills
+    processes by marks.
+    """
     if not runtime.info.users:
         pytest.skip("the engine has no other users, and says so")
     victim = spawn(
-        ["prlimit", "--rss=3145728000:3145728000", "sleep", "600"], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL
+        ["prlimit", "--rss=3145728000:3145728000", "sleep", "600"],
+        stdin=DEVNULL,
+        stdout=DEVNULL,
+        stderr=DEVNULL,
     )
     lie = """#!/bin/dash
     case "$(id -u)" in 0) exec /bin/dash "$@" ;; esac
@@ -104,10 +119,13 @@ def test_a_shell_that_reports_false_limits_cannot_make_the_host_kill_processes(
     try:
         with runtime.container(hr.ContainerSpec(image=base_image)) as container:
             if not isinstance(container._live, OpensShells):
-                pytest.skip("the engine attaches no shell as another user, and a lane reports no limits")
+                pytest.skip(
+                    "the engine attaches no shell as another user, and a lane reports no limits"
+                )
             container.exec(["rm", "/bin/setpriv"])
             container.exec(
-                ["sh", "-c", "cat >/tmp/sh && chmod 755 /tmp/sh && mv -f /tmp/sh /bin/sh"], input=lie.encode()
+                ["sh", "-c", "cat >/tmp/sh && chmod 755 /tmp/sh && mv -f /tmp/sh /bin/sh"],
+                input=lie.encode(),
             )
             with pytest.raises(HyperRuntimeError, match="/bin/sh was replaced"):
                 container.exec(["sleep", "60"], user="nobody", timeout_s=1)
@@ -119,24 +137,37 @@ def test_a_shell_that_reports_false_limits_cannot_make_the_host_kill_processes(
 
 @pytest.mark.parametrize("shell_container", ["dash", "bash", "busybox"], indirect=True)
 def test_each_shell_marks_with_the_limit_that_it_can_set(shell_container: hr.Container) -> None:
-    script = "while read -r a b c d e f; do case $b.$c in file.locks) echo $e;; resident.set) echo $e;; esac; done"
-    first, second = (shell_container.exec(["sh", "-c", f"{script} </proc/self/limits"]).stdout for _ in range(2))
+    script = (
+        "while read -r a b c d e f; do case $b.$c in file.locks) echo $e;; resident.set) echo "
+        "$e;; esac; done"
+    )
+    first, second = (
+        shell_container.exec(["sh", "-c", f"{script} </proc/self/limits"]).stdout for _ in range(2)
+    )
     assert first != second
     assert first.split()[0] == second.split()[0], "the limit of resident memory has changed"
 
 
 @pytest.mark.slow
-def test_a_command_that_timed_out_before_it_started_never_starts(runtime: hr.Runtime, base_image: str) -> None:
-    """When the user is ended, it has no process yet, but a process of root is about to change to this user."""
+def test_a_command_that_timed_out_before_it_started_never_starts(
+    runtime: hr.Runtime, base_image: str
+) -> None:
+    """When the user is ended, it has no process yet, but a process of root is about to change to
+    this user.
+    """
     if not runtime.info.users:
         pytest.skip("the engine has no other users, and says so")
     slow = (
-        '#!/bin/sh\nsleep 1\ncase "$*" in *22001*) echo "$*" >>/tmp/arrived;; esac\nexec /usr/bin/setpriv.real "$@"\n'
+        '#!/bin/sh\nsleep 1\ncase "$*" in *22001*) echo "$*" >>/tmp/arrived;; esac\nexec '
+        '/usr/bin/setpriv.real "$@"\n'
     )
     user = hr.RunAs(uid=22_001)
     with runtime.container(hr.ContainerSpec(image=base_image)) as container:
         assert container.exec(["true"], user=hr.RunAs(uid=22_002)).exit_code == 0
-        replace = "mv /usr/bin/setpriv /usr/bin/setpriv.real; cat >/usr/bin/setpriv; chmod 755 /usr/bin/setpriv"
+        replace = (
+            "mv /usr/bin/setpriv /usr/bin/setpriv.real; cat >/usr/bin/setpriv; chmod 755 "
+            "/usr/bin/setpriv"
+        )
         container.exec(["sh", "-c", replace], input=slow.encode()).check()
         assert container.exec(["true"], user=user, timeout_s=0.3).timed_out
         assert container.end_user(user)

@@ -81,12 +81,16 @@ def dockerfile(odd_path: Path, base_image: str, monkeypatch: pytest.MonkeyPatch)
     return path
 
 
-def test_a_dockerfile_gives_the_same_image_on_every_engine(runtime: hr.Runtime, dockerfile: Path) -> None:
+def test_a_dockerfile_gives_the_same_image_on_every_engine(
+    runtime: hr.Runtime, dockerfile: Path
+) -> None:
     if runtime.name == "bubblewrap":
         with pytest.raises(UnsupportedOptionError):
             runtime.images.build(REFERENCE, containerfile=dockerfile)
         return
-    runtime.images.build(REFERENCE, containerfile=dockerfile, build_args={"GIVEN": "given"}, force=True)
+    runtime.images.build(
+        REFERENCE, containerfile=dockerfile, build_args={"GIVEN": "given"}, force=True
+    )
     try:
         with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
             seen = started.exec(["sh", "-c", SHOW])
@@ -95,7 +99,9 @@ def test_a_dockerfile_gives_the_same_image_on_every_engine(runtime: hr.Runtime, 
     assert seen.stdout.decode() == SEEN, seen.stderr
 
 
-def test_a_mode_that_no_builder_knows_is_refused_with_its_line(runtime: hr.Runtime, dockerfile: Path) -> None:
+def test_a_mode_that_no_builder_knows_is_refused_with_its_line(
+    runtime: hr.Runtime, dockerfile: Path
+) -> None:
     if runtime.name == "bubblewrap":
         return
     dockerfile.write_text(dockerfile.read_text().replace("a+rX,go-w", "z+q"))
@@ -129,9 +135,14 @@ def test_given_arguments_and_the_modes_of_here_documents_count_on_every_engine(
 ) -> None:
     if runtime.name == "bubblewrap":
         return
-    text = f"FROM {base_image}\nARG SUB=none\nCOPY --chmod=u+x,go= <<EOF /file\ntext\nEOF\nWORKDIR /of/$SUB/x\n"
+    text = (
+        f"FROM {base_image}\nARG SUB=none\nCOPY --chmod=u+x,go= <<EOF /file\ntext\nEOF\nWORKDIR "
+        "/of/$SUB/x\n"
+    )
     dockerfile.write_text(f"{text}RUN pwd > /seen\n")
-    runtime.images.build(REFERENCE, containerfile=dockerfile, build_args={"SUB": "a given"}, force=True)
+    runtime.images.build(
+        REFERENCE, containerfile=dockerfile, build_args={"SUB": "a given"}, force=True
+    )
     try:
         with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
             seen = started.exec(["sh", "-c", "cat /seen; pwd; stat -c %a /file"]).stdout.decode()
@@ -143,15 +154,26 @@ def test_given_arguments_and_the_modes_of_here_documents_count_on_every_engine(
 def test_labels_are_those_of_docker(runtime: hr.Runtime, dockerfile: Path, base_image: str) -> None:
     if runtime.name == "bubblewrap":
         return
-    labels = 'LABEL braces={{x}} words="two  words" given=$GIVEN price=\\$5\nLABEL old  form of $GIVEN\n'
+    labels = (
+        'LABEL braces={{x}} words="two  words" given=$GIVEN price=\\$5\nLABEL old  form of $GIVEN\n'
+    )
     dockerfile.write_text(f"FROM {base_image}\nARG GIVEN\n{labels}")
-    runtime.images.build(REFERENCE, containerfile=dockerfile, build_args={"GIVEN": "{{y"}, force=True)
+    runtime.images.build(
+        REFERENCE, containerfile=dockerfile, build_args={"GIVEN": "{{y"}, force=True
+    )
     try:
         if runtime.name == "apptainer":
             with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
                 found = json.loads(started.exec(["cat", "/.singularity.d/labels.json"]).stdout)
         else:
-            args = [runtime.name, "image", "inspect", "--format", "{{json .Config.Labels}}", REFERENCE]
+            args = [
+                runtime.name,
+                "image",
+                "inspect",
+                "--format",
+                "{{json .Config.Labels}}",
+                REFERENCE,
+            ]
             found = json.loads(run_process(args, timeout_s=60).stdout)
     finally:
         runtime.images.remove(REFERENCE)

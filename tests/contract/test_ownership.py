@@ -47,13 +47,17 @@ def test_prune_removes_only_containers_of_dead_owners(
     }
     there = {
         "alive": us,
-        "on another machine": attrs.evolve(us, boot_id="another boot", host="another", pid=2**22 + 1),
+        "on another machine": attrs.evolve(
+            us, boot_id="another boot", host="another", pid=2**22 + 1
+        ),
         "in another pid namespace": attrs.evolve(us, pid_namespace=1, pid=2**22 + 1),
     }
     dead = {run_labelled(busybox_image, identity.to_labels()) for identity in gone.values()}
     kept = {run_labelled(busybox_image, identity.to_labels()) for identity in there.values()}
     old = {LABEL: "x", f"{LABEL}.host": us.host, f"{LABEL}.pid": "4194303", f"{LABEL}.start": "1.0"}
-    kept |= {run_labelled(busybox_image, labels) for labels in (old, {}, {"io.hyperruntime.run": "x"})}
+    kept |= {
+        run_labelled(busybox_image, labels) for labels in (old, {}, {"io.hyperruntime.run": "x"})
+    }
     listed = {owned.record.id: owned.owner_state for owned in runtime.containers()}
     assert {listed[name] for name in dead} == {"dead"}
     removed = runtime.prune()
@@ -64,7 +68,9 @@ def test_prune_removes_only_containers_of_dead_owners(
     assert kept <= left
 
 
-def test_a_forked_child_does_not_end_containers_of_its_parent(runtime_name: str, busybox_image: str) -> None:
+def test_a_forked_child_does_not_end_containers_of_its_parent(
+    runtime_name: str, busybox_image: str
+) -> None:
     script = textwrap.dedent(
         """
         import os, sys
@@ -89,7 +95,9 @@ def test_a_forked_child_does_not_end_containers_of_its_parent(runtime_name: str,
             assert runtime._owner._guard.poll() is None
         """
     )
-    done = run_process([sys.executable, "-W", "ignore", "-c", script, runtime_name, busybox_image], timeout_s=60)
+    done = run_process(
+        [sys.executable, "-W", "ignore", "-c", script, runtime_name, busybox_image], timeout_s=60
+    )
     lines = done.stdout.decode().splitlines()
     assert done.exit_code == 0, done.stderr
     assert "belongs to the parent of this process" in lines[0]
@@ -168,7 +176,9 @@ def test_a_container_ends_by_itself_if_its_owner_dies_while_it_starts_a_shell(
     name, private = json.loads(killed.stdout)
     try:
         assert wait_until(lambda: find_namespace(f"{name}/x") is None, 60.0, 0.1)
-        assert wait_until(lambda: name not in [one.record.id for one in runtime.containers()], 60.0, 0.1)
+        assert wait_until(
+            lambda: name not in [one.record.id for one in runtime.containers()], 60.0, 0.1
+        )
     finally:
         runtime._driver.remove_container(name)
         shutil.rmtree(private)

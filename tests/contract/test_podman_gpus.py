@@ -23,14 +23,24 @@ STANDARD = Path("/var/run/cdi")
 def test_hooks_of_nvidia_are_refused_if_podman_cannot_run_them(
     runtime: hr.Runtime, base_image: str, describe: Describe
 ) -> None:
-    describe(hooks=[{"hookName": "createContainer", "path": "/bin/true", "args": ["nvidia-ctk", "update-ldcache"]}])
+    describe(
+        hooks=[
+            {
+                "hookName": "createContainer",
+                "path": "/bin/true",
+                "args": ["nvidia-ctk", "update-ldcache"],
+            }
+        ]
+    )
     with pytest.raises(UnsupportedOptionError, match="nvidia-ctk update-ldcache"):
         runtime.container(hr.ContainerSpec(image=base_image, gpus="0"))
 
 
 @pytest.fixture
 def kind(describe: Describe, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The kind of the described GPUs; for root, their spec is in a standard directory, which Podman reads too."""
+    """The kind of the described GPUs; for root, their spec is in a standard directory, which Podman
+    reads too.
+    """
     name = f"hyperruntime-test-{uuid.uuid4().hex[:8]}"
     kind = f"{name}.example/gpu"
     library = describe(kind)
@@ -51,9 +61,13 @@ def kind(describe: Describe, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             STANDARD.rmdir()
 
 
-def test_podman_resolves_device_names_itself_if_it_can(runtime: hr.Runtime, base_image: str, kind: str) -> None:
+def test_podman_resolves_device_names_itself_if_it_can(
+    runtime: hr.Runtime, base_image: str, kind: str
+) -> None:
     with runtime.container(hr.ContainerSpec(image=base_image, gpus=f"{kind}=1")) as container:
-        asked = run_process(["podman", "inspect", "--format", "{{json .Config.CreateCommand}}", container.name])
+        asked = run_process(
+            ["podman", "inspect", "--format", "{{json .Config.CreateCommand}}", container.name]
+        )
         assert (f"{kind}=1" in json.loads(asked.stdout)) is (os.geteuid() == 0)
         assert devices_in(container) == ["fakegpu1"]
         assert container.exec(["sh", "-c", "echo $FAKE_GPUS"]).stdout == b"yes\n"

@@ -1,4 +1,6 @@
-"""If the store of rootless Podman has the driver vfs, containers run in an overlay store of this library."""
+"""If the store of rootless Podman has the driver vfs, containers run in an overlay store of this
+library.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ OPEN = """
 
 
 class Account:
-    """A new account on Debian 12: no file chooses a storage driver, and the store was begun with vfs."""
+    """A new account on Debian 12: no file chooses a storage driver, and the store was begun with
+    vfs.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.run_root = directory / "run"
@@ -47,8 +51,13 @@ class Account:
         places = dict(zip(names, ("data", "cache", "config", "run"), strict=True))
         foreign = ("STORAGE_DRIVER", "STORAGE_OPTS", "CONTAINERS_STORAGE_CONF")
         kept = {name: value for name, value in os.environ.items() if name not in foreign}
-        self.env = {**kept, **{f"XDG_{name}": str(directory / path) for name, path in places.items()}}
-        assert self.podman("info", "--format", "{{.Store.GraphRoot}}", STORAGE_DRIVER="vfs") == str(self.root)
+        self.env = {
+            **kept,
+            **{f"XDG_{name}": str(directory / path) for name, path in places.items()},
+        }
+        assert self.podman("info", "--format", "{{.Store.GraphRoot}}", STORAGE_DRIVER="vfs") == str(
+            self.root
+        )
         self.make_image("first")
 
     def podman(self, *args: str, **more: str) -> str:
@@ -60,7 +69,9 @@ class Account:
     def in_own(self, *args: str) -> str:
         """Run Podman with the store of this library."""
         run = self.run_root / "containers" / "hyperruntime"
-        return self.podman("--root", str(self.own), "--runroot", str(run), "--storage-driver", "overlay", *args)
+        return self.podman(
+            "--root", str(self.own), "--runroot", str(run), "--storage-driver", "overlay", *args
+        )
 
     def make_image(self, word: str, *, named: bool = True) -> str:
         """Make an image of busybox with this word in /word; return its identifier."""
@@ -77,7 +88,9 @@ class Account:
     def python(self, script: str, *args: str, **more: str) -> ProcessResult:
         """Run a script in another process, with the start ``OPEN``."""
         lines = textwrap.dedent(OPEN) + textwrap.indent(textwrap.dedent(script), "    ")
-        return run_process([sys.executable, "-c", lines, *args], env={**self.env, **more}, timeout_s=300, cwd="/")
+        return run_process(
+            [sys.executable, "-c", lines, *args], env={**self.env, **more}, timeout_s=300, cwd="/"
+        )
 
     def printed(self, script: str, *args: str, **more: str) -> list[str]:
         """Return the lines that a script prints, which must succeed."""
@@ -100,11 +113,16 @@ class Account:
         self.in_own(*runtime, *args, "--name", "hyperruntime-in-own", IMAGE, "sleep", "1000")
 
     def names(self) -> list[str]:
-        every = (self.podman("ps", "-a", "--format", "{{.Names}}"), self.in_own("ps", "-a", "--format", "{{.Names}}"))
+        every = (
+            self.podman("ps", "-a", "--format", "{{.Names}}"),
+            self.in_own("ps", "-a", "--format", "{{.Names}}"),
+        )
         return sorted(" ".join(every).split())
 
     def kill_all(self) -> None:
-        """Kill the pause process and conmon, then what the containers run, as a batch system does."""
+        """Kill the pause process and conmon, then what the containers run, as a batch system
+        does.
+        """
         for file in (*self.run_root.rglob("pause.pid"), *self.run_root.rglob("conmon.pid")):
             try:
                 process = psutil.Process(int(file.read_text()))
@@ -121,27 +139,36 @@ class Account:
 
 @pytest.fixture
 def account() -> Iterator[Account]:
-    """An account with a store and directories of its own; the paths are short, as slirp4netns needs it."""
+    """An account with a store and directories of its own; the paths are short, as slirp4netns needs
+    it.
+    """
     assert os.geteuid() != 0, "root has one store; scripts/test runs this as the ordinary user"
     directory = Path(tempfile.mkdtemp(prefix="hr-"))
     made = Account(directory)
     yield made
-    subprocess.run(["podman", "system", "migrate"], env=made.env, capture_output=True, timeout=60, check=False)
+    subprocess.run(
+        ["podman", "system", "migrate"], env=made.env, capture_output=True, timeout=60, check=False
+    )
     made.podman("system", "reset", "--force")
     made.kill_all()
     shutil.rmtree(directory)
 
 
 def test_containers_of_an_account_with_vfs_run_in_an_overlay_store(account: Account) -> None:
-    """With vfs, each container would be a copy of its image: 9 s for create, exec and remove, here 0.3 s."""
+    """With vfs, each container would be a copy of its image: 9 s for create, exec and remove, here
+    0.3 s.
+    """
     before = account.podman("images", "--all", "--no-trunc", "--quiet")
     script = (
-        'print(runtime.info.storage, run(sys.argv[1], "cat", "/word"), run(sys.argv[1], "grep", " / ", "/proc/mounts"))'
+        'print(runtime.info.storage, run(sys.argv[1], "cat", "/word"), run(sys.argv[1], "grep", '
+        '" / ", "/proc/mounts"))'
     )
     printed = account.printed(script, IMAGE)
     assert printed[0] == "overlay first"
     assert printed[1].split()[0] in ("overlay", "fuse-overlayfs")
-    assert account.podman("images", "--all", "--no-trunc", "--quiet") == before, "the user's images are as they were"
+    assert account.podman("images", "--all", "--no-trunc", "--quiet") == before, (
+        "the user's images are as they were"
+    )
     assert account.podman("info", "--format", "{{.Store.GraphDriverName}}") == "vfs"
     assert account.names() == []
     shown = account.hyperrun("doctor", "podman").stdout.decode()
@@ -189,7 +216,8 @@ def test_what_killed_owners_left_is_removed_from_both_stores(account: Account) -
     assert account.names() == []
     account.leave()
     account.printed(
-        "import subprocess; subprocess.run(runtime._driver.cleanup_args(sys.argv[1]), check=False)", f"{LABEL}=left"
+        "import subprocess; subprocess.run(runtime._driver.cleanup_args(sys.argv[1]), check=False)",
+        f"{LABEL}=left",
     )
     assert account.names() == []
 
@@ -205,12 +233,16 @@ def test_a_killed_owner_leaves_no_container_in_the_own_store(account: Account) -
     killed = account.python(script, IMAGE)
     assert killed.exit_code == -9
     private = killed.stdout.decode().strip()
-    assert wait_until(lambda: not os.path.exists(private), 120), "the guard removes it when it has done all else"
+    assert wait_until(lambda: not os.path.exists(private), 120), (
+        "the guard removes it when it has done all else"
+    )
     assert account.names() == []
 
 
 @pytest.mark.parametrize("where", first_quick("variable", "file", "broken"))
-def test_a_run_that_must_use_vfs_says_what_it_costs_and_which_command_corrects_it(account: Account, where: str) -> None:
+def test_a_run_that_must_use_vfs_says_what_it_costs_and_which_command_corrects_it(
+    account: Account, where: str
+) -> None:
     more = {"STORAGE_DRIVER": "vfs"} if where == "variable" else {}
     if where == "file":
         account.config.write_text('[storage]\ndriver = "vfs"\n')
@@ -218,10 +250,15 @@ def test_a_run_that_must_use_vfs_says_what_it_costs_and_which_command_corrects_i
         account.own.write_text("no directory")
     step, why = {
         "variable": ("unset STORAGE_DRIVER", "STORAGE_DRIVER chooses vfs"),
-        "file": (f"sed -i '/^ *driver *=/s/vfs/overlay/' {account.config}", f"{account.config} chooses vfs"),
+        "file": (
+            f"sed -i '/^ *driver *=/s/vfs/overlay/' {account.config}",
+            f"{account.config} chooses vfs",
+        ),
         "broken": ("", "an overlay store does not work: "),
     }[where]
-    done = account.hyperrun("--runtime", "podman", "--log-json", "exec", "--image", IMAGE, "--", "cat", "/word", **more)
+    done = account.hyperrun(
+        "--runtime", "podman", "--log-json", "exec", "--image", IMAGE, "--", "cat", "/word", **more
+    )
     assert (done.exit_code, done.stdout) == (0, b"first\n"), done.stderr.decode()
     (line,) = [json.loads(text) for text in done.stderr.decode().splitlines() if "vfs" in text]
     assert "2 to 9 s" in line["cost"]
@@ -234,7 +271,9 @@ def test_a_run_that_must_use_vfs_says_what_it_costs_and_which_command_corrects_i
     if where == "file":  # the command corrects it
         subprocess.run(["/bin/sh", "-c", line["next_step"].strip("`")], check=True)
     if where != "broken":
-        assert account.printed("print(runtime.info.storage)") == ["overlay"], "another choice is another probe"
+        assert account.printed("print(runtime.info.storage)") == ["overlay"], (
+            "another choice is another probe"
+        )
 
 
 @pytest.mark.slow
@@ -251,7 +290,9 @@ def test_the_choice_of_the_store_is_remembered(account: Account) -> None:
 
 @pytest.mark.slow
 def test_a_container_in_the_own_store_outlives_podmans_pause_process(account: Account) -> None:
-    """Without the pause process Podman joins the container; it must not be taken for a stale file."""
+    """Without the pause process Podman joins the container; it must not be taken for a stale
+    file.
+    """
     script = """
         with runtime.container(hr.ContainerSpec(image=sys.argv[1])) as container:
             print("ready", flush=True)
@@ -277,5 +318,10 @@ def test_the_own_store_works_after_all_processes_of_the_user_were_killed(account
     account.printed('run(sys.argv[1], "true")', IMAGE)
     account.leave()
     account.kill_all()
-    assert account.printed('print(run(sys.argv[1], "cat", "/word"), *sorted(runtime.prune()))', IMAGE)[0] == "first"
+    assert (
+        account.printed('print(run(sys.argv[1], "cat", "/word"), *sorted(runtime.prune()))', IMAGE)[
+            0
+        ]
+        == "first"
+    )
     assert account.names() == []

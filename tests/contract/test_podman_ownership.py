@@ -1,4 +1,6 @@
-"""Podman's API service and its socket do not outlive the owner; containers that cannot be removed are reported."""
+"""Podman's API service and its socket do not outlive the owner; containers that cannot be removed
+are reported.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ SERVE = textwrap.dedent(
 )
 
 
-def test_the_socket_directory_is_removed_and_a_forked_child_cannot_use_the_service(tmp_path: Path) -> None:
+def test_the_socket_directory_is_removed_and_a_forked_child_cannot_use_the_service(
+    tmp_path: Path,
+) -> None:
     temporary = tmp_path / "/".join(["x" * 50] * 5)
     temporary.mkdir(parents=True)
     args = [sys.executable, "-W", "ignore", "-c", SERVE]
@@ -62,7 +66,9 @@ def test_a_killed_owner_leaves_no_socket_directory() -> None:
     assert done.exit_code == -signal.SIGKILL, done.stderr.decode()
     directory, token = done.stdout.decode().split()
     assert wait_until(lambda: not os.path.exists(directory), 60), directory
-    assert wait_until(lambda: not glob.glob(f"{tempfile.gettempdir()}/hyperruntime-{os.getuid()}-{token}-*"), 60)
+    assert wait_until(
+        lambda: not glob.glob(f"{tempfile.gettempdir()}/hyperruntime-{os.getuid()}-{token}-*"), 60
+    )
 
 
 @pytest.mark.slow
@@ -93,7 +99,9 @@ def test_prune_continues_after_a_container_that_cannot_be_removed(
     shim.chmod(0o755)
     with monkeypatch.context() as patch:
         patch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-        with pytest.raises(PruneError, match=f"{stubborn} could not be removed: .*device busy") as caught:
+        with pytest.raises(
+            PruneError, match=f"{stubborn} could not be removed: .*device busy"
+        ) as caught:
             runtime.prune()
         assert main(["--runtime", "podman", "prune"]) == 1
         assert f"{stubborn} could not be removed" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""The result of the probe of Podman is cached, and replaced if it is unreadable, invalid or wrong."""
+"""The result of the probe of Podman is cached, and replaced if it is unreadable, invalid or
+wrong.
+"""
 
 from __future__ import annotations
 
@@ -58,26 +60,39 @@ def test_an_unreadable_probe_cache_is_replaced_by_a_new_probe(cache: Path, odd: 
     assert not was_remembered
     assert found.version == honest["version"]
     replaced = json.loads(cache.read_bytes())["settings"]
-    # Whether a bridge starts is tried anew, twice at most: on a busy machine two probes may differ in it.
+    # Whether a bridge starts is tried anew, twice at most: on a busy machine two probes may differ
+    # in it.
     assert {**replaced, "bridge": None} == {**honest["settings"], "bridge": None}
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"limits": {"memory_bytes": "perhaps", "pids": "no", "cpus": "no"}}, {"nofile": "many"}, {"nofile": -1}, {"x": 1}],
+    [
+        {"limits": {"memory_bytes": "perhaps", "pids": "no", "cpus": "no"}},
+        {"nofile": "many"},
+        {"nofile": -1},
+        {"x": 1},
+    ],
 )
-def test_a_probe_cache_with_invalid_values_is_replaced_by_a_new_probe(cache: Path, change: dict[str, object]) -> None:
+def test_a_probe_cache_with_invalid_values_is_replaced_by_a_new_probe(
+    cache: Path, change: dict[str, object]
+) -> None:
     honest = json.loads(cache.read_bytes())
     cache.write_text(json.dumps({**honest, "settings": {**honest["settings"], **change}}))
     assert not cached_probe()[1]
     assert cached_probe()[1]
 
 
-def test_a_probe_cache_with_which_no_container_starts_is_replaced_at_once(cache: Path, base_image: str) -> None:
+def test_a_probe_cache_with_which_no_container_starts_is_replaced_at_once(
+    cache: Path, base_image: str
+) -> None:
     wrong = json.loads(cache.read_bytes())
     wrong["settings"]["oci_runtime"] = "no-such-runtime"
     cache.write_text(json.dumps(wrong))
-    with hr.open_runtime("podman") as opened, opened.container(hr.ContainerSpec(image=base_image)) as started:
+    with (
+        hr.open_runtime("podman") as opened,
+        opened.container(hr.ContainerSpec(image=base_image)) as started,
+    ):
         assert started.exec(["echo", "works"]).stdout == b"works\n"
         assert opened.info.oci_runtime != "no-such-runtime"
     assert json.loads(cache.read_bytes())["settings"]["oci_runtime"] != "no-such-runtime"
@@ -88,7 +103,9 @@ def test_a_remembered_probe_that_lacks_a_network_is_repeated_before_the_network_
 ) -> None:
     honest = json.loads(cache.read_bytes())
     if not honest["settings"]["bridge"]:
-        pytest.skip("NOT RUN: no bridge network works on this machine; `hyperrun doctor podman` says why")
+        pytest.skip(
+            "NOT RUN: no bridge network works on this machine; `hyperrun doctor podman` says why"
+        )
     cache.write_text(json.dumps({**honest, "settings": {**honest["settings"], "bridge": False}}))
     spec = hr.ContainerSpec(image=base_image, network="bridge")
     with hr.open_runtime("podman") as opened, opened.container(spec) as started:
@@ -116,8 +133,12 @@ def test_a_moment_in_which_no_container_starts_does_not_make_the_result_worse(
     found, was_remembered = cached_probe()
     assert not was_remembered
     assert found.settings == honest.settings
-    assert [combination for combination, _ in found.tried] == [combination for combination, _ in honest.tried]
-    assert not [reason for _, reason in found.tried if "disk quota" in reason], "the reasons are of the last try"
+    assert [combination for combination, _ in found.tried] == [
+        combination for combination, _ in honest.tried
+    ]
+    assert not [reason for _, reason in found.tried if "disk quota" in reason], (
+        "the reasons are of the last try"
+    )
 
 
 def test_a_result_is_not_used_after_another_oci_runtime_was_installed(
@@ -133,7 +154,9 @@ def test_a_result_is_not_used_after_another_oci_runtime_was_installed(
 
 
 def failing_default(directory: Path) -> Path:
-    """Return a configuration whose default OCI runtime fails, as crun does beside cgroups of both versions."""
+    """Return a configuration whose default OCI runtime fails, as crun does beside cgroups of both
+    versions.
+    """
     (program := directory / "failing").write_text(
         '#!/bin/sh\nif [ "$1" = --version ]; then echo failing 1.0; exit; fi\n'
         "echo cgroups in hybrid mode not supported >&2\nexit 1\n"
@@ -145,7 +168,9 @@ def failing_default(directory: Path) -> Path:
     return path
 
 
-def test_a_process_with_lower_limits_does_not_use_the_cached_limits(cache: Path, base_image: str) -> None:
+def test_a_process_with_lower_limits_does_not_use_the_cached_limits(
+    cache: Path, base_image: str
+) -> None:
     script = """
         import sys
         import hyperruntime as hr
@@ -154,7 +179,16 @@ def test_a_process_with_lower_limits_does_not_use_the_cached_limits(cache: Path,
             print(opened._driver._settings().nofile)
     """
     before, command = cached_probe(), 'ulimit -n 777; exec "$@"'
-    args = ["/bin/sh", "-c", command, "sh", sys.executable, "-c", textwrap.dedent(script), base_image]
+    args = [
+        "/bin/sh",
+        "-c",
+        command,
+        "sh",
+        sys.executable,
+        "-c",
+        textwrap.dedent(script),
+        base_image,
+    ]
     done = run_process(args, timeout_s=120)
     assert done.exit_code == 0, done.stderr.decode()
     inside, known = map(int, done.stdout.split())
@@ -165,16 +199,29 @@ def test_a_process_with_lower_limits_does_not_use_the_cached_limits(cache: Path,
 
 def test_prune_removes_everything_that_a_killed_probe_left(tmp_path: Path) -> None:
     shim = tmp_path / "podman"
-    shim.write_text('#!/bin/sh\ncase "$1" in info) echo "4.0 overlay";; *) kill -9 "$PPID";; esac\n')
+    shim.write_text(
+        '#!/bin/sh\ncase "$1" in info) echo "4.0 overlay";; *) kill -9 "$PPID";; esac\n'
+    )
     shim.chmod(0o755)
     runtime_dir = tmp_path / "r"
     runtime_dir.mkdir()
-    env = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "XDG_CACHE_HOME": str(tmp_path), "TMPDIR": str(tmp_path)}
+    env = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "XDG_CACHE_HOME": str(tmp_path),
+        "TMPDIR": str(tmp_path),
+    }
     script = "from hyperruntime_podman.probe import probe; probe()"
     killed = run_process([sys.executable, "-c", script], env={**os.environ, **env}, timeout_s=60)
     assert killed.exit_code == -9
-    listing = "from hyperruntime.host.owner import stale_directories; print(*stale_directories(), sep='\\n')"
-    stale = run_process([sys.executable, "-c", listing], env={**os.environ, **env}).stdout.decode().split()
+    listing = (
+        "from hyperruntime.host.owner import stale_directories; print(*stale_directories(), "
+        "sep='\\n')"
+    )
+    stale = (
+        run_process([sys.executable, "-c", listing], env={**os.environ, **env})
+        .stdout.decode()
+        .split()
+    )
     left = [path for path in stale if Path(path, "rootfs").is_dir()]
     assert left
     with hr.open_runtime("podman") as opened:
@@ -193,14 +240,21 @@ def diagnose_in(env: dict[str, str]) -> ProcessResult:
         for finding in PodmanDriver().diagnose():
             print(finding.subject, finding.ok, finding.next_step, sep="|")
     """
-    return run_process([sys.executable, "-c", textwrap.dedent(script)], env=env, timeout_s=120, cwd="/")
+    return run_process(
+        [sys.executable, "-c", textwrap.dedent(script)], env=env, timeout_s=120, cwd="/"
+    )
 
 
 def test_a_diagnosis_never_raises(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     path = os.environ["PATH"]
     for env in (
-        {"PATH": path, "HOME": "/nonexistent", "XDG_CACHE_HOME": str(tmp_path / "file"), "TMPDIR": "/nonexistent"},
+        {
+            "PATH": path,
+            "HOME": "/nonexistent",
+            "XDG_CACHE_HOME": str(tmp_path / "file"),
+            "TMPDIR": "/nonexistent",
+        },
         {"PATH": path},
         {"PATH": str(tmp_path)},
     ):

@@ -1,4 +1,6 @@
-"""Rootless Podman works again after all processes of its user were killed, as at the end of a batch job."""
+"""Rootless Podman works again after all processes of its user were killed, as at the end of a batch
+job.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from hyperruntime.host.process import ProcessResult, find_program, run_process
 
 pytestmark = pytest.mark.engine
 
-# A container of the host's userland in a new store of the user; then the command of another process, under our driver.
+# A container of the host's userland in a new store of the user; then the command of another
+# process, under our driver.
 HOLD = """
     import subprocess
     import sys
@@ -43,15 +46,26 @@ LIST = """
 def podman() -> Iterator[Podman]:
     """A rootless Podman with a store and a run directory of its own, and one container.
 
-    The paths are short: slirp4netns cannot make its socket in a long one, and the probe waits for it.
+    The paths are short: slirp4netns cannot make its socket in a long one, and the probe waits for
+    it.
     """
-    assert os.geteuid() != 0, "root's Podman has no pause process; scripts/test runs this as the ordinary user"
+    assert os.geteuid() != 0, (
+        "root's Podman has no pause process; scripts/test runs this as the ordinary user"
+    )
     directory = Path(tempfile.mkdtemp(prefix="hr-"))
     place = Podman(directory)
     yield place
     place.kill_all()
-    subprocess.run(["podman", "system", "migrate"], env=place.env, capture_output=True, timeout=60, check=False)
-    subprocess.run(["podman", "rm", "--all", "--force"], env=place.env, capture_output=True, timeout=60, check=False)
+    subprocess.run(
+        ["podman", "system", "migrate"], env=place.env, capture_output=True, timeout=60, check=False
+    )
+    subprocess.run(
+        ["podman", "rm", "--all", "--force"],
+        env=place.env,
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
     script = 'umount --recursive --lazy "$1/containers/storage/overlay"; rm -rf "$1"'
     args = ["podman", "unshare", "/bin/sh", "-c", script, "sh", str(directory / "data")]
     subprocess.run(args, env=place.env, stderr=subprocess.DEVNULL, timeout=60, check=True)
@@ -63,7 +77,11 @@ class Podman:
     def __init__(self, directory: Path) -> None:
         self.run = directory / "run"
         self.run.mkdir(mode=0o700)
-        places = {"DATA_HOME": directory / "data", "CACHE_HOME": directory / "cache", "RUNTIME_DIR": self.run}
+        places = {
+            "DATA_HOME": directory / "data",
+            "CACHE_HOME": directory / "cache",
+            "RUNTIME_DIR": self.run,
+        }
         self.env = {**os.environ, **{f"XDG_{name}": str(path) for name, path in places.items()}}
         held = self.python(HOLD, str(directory / "rootfs"))
         assert held.exit_code == 0, held.stderr.decode()
@@ -72,13 +90,17 @@ class Podman:
 
     def python(self, script: str, *args: str) -> ProcessResult:
         lines = "\n".join(line[4:] for line in script.splitlines())
-        return run_process([sys.executable, "-c", lines, *args], env=self.env, timeout_s=120, cwd="/")
+        return run_process(
+            [sys.executable, "-c", lines, *args], env=self.env, timeout_s=120, cwd="/"
+        )
 
     def pid_files(self, name: str) -> list[Path]:
         return list(self.run.rglob(name))
 
     def kill_all(self) -> None:
-        """Kill the pause process and conmon, then what the container runs, as a batch system does."""
+        """Kill the pause process and conmon, then what the container runs, as a batch system
+        does.
+        """
         for file in (*self.pid_files("pause.pid"), *self.pid_files("conmon.pid")):
             try:
                 process = psutil.Process(int(file.read_text()))
@@ -101,7 +123,9 @@ def test_podman_works_after_all_its_processes_were_killed(podman: Podman) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["conmon.pid", "pause.pid"])
-def test_the_number_of_a_killed_process_may_belong_to_another_one(podman: Podman, name: str) -> None:
+def test_the_number_of_a_killed_process_may_belong_to_another_one(
+    podman: Podman, name: str
+) -> None:
     """The other process has namespaces of its own, in which Podman would not see our files."""
     unshare = find_program("unshare")
     assert unshare is not None

@@ -30,22 +30,32 @@ def test_w1_r16_slots_work_at_the_same_time_and_the_event_loop_keeps_running(
     """The commands wait until this program has seen all of them run."""
     tmp_path.chmod(0o777)
     spec = hr.ContainerSpec(
-        image=base_image, mounts=(hr.Mount(source=str(tmp_path), target="/shared", read_only=False),)
+        image=base_image,
+        mounts=(hr.Mount(source=str(tmp_path), target="/shared", read_only=False),),
     )
 
     async def work() -> None:
-        async with make_pool(runtime, base_image, spec=spec, min_containers=3, max_containers=3) as pool:
+        async with make_pool(
+            runtime, base_image, spec=spec, min_containers=3, max_containers=3
+        ) as pool:
             slots = [await pool.acquire() for _ in range(3)]
-            command = "mktemp /shared/XXXXXX; until [ -e /shared/go ]; do sleep 0.05; done; echo met"
-            batch = asyncio.create_task(pool.execute_batch([(slot, "bash", {"command": command}) for slot in slots]))
-            await until(lambda: len(list(tmp_path.iterdir())) == 3)  # all commands run, and so does the event loop
+            command = (
+                "mktemp /shared/XXXXXX; until [ -e /shared/go ]; do sleep 0.05; done; echo met"
+            )
+            batch = asyncio.create_task(
+                pool.execute_batch([(slot, "bash", {"command": command}) for slot in slots])
+            )
+            # all commands run, and so does the event loop
+            await until(lambda: len(list(tmp_path.iterdir())) == 3)
             (tmp_path / "go").touch()
             assert all(result.stdout.endswith("met\n") for result in await batch)
 
     run(work)
 
 
-def test_r16_a_batch_keeps_its_order_and_a_failure_affects_one_result(runtime: hr.Runtime, base_image: str) -> None:
+def test_r16_a_batch_keeps_its_order_and_a_failure_affects_one_result(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     async def work() -> None:
         async with make_pool(runtime, base_image, max_containers=3) as pool:
             first, second = await pool.acquire("first"), await pool.acquire("second")
@@ -80,7 +90,9 @@ def test_r13_w12_a_killed_container_fails_only_its_own_requests_and_is_replaced(
         one: dict[str, Any] = {"slots_per_container": 2} if runtime.info.users else {}
         mount = hr.Mount(source=str(tmp_path), target="/shared", read_only=False)
         one["spec"] = hr.ContainerSpec(image=base_image, mounts=(mount,))
-        async with make_pool(runtime, base_image, min_containers=2, max_containers=2, **one) as pool:
+        async with make_pool(
+            runtime, base_image, min_containers=2, max_containers=2, **one
+        ) as pool:
             capacity = pool.status().total_slots
             slots = [await pool.acquire(str(number)) for number in range(capacity)]
             doomed = slots[0].container
@@ -91,7 +103,8 @@ def test_r13_w12_a_killed_container_fails_only_its_own_requests_and_is_replaced(
             await asyncio.to_thread(engine_command.remove, doomed)
             await until(lambda: pool.status().lost == 1)
             (tmp_path / "go").touch()
-            await until(lambda: pool.status().total_slots >= capacity)  # before its leases are released
+            # before its leases are released
+            await until(lambda: pool.status().total_slots >= capacity)
             for slot, result in zip(slots, await batch, strict=True):
                 assert result.success == (slot.container != doomed), result
                 assert bool(result.metadata.get("lost")) == (slot.container == doomed)
@@ -107,21 +120,29 @@ def test_r13_w12_a_killed_container_fails_only_its_own_requests_and_is_replaced(
 
 
 @pytest.mark.slow
-def test_r13_an_idle_container_that_hangs_is_detected_and_replaced(runtime: hr.Runtime, base_image: str) -> None:
+def test_r13_an_idle_container_that_hangs_is_detected_and_replaced(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     async def work() -> None:
         async with make_pool(runtime, base_image, health_interval_s=2) as pool:
             (hung,) = containers(pool)
             await asyncio.sleep(3)
             assert pool.status().lost == 0  # the container answered the health check
             await hung.aexec(["sh", "-c", f"kill -STOP $({SUPERVISOR})"], timeout_s=6)
-            await until(lambda: pool.status().lost >= 1 and pool.status().free == pool.status().total_slots > 0)
+            await until(
+                lambda: (
+                    pool.status().lost >= 1 and pool.status().free == pool.status().total_slots > 0
+                )
+            )
             async with pool.lease("next") as lease:
                 assert lease.slot.container != hung.name
 
     run(work)
 
 
-def test_r13_the_error_after_a_full_disk_names_the_disk_limit(runtime: hr.Runtime, base_image: str) -> None:
+def test_r13_the_error_after_a_full_disk_names_the_disk_limit(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     async def work() -> None:
         spec = hr.ContainerSpec(image=base_image, limits=hr.Limits(disk_bytes=16 * 1024**2))
         async with (
@@ -134,16 +155,25 @@ def test_r13_the_error_after_a_full_disk_names_the_disk_limit(runtime: hr.Runtim
     run(work)
 
 
-def test_r12_r15_a_lease_copies_files_in_and_out(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+def test_r12_r15_a_lease_copies_files_in_and_out(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
     async def work() -> None:
         (tmp_path / "in" / "a b").mkdir(parents=True)
         (tmp_path / "in" / "a b" / "f\n").write_text("text")
         async with make_pool(runtime, base_image) as pool:
             async with pool.lease("files") as lease:
                 await lease.put(tmp_path / "in", "tree")
-                assert await shell(lease, "cat tree/*/*; stat -c %U tree >/dev/null; echo more >tree/new") == "text"
+                assert (
+                    await shell(
+                        lease, "cat tree/*/*; stat -c %U tree >/dev/null; echo more >tree/new"
+                    )
+                    == "text"
+                )
                 await lease.get("tree", tmp_path / "out")
-                assert (await lease.exec(["pwd"], workdir="tree")).stdout.decode() == f"{lease.slot.workspace}/tree\n"
+                assert (
+                    await lease.exec(["pwd"], workdir="tree")
+                ).stdout.decode() == f"{lease.slot.workspace}/tree\n"
             assert (tmp_path / "out" / "a b" / "f\n").read_text() == "text"
             assert (tmp_path / "out" / "new").read_text() == "more\n"
             with pytest.raises(StaleLeaseError):
@@ -162,7 +192,9 @@ def test_r11_copies_of_a_lease_end_at_their_deadline_and_with_the_lease(
         return (await lease.exec(["rm", "/tmp/evil/begun"])).exit_code == 0
 
     async def work() -> None:
-        spec = hr.ContainerSpec(image=base_image, env={"PATH": "/tmp/evil:/usr/local/bin:/usr/bin:/bin"})
+        spec = hr.ContainerSpec(
+            image=base_image, env={"PATH": "/tmp/evil:/usr/local/bin:/usr/bin:/bin"}
+        )
         async with make_pool(runtime, base_image, spec=spec) as pool, pool.lease() as lease:
             make = ["sh", "-c", "mkdir /tmp/evil && cat >/tmp/evil/tar && chmod 755 /tmp/evil/tar"]
             (await lease.exec(make, input=tar.encode())).check()
@@ -201,22 +233,31 @@ def test_r11_the_end_of_a_lease_ends_its_commands(runtime: hr.Runtime, base_imag
     run(work)
 
 
-def test_a_lease_can_end_its_processes_and_keep_its_files(runtime: hr.Runtime, base_image: str) -> None:
+def test_a_lease_can_end_its_processes_and_keep_its_files(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     async def work() -> None:
         async with make_pool(runtime, base_image, max_containers=2) as pool:
             slot, sibling = await pool.acquire("one"), await pool.acquire("sibling")
-            start = "touch f; setsid sleep 961 >/dev/null 2>&1 & (trap '' TERM; sleep 962) >/dev/null 2>&1 & true"
+            start = (
+                "touch f; setsid sleep 961 >/dev/null 2>&1 & (trap '' TERM; sleep 962) "
+                ">/dev/null 2>&1 & true"
+            )
             await shell(pool.lease_of(slot), start)
             await shell(pool.lease_of(sibling), "setsid sleep 963 >/dev/null 2>&1 & true")
             await pool.lease_of(slot).end_processes()
-            left = await shell(pool.lease_of(slot), "ls; ps -axo args= | grep '^sleep 96[12]' || true")
+            left = await shell(
+                pool.lease_of(slot), "ls; ps -axo args= | grep '^sleep 96[12]' || true"
+            )
             assert left == "f\n"
             assert "sleep 963" in await shell(pool.lease_of(sibling), "ps -axo args=")
 
     run(work)
 
 
-def test_r19_a_profile_sets_the_network_and_the_environment(runtime: hr.Runtime, base_image: str) -> None:
+def test_r19_a_profile_sets_the_network_and_the_environment(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     async def work() -> None:
         spec = hr.ContainerSpec(image=base_image, env={"SHOWN": "yes"})
         tools = attrs.evolve(hr.PoolConfig(spec=spec).tools, allow_network=True)
@@ -226,7 +267,10 @@ def test_r19_a_profile_sets_the_network_and_the_environment(runtime: hr.Runtime,
             )
             assert result.stdout == "yes\n1\n"
             assert (result.metadata["network"], result.metadata["sandboxed"]) == ("none", True)
-        async with make_pool(runtime, base_image, spec=spec, tools=tools) as pool, pool.lease() as lease:
+        async with (
+            make_pool(runtime, base_image, spec=spec, tools=tools) as pool,
+            pool.lease() as lease,
+        ):
             refused = await lease.tool("bash", {"command": "echo never"})
             assert not refused.success
             assert "network" in refused.error
@@ -234,11 +278,15 @@ def test_r19_a_profile_sets_the_network_and_the_environment(runtime: hr.Runtime,
     run(work)
 
 
-def test_r15_w2_profiles_have_their_own_images_and_environments(runtime: hr.Runtime, base_image: str) -> None:
+def test_r15_w2_profiles_have_their_own_images_and_environments(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     async def work() -> None:
         configs = [
             attrs.evolve(
-                make_pool(runtime, base_image, spec=hr.ContainerSpec(image=base_image, env={"WHO": name})).config,
+                make_pool(
+                    runtime, base_image, spec=hr.ContainerSpec(image=base_image, env={"WHO": name})
+                ).config,
                 name=name,
             )
             for name in ("left", "right")
@@ -246,7 +294,10 @@ def test_r15_w2_profiles_have_their_own_images_and_environments(runtime: hr.Runt
         async with hr.PoolManager(runtime, hr.Profiles.of(*configs)) as pools:
             slots = [await pools.acquire(profile=name) for name in ("right", "left")]
             batch: Batch = [(slot, "bash", {"command": "echo $WHO"}) for slot in slots]
-            assert [result.stdout for result in await pools.execute_batch(batch)] == ["right\n", "left\n"]
+            assert [result.stdout for result in await pools.execute_batch(batch)] == [
+                "right\n",
+                "left\n",
+            ]
             spec = hr.ContainerSpec(image=base_image, env={"WHO": "item"})
             async with pools.lease(spec=spec) as lease:
                 assert await shell(lease, "echo $WHO") == "item\n"
@@ -297,7 +348,9 @@ FORGETFUL = textwrap.dedent(
 def test_a_program_that_does_not_close_its_pool_ends_and_leaves_nothing(
     runtime_name: str, base_image: str, engine_command: Any
 ) -> None:
-    result = run_process([sys.executable, "-W", "ignore", "-c", FORGETFUL, runtime_name, base_image], timeout_s=180)
+    result = run_process(
+        [sys.executable, "-W", "ignore", "-c", FORGETFUL, runtime_name, base_image], timeout_s=180
+    )
     assert result.exit_code == 0, result.stderr
     name = result.stdout.decode().strip()
     assert wait_until(lambda: name not in engine_command.containers(), 60)
@@ -323,10 +376,14 @@ def test_r14_w19_a_pool_leaves_nothing_when_its_owner_is_killed(
         owner.stderr.close()
     assert wait_until(lambda: not names & set(engine_command.containers()), 60)
     if os.geteuid() == 0:
-        assert wait_until(lambda: f"sleep {mark}".encode() not in run_process(["ps", "-axo", "args="]).stdout, 60)
+        assert wait_until(
+            lambda: f"sleep {mark}".encode() not in run_process(["ps", "-axo", "args="]).stdout, 60
+        )
 
 
-def test_a_program_without_asyncio_can_use_a_pool(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+def test_a_program_without_asyncio_can_use_a_pool(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
     config = make_pool(runtime, base_image).config
     with hr.open_pool(config, runtime) as pool:
         with pool.lease("sync") as lease:
@@ -335,7 +392,10 @@ def test_a_program_without_asyncio_can_use_a_pool(runtime: hr.Runtime, base_imag
             lease.put(tmp_path / "f", "f")
             assert lease.tool("bash", {"command": "cat f"}).stdout == "x"
         slot = pool.acquire("again")
-        batch: Batch = [(slot, "bash", {"command": "echo 1"}), (slot, "bash", {"command": "echo 2"})]
+        batch: Batch = [
+            (slot, "bash", {"command": "echo 1"}),
+            (slot, "bash", {"command": "echo 2"}),
+        ]
         assert [result.stdout for result in pool.execute_batch(batch)] == ["1\n", "2\n"]
         future = pool.submit(pool.pool.lease_of(slot).exec(["sleep", "60"]))
         time.sleep(0.3)
@@ -355,14 +415,19 @@ def test_a_program_without_asyncio_can_use_a_pool(runtime: hr.Runtime, base_imag
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
-def test_with_directory_isolation_slots_share_a_user_and_are_still_reset(runtime: hr.Runtime, base_image: str) -> None:
+def test_with_directory_isolation_slots_share_a_user_and_are_still_reset(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     async def work() -> None:
         numbers = {"slots_per_container": 2, "isolation": "directory"}
         async with make_pool(runtime, base_image, **numbers) as pool:
             one, two = await pool.acquire("one"), await pool.acquire("two")
             assert one.container == two.container
             for slot in (one, two):
-                script = "touch .f; mkdir -p d/e; chmod -R a-w d; setsid sleep 951 >/dev/null 2>&1 & echo $PWD"
+                script = (
+                    "touch .f; mkdir -p d/e; chmod -R a-w d; setsid sleep 951 >/dev/null 2>&1 & "
+                    "echo $PWD"
+                )
                 assert (await shell(pool.lease_of(slot), script)).strip() == slot.workspace
             await pool.release(one)
             await pool.settle()

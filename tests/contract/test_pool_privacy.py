@@ -1,4 +1,6 @@
-"""W8, W14: a hostile slot learns only that a sibling in its container exists, and cannot harm it."""
+"""W8, W14: a hostile slot learns only that a sibling in its container exists, and cannot harm
+it.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +160,9 @@ print(json.dumps({"answer": client.recv(100).decode(), "opened": opened}))
 def test_slots_share_abstract_sockets_and_system_v_objects_that_are_open_to_all(
     runtime: hr.Runtime, base_image: str
 ) -> None:
-    """docs/pool.md says so: abstract sockets have no mode, and a System V object of mode 0600 stays private."""
+    """docs/pool.md says so: abstract sockets have no mode, and a System V object of mode 0600 stays
+    private.
+    """
     if not runtime.info.users:
         pytest.skip("each slot has its own container")
 
@@ -166,9 +170,14 @@ def test_slots_share_abstract_sockets_and_system_v_objects_that_are_open_to_all(
         async with make_pool(runtime, base_image) as pool:
             server, client = await pool.acquire("server"), await pool.acquire("client")
             assert server.container == client.container
-            serving = asyncio.ensure_future(pool.lease_of(server).exec(["python3", "-c", SERVER], timeout_s=60))
+            serving = asyncio.ensure_future(
+                pool.lease_of(server).exec(["python3", "-c", SERVER], timeout_s=60)
+            )
             result = await pool.lease_of(client).exec(["python3", "-c", CLIENT], timeout_s=60)
-            assert json.loads(result.check().stdout) == {"answer": "answer", "opened": [True, False]}
+            assert json.loads(result.check().stdout) == {
+                "answer": "answer",
+                "opened": [True, False],
+            }
             await serving
 
     run(work)

@@ -1,4 +1,6 @@
-"""R11, W5: the next lease of a slot finds nothing of the lease before it, or does not get the slot."""
+"""R11, W5: the next lease of a slot finds nothing of the lease before it, or does not get the
+slot.
+"""
 
 from __future__ import annotations
 
@@ -60,8 +62,12 @@ except OSError:
 """
 
 
-async def leave_and_look(runtime: hr.Runtime, image: str, script: str) -> tuple[str, hr.SlotPool, Any]:
-    """Run a script in a slot and reset the slot; return what the container still has of the slot's user."""
+async def leave_and_look(
+    runtime: hr.Runtime, image: str, script: str
+) -> tuple[str, hr.SlotPool, Any]:
+    """Run a script in a slot and reset the slot; return what the container still has of the slot's
+    user.
+    """
     async with make_pool(runtime, image) as pool:
         slot = await pool.acquire("untidy")
         uid = (await shell(pool.lease_of(slot), "id -u")).strip()
@@ -74,7 +80,9 @@ async def leave_and_look(runtime: hr.Runtime, image: str, script: str) -> tuple[
             directories = ". ~ $TMPDIR" if status.reset == "clean" else "."
             assert await shell(lease, f"ls -A {directories} | grep -v : | tr -d '\\n'") == ""
         kept = slot.container in {container.name for container in containers(pool)}
-        assert kept == (status.reset == "clean"), "the container was discarded, which hides what the reset missed"
+        assert kept == (status.reset == "clean"), (
+            "the container was discarded, which hides what the reset missed"
+        )
         if not kept:
             return "", pool, uid
         look = f"""
@@ -87,9 +95,13 @@ async def leave_and_look(runtime: hr.Runtime, image: str, script: str) -> tuple[
 
 
 @pytest.mark.parametrize(
-    "script", [FILES, PROCESSES, f"python3 - <<'END'\n{OBJECTS}\nEND"], ids=("files", "daemons", "ipc")
+    "script",
+    [FILES, PROCESSES, f"python3 - <<'END'\n{OBJECTS}\nEND"],
+    ids=("files", "daemons", "ipc"),
 )
-def test_w5_nothing_of_a_lease_is_left_after_its_reset(runtime: hr.Runtime, base_image: str, script: str) -> None:
+def test_w5_nothing_of_a_lease_is_left_after_its_reset(
+    runtime: hr.Runtime, base_image: str, script: str
+) -> None:
     async def work() -> None:
         shown, _, _ = await leave_and_look(runtime, base_image, script)
         assert shown == ""
@@ -105,15 +117,17 @@ def test_r11_a_fork_bomb_ends_with_its_lease_and_does_not_affect_its_sibling(
             bomber, sibling = await pool.acquire("bomber"), await pool.acquire("sibling")
             bomb = "b() { b | b & }; b 2>/dev/null; sleep 0.5"
             await pool.lease_of(bomber).exec(["bash", "-c", bomb], timeout_s=20)
-            assert (await shell(pool.lease_of(sibling), "for n in 1 2 3 4 5; do /bin/echo $n; done")).split() == list(
-                "12345"
-            )
+            assert (
+                await shell(pool.lease_of(sibling), "for n in 1 2 3 4 5; do /bin/echo $n; done")
+            ).split() == list("12345")
             await pool.release(bomber)
             await pool.settle()
             assert pool.status().quarantined == 0
             assert pool.status().leased == 1
             again = await pool.acquire("next")
-            assert (await shell(pool.lease_of(again), "ps -axo args= | grep -c '[b] | b' || true")).strip() == "0"
+            assert (
+                await shell(pool.lease_of(again), "ps -axo args= | grep -c '[b] | b' || true")
+            ).strip() == "0"
 
     run(work)
 
@@ -147,12 +161,17 @@ def test_r11_a_slot_that_is_not_verified_clean_is_quarantined_and_its_container_
     run(work)
 
 
-def test_w8_world_writable_files_of_an_image_do_not_connect_slots(runtime: hr.Runtime, base_image: str) -> None:
+def test_w8_world_writable_files_of_an_image_do_not_connect_slots(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     if not runtime.info.users:
         assert hr.PoolConfig(spec=hr.ContainerSpec(image=base_image)).slots_per_container is None
         return
     with runtime.container(hr.ContainerSpec(image=base_image)) as container:
-        loose = "mkdir -m 777 /srv/open && touch /srv/open/file /srv/file && chmod 666 /srv/open/file /srv/file"
+        loose = (
+            "mkdir -m 777 /srv/open && touch /srv/open/file /srv/file && chmod 666 "
+            "/srv/open/file /srv/file"
+        )
         container.exec(["sh", "-c", loose]).check()
         config = hr.PoolConfig(spec=hr.ContainerSpec(image=base_image), slots_per_container=2)
         from hyperruntime.pool.values.config import make_layout
@@ -168,7 +187,9 @@ def test_w8_world_writable_files_of_an_image_do_not_connect_slots(runtime: hr.Ru
         assert container.exec(["cat", "/srv/open/mine"], **as_first).stdout == b"mine\n"
 
 
-def test_a_reset_does_not_change_the_mounts_of_a_spec(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+def test_a_reset_does_not_change_the_mounts_of_a_spec(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
     (tmp_path / "inner").mkdir()
     for directory in (tmp_path, tmp_path / "inner"):
         directory.chmod(0o777)
@@ -178,31 +199,45 @@ def test_a_reset_does_not_change_the_mounts_of_a_spec(runtime: hr.Runtime, base_
 
     async def work() -> None:
         mounts = (hr.Mount(source=str(tmp_path), target="/srv/shared", read_only=False),)
-        async with make_pool(runtime, base_image, spec=hr.ContainerSpec(image=base_image, mounts=mounts)) as pool:
+        async with make_pool(
+            runtime, base_image, spec=hr.ContainerSpec(image=base_image, mounts=mounts)
+        ) as pool:
             async with pool.lease("writer") as lease:
-                await shell(lease, "umask 0; echo kept | tee /srv/shared/kept >/srv/shared/inner/kept")
+                await shell(
+                    lease, "umask 0; echo kept | tee /srv/shared/kept >/srv/shared/inner/kept"
+                )
             await pool.settle()
             assert pool.status().quarantined == 0
             async with pool.lease("reader") as lease:
-                assert await shell(lease, "cat /srv/shared/kept /srv/shared/inner/kept") == "kept\nkept\n"
+                assert (
+                    await shell(lease, "cat /srv/shared/kept /srv/shared/inner/kept")
+                    == "kept\nkept\n"
+                )
             await pool.settle()
 
     run(work)
     assert {name: mode for name, mode in before.items() if name != "kept"} == {
-        path.name: path.stat().st_mode for path in (tmp_path, *tmp_path.iterdir()) if path.name != "kept"
+        path.name: path.stat().st_mode
+        for path in (tmp_path, *tmp_path.iterdir())
+        if path.name != "kept"
     }
 
 
 def test_slots_work_in_an_image_with_busybox_only(runtime: hr.Runtime, busybox_image: str) -> None:
     async def work() -> None:
         async with make_pool(runtime, busybox_image) as pool:
-            leave = "id -u; touch .f /dev/shm/f; mkdir -p a/b; chmod 0 a; setsid sleep 1004 >/dev/null 2>&1 &"
+            leave = (
+                "id -u; touch .f /dev/shm/f; mkdir -p a/b; chmod 0 a; setsid sleep 1004 "
+                ">/dev/null 2>&1 &"
+            )
             async with pool.lease() as lease:
                 uid = (await lease.exec(["sh", "-c", leave])).check().stdout.decode().strip()
             await pool.settle()
             assert pool.status().quarantined == 0
             async with pool.lease() as lease:
-                assert (await lease.exec(["ls", "-A", ".", "/dev/shm"])).stdout.decode().split() == [".:", "/dev/shm:"]
+                assert (
+                    await lease.exec(["ls", "-A", ".", "/dev/shm"])
+                ).stdout.decode().split() == [".:", "/dev/shm:"]
                 assert b"1004" not in (await lease.exec(["ps", "-o", "args"])).stdout
                 if runtime.info.users:
                     assert (await lease.exec(["id", "-u"])).stdout.decode().strip() != uid
@@ -220,12 +255,17 @@ def test_an_image_whose_programs_cannot_clean_is_refused_for_several_slots(
     monkeypatch.setattr("hyperruntime.pool.slots.scripts.REMOVE_OWN", "true")
 
     async def work() -> None:
-        async with make_pool(runtime, base_image, slots_per_container=1) as pool, pool.lease() as lease:
+        async with (
+            make_pool(runtime, base_image, slots_per_container=1) as pool,
+            pool.lease() as lease,
+        ):
             assert (await lease.exec(["pwd"])).stdout == b"/workspace\n"
         if runtime.info.users:
             with pytest.raises(PoolError, match="could not be prepared for a lease: file /"):
                 await make_pool(runtime, base_image).start()
-            monkeypatch.setattr("hyperruntime.pool.slots.scripts.FIND_WRITABLE", "exec find-that-is-missing")
+            monkeypatch.setattr(
+                "hyperruntime.pool.slots.scripts.FIND_WRITABLE", "exec find-that-is-missing"
+            )
             with pytest.raises(PoolError, match=r"use an image with find.*slots_per_container=1"):
                 await make_pool(runtime, base_image).start()
 

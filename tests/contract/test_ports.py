@@ -12,7 +12,12 @@ from contextlib import suppress
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import ContainerStateError, HyperRuntimeError, SpecError, UnsupportedOptionError
+from hyperruntime.errors import (
+    ContainerStateError,
+    HyperRuntimeError,
+    SpecError,
+    UnsupportedOptionError,
+)
 from hyperruntime.host.process import wait_until
 from tests.contract.pools import make_pool, run
 
@@ -79,13 +84,17 @@ def test_a_web_server_of_an_agent_can_be_looked_at(runtime: hr.Runtime, base_ima
     with runtime.container(hr.ContainerSpec(image=base_image)) as container:
         container.write_file("/site/index.html", b"<h1>by an agent</h1>")
         host, port = container.forward(8000)
-        serve(container, ["python3", "-m", "http.server", "-d", "/site", "8000"], 8000, (host, port))
+        serve(
+            container, ["python3", "-m", "http.server", "-d", "/site", "8000"], 8000, (host, port)
+        )
         with urllib.request.urlopen(f"http://{host}:{port}/", timeout=60) as page:
             assert page.read() == b"<h1>by an agent</h1>"
 
 
 @pytest.mark.slow
-def test_a_hundred_megabytes_arrive_exactly(container: hr.Container, address: tuple[str, int]) -> None:
+def test_a_hundred_megabytes_arrive_exactly(
+    container: hr.Container, address: tuple[str, int]
+) -> None:
     size = 100 * 1024**2
     got = fetch(address, size)
     assert len(got) == size
@@ -100,7 +109,9 @@ def test_each_direction_can_be_closed_alone(address: tuple[str, int]) -> None:
 
 
 @pytest.mark.slow
-def test_more_clients_than_the_forwarder_has_connections_are_all_served(address: tuple[str, int]) -> None:
+def test_more_clients_than_the_forwarder_has_connections_are_all_served(
+    address: tuple[str, int],
+) -> None:
     with ThreadPoolExecutor(300) as threads:
         answers = list(threads.map(lambda number: len(fetch(address, number)), range(900)))
     assert answers == list(range(900))
@@ -134,7 +145,9 @@ def test_another_program_in_the_container_cannot_take_the_place_of_the_forwarder
             assert client.recv(10) == b""
 
 
-def test_a_forwarder_that_was_killed_is_started_again_by_the_next_call(runtime: hr.Runtime, base_image: str) -> None:
+def test_a_forwarder_that_was_killed_is_started_again_by_the_next_call(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     with runtime.container(hr.ContainerSpec(image=base_image)) as container:
         address = container.forward(PORT)
         serve(container, ["python3", "-c", KIND_SERVER], PORT, address)
@@ -163,7 +176,9 @@ def test_the_port_is_closed_with_the_container(runtime: hr.Runtime, base_image: 
         container.forward(PORT)
 
 
-def test_an_image_without_python_is_refused_by_name(runtime: hr.Runtime, images: dict[str, str]) -> None:
+def test_an_image_without_python_is_refused_by_name(
+    runtime: hr.Runtime, images: dict[str, str]
+) -> None:
     if images["busybox"] == images["dash"]:  # the engine has only one image, which has Python
         return
     with (
@@ -174,7 +189,8 @@ def test_an_image_without_python_is_refused_by_name(runtime: hr.Runtime, images:
 
 
 @pytest.mark.parametrize(
-    ("port", "host"), [(0, "127.0.0.1"), (65536, "127.0.0.1"), (80, "203.0.113.9"), (80, "no name"), (80, "")]
+    ("port", "host"),
+    [(0, "127.0.0.1"), (65536, "127.0.0.1"), (80, "203.0.113.9"), (80, "no name"), (80, "")],
 )
 def test_invalid_addresses_are_refused(container: hr.Container, port: int, host: str) -> None:
     with pytest.raises(SpecError):

@@ -1,4 +1,6 @@
-"""Processes and terminals beyond the conformance suite: small images, hostile programs, slots, and limits."""
+"""Processes and terminals beyond the conformance suite: small images, hostile programs, slots, and
+limits.
+"""
 
 from __future__ import annotations
 
@@ -50,13 +52,18 @@ def test_a_terminal_does_not_need_a_path_to_its_helpers(container: hr.Container)
         assert terminal.wait(_WAIT_S) == 127
 
 
-def test_a_program_cannot_type_into_another_terminal_or_keep_one_open(container: hr.Container) -> None:
+def test_a_program_cannot_type_into_another_terminal_or_keep_one_open(
+    container: hr.Container,
+) -> None:
     job = "(trap '' HUP; exec sleep 300) & echo ready"
     with container.terminal(["sh", "-c", job]) as terminal:
         assert read_until(terminal, b"\n") == b"ready\r\n"
         assert terminal.wait(_WAIT_S) == 0
         assert terminal.read() == b""  # although the job holds the terminal
-    steal = "import fcntl, sys, termios\nfor c in 'id': fcntl.ioctl(open(sys.argv[1]), termios.TIOCSTI, c)"
+    steal = (
+        "import fcntl, sys, termios\nfor c in 'id': fcntl.ioctl(open(sys.argv[1]), "
+        "termios.TIOCSTI, c)"
+    )
     with container.terminal(["sleep", "300"]) as other:
         result = container.exec(["python3", "-c", steal, other.name])
         assert result.exit_code == 1  # it is not its terminal
@@ -65,7 +72,10 @@ def test_a_program_cannot_type_into_another_terminal_or_keep_one_open(container:
 
 
 def test_a_program_may_leave_its_terminal_and_open_it_again(container: hr.Container) -> None:
-    script = "echo one; exec </dev/null >/dev/null 2>&1; sleep 0.3; echo two >/dev/tty; sleep 0.1; exit 5"
+    script = (
+        "echo one; exec </dev/null >/dev/null 2>&1; sleep 0.3; echo two >/dev/tty; sleep 0.1; "
+        "exit 5"
+    )
     with container.terminal(["sh", "-c", script]) as terminal:
         assert b"".join(iter(terminal.read, b"")) == b"one\r\ntwo\r\n"
         assert terminal.wait(_WAIT_S) == 5
@@ -74,7 +84,11 @@ def test_a_program_may_leave_its_terminal_and_open_it_again(container: hr.Contai
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")  # the child only exits
 def test_a_forked_child_does_not_end_a_process_of_its_parent(container: hr.Container) -> None:
     sleeps = ["sleep", "300"]
-    with container.spawn(sleeps) as process, container.terminal(sleeps) as terminal, container.shell() as shell:
+    with (
+        container.spawn(sleeps) as process,
+        container.terminal(sleeps) as terminal,
+        container.shell() as shell,
+    ):
         shell.run("word=kept")
         child = os.fork()
         if child == 0:
@@ -94,7 +108,10 @@ def test_a_closed_terminal_wakes_its_reader_and_its_writer(container: hr.Contain
         except BrokenPipeError as error:
             said.append(error)
 
-    threads = [threading.Thread(target=lambda: said.append(terminal.read())), threading.Thread(target=write)]
+    threads = [
+        threading.Thread(target=lambda: said.append(terminal.read())),
+        threading.Thread(target=write),
+    ]
     for thread in threads:
         thread.start()
     assert terminal.close()
@@ -137,7 +154,9 @@ def test_no_descriptor_is_left_of_processes_and_terminals(container: hr.Containe
     assert wait_until(lambda: use() <= counts[1], _WAIT_S)
 
 
-def test_the_deadline_and_the_output_limit_of_a_process_are_those_of_exec(container: hr.Container) -> None:
+def test_the_deadline_and_the_output_limit_of_a_process_are_those_of_exec(
+    container: hr.Container,
+) -> None:
     script = "yes | head -c 100000; echo end; sleep 300"
     with container.spawn(["sh", "-c", script], timeout_s=2, output_limit_bytes=1000) as process:
         result = process.wait(_WAIT_S)
@@ -155,7 +174,9 @@ def test_a_slots_processes_and_terminals_run_as_the_slot_and_end_with_its_lease(
             async with pool.lease("one") as lease:
                 facts = (await lease.exec(["sh", "-c", "id; pwd; echo $HOME"])).stdout
                 process = await lease.spawn(["sh", "-c", "id; pwd; echo $HOME; exec sleep 300"])
-                terminal = await lease.terminal(["sh", "-c", "id; pwd; echo $HOME; exec sleep 300"], rows=5, cols=70)
+                terminal = await lease.terminal(
+                    ["sh", "-c", "id; pwd; echo $HOME; exec sleep 300"], rows=5, cols=70
+                )
                 said = b""
                 while said.replace(b"\r", b"") != facts:
                     said += await terminal.aread(_WAIT_S)
@@ -170,7 +191,9 @@ def test_a_slots_processes_and_terminals_run_as_the_slot_and_end_with_its_lease(
 
 
 @pytest.mark.parametrize("trap", ["link", "file"])
-def test_the_host_opens_no_file_that_a_container_puts_in_place_of_its_terminals(tmp_path: Path, trap: str) -> None:
+def test_the_host_opens_no_file_that_a_container_puts_in_place_of_its_terminals(
+    tmp_path: Path, trap: str
+) -> None:
     busybox = find_program("busybox")
     assert busybox is not None
     (tmp_path / "busybox").write_bytes(Path(busybox).read_bytes())
@@ -180,9 +203,13 @@ def test_the_host_opens_no_file_that_a_container_puts_in_place_of_its_terminals(
     else:
         (tmp_path / "dev/pts").mkdir(parents=True)
         os.mkfifo(tmp_path / "dev/pts/ptmx")
-    process = spawn(["unshare", "--map-root-user", "--root", str(tmp_path), "/busybox", "cat"], stdin=PIPE)
+    process = spawn(
+        ["unshare", "--map-root-user", "--root", str(tmp_path), "/busybox", "cat"], stdin=PIPE
+    )
     try:
-        assert wait_until(lambda: os.readlink(f"/proc/{process.pid}/root") == str(tmp_path), _WAIT_S)
+        assert wait_until(
+            lambda: os.readlink(f"/proc/{process.pid}/root") == str(tmp_path), _WAIT_S
+        )
         with pytest.raises(OSError, match=r"dev|multiplexer"):
             open_pty(process.pid)
     finally:
@@ -190,16 +217,28 @@ def test_the_host_opens_no_file_that_a_container_puts_in_place_of_its_terminals(
         process.communicate()
 
 
-def test_the_window_size_of_a_terminal_is_that_of_its_kernel_object(container: hr.Container) -> None:
+def test_the_window_size_of_a_terminal_is_that_of_its_kernel_object(
+    container: hr.Container,
+) -> None:
     with container.terminal(["sleep", "300"], rows=7, cols=9) as terminal:
         terminal.resize(65535, 1)
-        assert container.exec(["sh", "-c", 'stty size <"$1"', "sh", terminal.name]).stdout == b"65535 1\n"
-        assert fcntl.ioctl(terminal._pty.master, termios.TIOCGWINSZ, bytes(8))[:4] == b"\xff\xff\x01\x00"
+        assert (
+            container.exec(["sh", "-c", 'stty size <"$1"', "sh", terminal.name]).stdout
+            == b"65535 1\n"
+        )
+        assert (
+            fcntl.ioctl(terminal._pty.master, termios.TIOCGWINSZ, bytes(8))[:4]
+            == b"\xff\xff\x01\x00"
+        )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")
-def test_the_host_changes_no_file_that_a_container_puts_in_place_of_a_terminal(tmp_path: Path) -> None:
-    """A program in a user namespace of its own builds a /dev/pts with the real multiplexer and other files."""
+def test_the_host_changes_no_file_that_a_container_puts_in_place_of_a_terminal(
+    tmp_path: Path,
+) -> None:
+    """A program in a user namespace of its own builds a /dev/pts with the real multiplexer and
+    other files.
+    """
     busybox = find_program("busybox")
     assert busybox is not None
     for name in ("real", "dev/pts"):
@@ -215,7 +254,9 @@ def test_the_host_changes_no_file_that_a_container_puts_in_place_of_a_terminal(t
         'cd "$0" && mount -t devpts -o newinstance,ptmxmode=0666 devpts real'
         " && mount --bind real/ptmx dev/pts/ptmx && exec chroot . /busybox cat"
     )
-    process = spawn(["unshare", "--map-root-user", "--mount", "sh", "-c", trick, str(tmp_path)], stdin=PIPE)
+    process = spawn(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", trick, str(tmp_path)], stdin=PIPE
+    )
     try:
         root = Path(f"/proc/{process.pid}/root")
         assert wait_until(lambda: os.readlink(root) == str(tmp_path), _WAIT_S)
@@ -263,7 +304,9 @@ def test_a_command_that_stops_its_starter_can_be_closed(container: hr.Container)
     assert container.exec(["echo", "more"]).stdout == b"more\n"
 
 
-def test_a_command_that_closes_its_input_breaks_the_pipe_of_its_writer(container: hr.Container) -> None:
+def test_a_command_that_closes_its_input_breaks_the_pipe_of_its_writer(
+    container: hr.Container,
+) -> None:
     with container.spawn(["sh", "-c", "exec 0<&-; echo ready; exec sleep 300"]) as process:
         assert wait_until(lambda: process.stdout == b"ready\n", _WAIT_S)
         failed: list[Exception] = []
@@ -284,7 +327,9 @@ def test_a_command_that_closes_its_input_breaks_the_pipe_of_its_writer(container
 def test_a_job_that_writes_for_ever_does_not_keep_a_terminal_open(container: hr.Container) -> None:
     marker = f"/tmp/again.{os.urandom(4).hex()}"
     job = f"while kill -0 $$; do sleep 0.01; done; exec 3>$T; : >{marker}; exec yes >&3"
-    with container.terminal(["sh", "-c", f"trap '' HUP; T=$(tty); ({job}) 2>/dev/null & echo kept"]) as terminal:
+    with container.terminal(
+        ["sh", "-c", f"trap '' HUP; T=$(tty); ({job}) 2>/dev/null & echo kept"]
+    ) as terminal:
         assert terminal.wait(_WAIT_S) == 0
         assert wait_until(lambda: container.exec(["test", "-e", marker]).exit_code == 0, _WAIT_S)
         said = list(islice(iter(lambda: terminal.read(_WAIT_S, limit_bytes=1024), b""), 1000))
@@ -292,7 +337,9 @@ def test_a_job_that_writes_for_ever_does_not_keep_a_terminal_open(container: hr.
         assert terminal.read(0) == b""
 
 
-def test_nothing_of_a_terminal_waits_for_its_blocked_reader_or_writer(container: hr.Container) -> None:
+def test_nothing_of_a_terminal_waits_for_its_blocked_reader_or_writer(
+    container: hr.Container,
+) -> None:
     with container.terminal(["sh", "-c", "stty raw -echo; echo ready; exec sleep 300"]) as terminal:
         assert read_until(terminal, b"ready\n").endswith(b"ready\n")
         said: list[bool] = []
@@ -307,10 +354,14 @@ def test_nothing_of_a_terminal_waits_for_its_blocked_reader_or_writer(container:
                 terminal.read(0.01)
             said.append(terminal.interrupt())
 
-        threads = [threading.Thread(target=work, daemon=True) for work in (write, terminal.read, use)]
+        threads = [
+            threading.Thread(target=work, daemon=True) for work in (write, terminal.read, use)
+        ]
         for thread in threads[:2]:
             thread.start()
-        assert wait_until(lambda: terminal._writing.locked() and terminal._reading.locked(), _WAIT_S)
+        assert wait_until(
+            lambda: terminal._writing.locked() and terminal._reading.locked(), _WAIT_S
+        )
         threads[2].start()
         for thread in threads[::-1]:
             thread.join(_WAIT_S)
@@ -332,7 +383,10 @@ def test_a_command_that_dies_before_it_has_its_terminal_says_so(
         raise BrokenPipeError
 
     before = len(os.listdir("/proc/self/fd"))
-    for name, attribute, value in (("terminal", "open_pty", die), ("process.Process", "write", break_pipe)):
+    for name, attribute, value in (
+        ("terminal", "open_pty", die),
+        ("process.Process", "write", break_pipe),
+    ):
         with monkeypatch.context() as patch:
             patch.setattr(f"hyperruntime.exec.spawn.{name}.{attribute}", value)
             with pytest.raises(ExecStartError, match="137"):

@@ -23,7 +23,10 @@ def test_variables_stay_and_the_last_value_comes_back(kernel: PythonKernel) -> N
     done = kernel.run("x.append(2)\nprint('err', file=sys.stderr)\nx", 60)
     assert (done.output, done.logs, done.error) == ("[1, 2]", "err\n", "")
     failed = kernel.run("def f():\n    x.fail()\nf()", 60)
-    assert (failed.kind, failed.value) == ("AttributeError", "'list' object has no attribute 'fail'")
+    assert (failed.kind, failed.value) == (
+        "AttributeError",
+        "'list' object has no attribute 'fail'",
+    )
     assert "line 2, in f\n    x.fail()" in failed.error
     assert "python_loop" not in failed.error
 
@@ -31,13 +34,20 @@ def test_variables_stay_and_the_last_value_comes_back(kernel: PythonKernel) -> N
 def test_a_text_is_interrupted_and_variables_stay(kernel: PythonKernel) -> None:
     kernel.run("x = 1", 60)
     late = kernel.run("print('before', flush=True)\nwhile True: pass", 2)
-    assert (late.error, late.logs.split()[0]) == ("the code was interrupted after 2 s; its variables stay", "before")
+    assert (late.error, late.logs.split()[0]) == (
+        "the code was interrupted after 2 s; its variables stay",
+        "before",
+    )
     assert kernel.run("x", 60).output == "1"
 
 
-def test_a_text_that_cannot_be_interrupted_is_killed(kernel: PythonKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_cannot_be_interrupted_is_killed(
+    kernel: PythonKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("hyperruntime.adapters.python_kernel._INTERRUPT_S", 0.5)
-    late = kernel.run("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass", 1)
+    late = kernel.run(
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass", 1
+    )
     assert "its variables are lost" in late.error
     assert not kernel.is_alive
 
@@ -56,13 +66,20 @@ def test_the_size_of_values_is_limited(kernel: PythonKernel) -> None:
     [
         ("import os; os._exit(7)", "exit code 7"),
         (
-            "import os\nfor n in range(3, 20):\n    try: os.write(n, b'[' * 9999 + b'\\n')\n    except OSError: pass",
+            "import os\nfor n in range(3, 20):\n    try: os.write(n, b'[' * 9999 + b'\\n')\n   "
+            " except OSError: pass",
             "lost",
         ),
-        ("import os\nfor n in range(3, 20):\n    try: os.write(n, b'{}\\n')\n    except OSError: pass", "lost"),
+        (
+            "import os\nfor n in range(3, 20):\n    try: os.write(n, b'{}\\n')\n    except "
+            "OSError: pass",
+            "lost",
+        ),
     ],
 )
-def test_a_process_that_ends_or_lies_is_an_error(kernel: PythonKernel, code: str, word: str) -> None:
+def test_a_process_that_ends_or_lies_is_an_error(
+    kernel: PythonKernel, code: str, word: str
+) -> None:
     assert word in kernel.run(code, 60).error
     assert not kernel.is_alive
     assert "lost" in kernel.run("1", 60).error

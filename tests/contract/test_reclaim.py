@@ -1,4 +1,6 @@
-"""Files that a container's users wrote in a mount are reclaimed for this user, with the driver's ``reclaim_args``."""
+"""Files that a container's users wrote in a mount are reclaimed for this user, with the driver's
+``reclaim_args``.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +23,16 @@ WRITE = (
 
 @pytest.fixture
 def tree(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> Iterator[Path]:
-    """A tree that root and, if the engine has users, another user wrote in a container that is now closed."""
+    """A tree that root and, if the engine has users, another user wrote in a container that is now
+    closed.
+    """
     path = tmp_path / "tree"
     path.mkdir()
     mount = hr.Mount(source=str(path), target="/mnt/tree", read_only=False)
     with runtime.container(hr.ContainerSpec(image=base_image, mounts=(mount,))) as container:
-        container.exec(["sh", "-c", f"cd /mnt/tree && mkdir -m 777 other root && cd root && {WRITE}"]).check()
+        container.exec(
+            ["sh", "-c", f"cd /mnt/tree && mkdir -m 777 other root && cd root && {WRITE}"]
+        ).check()
         if runtime.info.users:
             user = hr.RunAs(uid=20001)
             container.exec(["sh", "-c", f"cd /mnt/tree/other && {WRITE}"], user=user).check()

@@ -48,7 +48,9 @@ def greeting(runtime: hr.Runtime, reference: str) -> bytes:
         return container.exec(["cat", "/greeting"]).check().stdout
 
 
-def test_an_image_is_pulled_and_pulled_again_after_its_tag_has_moved(runtime: hr.Runtime, registry: Registry) -> None:
+def test_an_image_is_pulled_and_pulled_again_after_its_tag_has_moved(
+    runtime: hr.Runtime, registry: Registry
+) -> None:
     reference = registry.push_busybox("some/image", "1", "hello\n")
     lines: list[str] = []
     try:
@@ -86,11 +88,24 @@ def test_a_spec_says_when_its_image_is_pulled(runtime: hr.Runtime, registry: Reg
 
 
 @pytest.mark.slow
-def test_the_command_line_pulls_when_it_is_told_to(runtime: hr.Runtime, runtime_name: str, registry: Registry) -> None:
+def test_the_command_line_pulls_when_it_is_told_to(
+    runtime: hr.Runtime, runtime_name: str, registry: Registry
+) -> None:
     reference = registry.push_busybox("of/a/command", "1", "first\n")
 
     def said(pull: str) -> ProcessResult:
-        words = ["--runtime", runtime_name, "exec", "--image", reference, "--pull", pull, "--", "cat", "/greeting"]
+        words = [
+            "--runtime",
+            runtime_name,
+            "exec",
+            "--image",
+            reference,
+            "--pull",
+            pull,
+            "--",
+            "cat",
+            "/greeting",
+        ]
         return run_process([sys.executable, "-m", "hyperruntime.cli", *words], timeout_s=120)
 
     try:
@@ -131,16 +146,24 @@ def test_an_image_is_pulled_by_its_digest(runtime: hr.Runtime, registry: Registr
 
 
 @pytest.mark.parametrize("name", ["some/image:2", "no/image", "no/image:1"])
-def test_a_wrong_name_or_tag_is_an_error(runtime: hr.Runtime, registry: Registry, name: str) -> None:
+def test_a_wrong_name_or_tag_is_an_error(
+    runtime: hr.Runtime, registry: Registry, name: str
+) -> None:
     registry.push_busybox("some/image", "1", "hello\n")
-    with pytest.raises(ImageUnknownError, match=r"has no such image or tag.*check the name and the tag") as caught:
+    with pytest.raises(
+        ImageUnknownError, match=r"has no such image or tag.*check the name and the tag"
+    ) as caught:
         runtime.images.pull(f"{registry.address}/{name}")
     assert f"{registry.address}/{name}" in str(caught.value)
     assert not runtime.images.exists(f"{registry.address}/{name}")
 
 
-def test_the_error_of_a_refused_login_names_the_login_command(runtime: hr.Runtime, locked: Registry) -> None:
-    with pytest.raises(ImageLoginError, match=rf"refused the login.*log in with `.* (docker://)?{locked.address}`"):
+def test_the_error_of_a_refused_login_names_the_login_command(
+    runtime: hr.Runtime, locked: Registry
+) -> None:
+    with pytest.raises(
+        ImageLoginError, match=rf"refused the login.*log in with `.* (docker://)?{locked.address}`"
+    ):
         runtime.images.pull(f"{locked.address}/some/image:1")
 
 
@@ -149,12 +172,16 @@ def test_a_registry_that_does_not_answer_is_an_error(runtime: hr.Runtime) -> Non
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # bound but not listening, so no other program has the port
         address = f"127.0.0.1:{closed.getsockname()[1]}"
-        with pytest.raises(RegistryUnreachableError, match=rf"registry {address} cannot be reached.*refused"):
+        with pytest.raises(
+            RegistryUnreachableError, match=rf"registry {address} cannot be reached.*refused"
+        ):
             runtime.images.pull(f"{address}/some/image:1")
 
 
 def test_an_unknown_registry_is_an_error(runtime: hr.Runtime) -> None:
-    with pytest.raises(RegistryUnreachableError, match=r"nothing\.invalid cannot be reached.*hyperrun image load"):
+    with pytest.raises(
+        RegistryUnreachableError, match=r"nothing\.invalid cannot be reached.*hyperrun image load"
+    ):
         runtime.images.pull("nothing.invalid/some/image:1")
 
 
@@ -163,11 +190,15 @@ def test_pulling_an_unknown_name_without_a_registry_is_an_error(runtime: hr.Runt
         runtime.images.pull("hyperruntime-test-no-such-image:1")
 
 
-def test_plain_http_is_used_only_on_the_loopback_interface(runtime: hr.Runtime, tmp_path: Path) -> None:
+def test_plain_http_is_used_only_on_the_loopback_interface(
+    runtime: hr.Runtime, tmp_path: Path
+) -> None:
     address = own_address()
     with run_registry(tmp_path, host=address) as running:
         reference = running.push_busybox("some/image", "1", "hello\n")
-        with pytest.raises(RegistryUnreachableError, match="plain HTTP, which is allowed only on loopback addr"):
+        with pytest.raises(
+            RegistryUnreachableError, match="plain HTTP, which is allowed only on loopback addr"
+        ):
             runtime.images.pull(reference)
         assert not runtime.images.exists(reference)
 
@@ -188,7 +219,8 @@ def test_several_processes_can_pull_one_image_at_the_same_time(
     args = [sys.executable, "-c", PULLER, runtime_name, reference]
     outputs: list[bytes] = []
     threads = [
-        threading.Thread(target=lambda: outputs.append(run_process(args, timeout_s=120).stdout)) for _ in range(3)
+        threading.Thread(target=lambda: outputs.append(run_process(args, timeout_s=120).stdout))
+        for _ in range(3)
     ]
     try:
         for thread in threads:
@@ -211,7 +243,9 @@ def test_podmans_login_opens_a_locked_registry(
     with hr.open_runtime("podman") as runtime:
         for password in ("wrong", PASSWORD):
             secret = b64encode(f"{USER}:{password}".encode()).decode()
-            (tmp_path / "auth.json").write_text(json.dumps({"auths": {locked.address: {"auth": secret}}}))
+            (tmp_path / "auth.json").write_text(
+                json.dumps({"auths": {locked.address: {"auth": secret}}})
+            )
             if password != PASSWORD:
                 with pytest.raises(ImageLoginError):
                     runtime.images.pull(reference)

@@ -1,4 +1,6 @@
-"""Images of requirements files whose wheels a container builds, on a machine with a proxy, certificates and logins."""
+"""Images of requirements files whose wheels a container builds, on a machine with a proxy,
+certificates and logins.
+"""
 
 from __future__ import annotations
 
@@ -33,20 +35,34 @@ PROXIES = ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "no_proxy",
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: hr.Runtime) -> Iterator[PackageIndex]:
+def index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runtime: hr.Runtime
+) -> Iterator[PackageIndex]:
     """An index that only pip with this machine's settings reaches: login, certificate and proxy."""
     if runtime.name == "bubblewrap":
         pytest.skip("it builds no images")
     if shutil.which("openssl") is None:
         pytest.skip("openssl is missing")
     monkeypatch.setattr("hyperruntime_apptainer.build.BUILDERS", ())  # Apptainer builds alone
-    for name in (*PROXIES, "PIP_FIND_LINKS", "PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"):
+    for name in (
+        *PROXIES,
+        "PIP_FIND_LINKS",
+        "PIP_CERT",
+        "REQUESTS_CA_BUNDLE",
+        "CURL_CA_BUNDLE",
+        "SSL_CERT_FILE",
+    ):
         monkeypatch.delenv(name, raising=False)
     folder = tmp_path / "index"
     folder.mkdir()
     with serve_packages(folder) as served:
         config = tmp_path / "pip.conf"
-        rows = (f"index-url = {served.url}", f"cert = {served.certificate}", "find-links =", "retries = 1")
+        rows = (
+            f"index-url = {served.url}",
+            f"cert = {served.certificate}",
+            "find-links =",
+            "retries = 1",
+        )
         config.write_text("\n".join(["[global]", *rows, "extra-index-url =", ""]))
         monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
         monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
@@ -62,7 +78,9 @@ def mark(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def dev(runtime: hr.Runtime) -> str:
-    """The image `dev`, which is made before the test changes how this machine reaches the network."""
+    """The image `dev`, which is made before the test changes how this machine reaches the
+    network.
+    """
     if runtime.name == "bubblewrap":
         pytest.skip("it builds no images")
     return runtime.images.ensure("dev")
@@ -96,15 +114,20 @@ def test_a_container_builds_missing_wheels_with_this_machines_network_and_leaves
     try:
         with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
             script = (
-                "import ready, needed, sourceonly, cloned; assert needed.built and cloned.built and not ready.built"
+                "import ready, needed, sourceonly, cloned; assert needed.built and cloned.built "
+                "and not ready.built"
             )
             started.exec(["python3", "-c", script]).check()
-            environment = started.exec(["sh", "-c", "env; cat /etc/pip.conf; pip config list; ls -d /hyper* /build"])
+            environment = started.exec(
+                ["sh", "-c", "env; cat /etc/pip.conf; pip config list; ls -d /hyper* /build"]
+            )
             assert not has_secret(environment.stdout, index)
             assert b"proxy" not in environment.stdout.lower()
             assert b"certificates" not in environment.stdout
         runtime.images.save(REFERENCE, tmp_path / "image.tar")
-        assert not [name for name, data in contents(tmp_path / "image.tar") if has_secret(data, index)]
+        assert not [
+            name for name, data in contents(tmp_path / "image.tar") if has_secret(data, index)
+        ]
         if runtime.name in ("podman", "docker"):
             for args in (("history", "--no-trunc"), ("image", "inspect")):
                 shown = run_process([runtime.name, *args, REFERENCE], timeout_s=60)
@@ -127,7 +150,9 @@ def test_sdist_builds_missing_wheels_on_this_machine_and_only_if_asked(
     assert not mark.exists(), "a package ran code on the host"
     try:
         lines: list[str] = []
-        runtime.images.build_requirements(REFERENCE, requirements, force=True, sdist=True, on_output=lines.append)
+        runtime.images.build_requirements(
+            REFERENCE, requirements, force=True, sdist=True, on_output=lines.append
+        )
         assert mark.read_text() == "built\n"
         assert not any("a container builds the rest" in line for line in lines)
         with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
@@ -138,11 +163,23 @@ def test_sdist_builds_missing_wheels_on_this_machine_and_only_if_asked(
 
 @pytest.mark.slow
 def test_all_that_cannot_be_installed_is_in_one_error_before_dev_is_made(
-    index: PackageIndex, runtime: hr.Runtime, tmp_path: Path, mark: Path, monkeypatch: pytest.MonkeyPatch
+    index: PackageIndex,
+    runtime: hr.Runtime,
+    tmp_path: Path,
+    mark: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fill(index, mark)
     requirements = tmp_path / "requirements.txt"
-    lines = ("ready", "sourceonly==9.0", "./local", "absent", f"git+https://{HOST}/git/none.git", "needed", "-r no.txt")
+    lines = (
+        "ready",
+        "sourceonly==9.0",
+        "./local",
+        "absent",
+        f"git+https://{HOST}/git/none.git",
+        "needed",
+        "-r no.txt",
+    )
     requirements.write_text("\n".join(lines))
     monkeypatch.setattr(runtime.images, "ensure", lambda *_, **__: pytest.fail("dev was made"))
     with pytest.raises(ImageBuildError) as caught:
@@ -163,7 +200,10 @@ def test_all_that_cannot_be_installed_is_in_one_error_before_dev_is_made(
 def has_secret(data: bytes, index: PackageIndex) -> bool:
     authority = index.certificate.read_bytes().splitlines()[3]
     port = index.proxy.rpartition(":")[2].encode()
-    return any(secret in data for secret in (INDEX_PASSWORD.encode(), PROXY_PASSWORD.encode(), authority, b":" + port))
+    return any(
+        secret in data
+        for secret in (INDEX_PASSWORD.encode(), PROXY_PASSWORD.encode(), authority, b":" + port)
+    )
 
 
 def contents(archive: Path) -> Iterator[tuple[str, bytes]]:

@@ -33,7 +33,11 @@ def environment(tmp_path: Path) -> dict[str, str]:
     dist.mkdir()
     (dist / "METADATA").write_text("Metadata-Version: 2.1\nName: other-package\nVersion: 1.0\n")
     (dist / "entry_points.txt").write_text(ENTRY_POINTS)
-    found = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}", "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    found = {
+        **os.environ,
+        "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
     return {name: value for name, value in found.items() if name != "HYPERRUNTIME_RUNTIME"}
 
 
@@ -100,9 +104,19 @@ def test_a_missing_image_is_named(selfcheck: Selfcheck) -> None:
 
 def test_output_on_a_terminal_is_in_colour(environment: dict[str, str]) -> None:
     ours, theirs = pty.openpty()
-    words = [sys.executable, "-m", "hyperruntime.cli", "selfcheck", "fake", "--only", "network.none"]
+    words = [
+        sys.executable,
+        "-m",
+        "hyperruntime.cli",
+        "selfcheck",
+        "fake",
+        "--only",
+        "network.none",
+    ]
     env = {**environment, "TERM": "xterm"}
-    with subprocess.Popen(words, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=env, cwd="/") as process:
+    with subprocess.Popen(
+        words, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=env, cwd="/"
+    ) as process:
         os.close(theirs)
         shown = b""
         try:
@@ -118,7 +132,9 @@ def test_output_on_a_terminal_is_in_colour(environment: dict[str, str]) -> None:
 
 @pytest.mark.slow
 def test_simultaneous_runs_do_not_prune_each_others_containers(selfcheck: Selfcheck) -> None:
-    """Each run starts a container of a dead owner and expects its removal; an engine lists those of all runs."""
+    """Each run starts a container of a dead owner and expects its removal; an engine lists those of
+    all runs.
+    """
     with ThreadPoolExecutor(4) as threads:
         runs = [threads.submit(selfcheck, "fake", "--only", "owner.prune") for _ in range(12)]
     said = [done.result().stdout for done in runs if done.result().returncode != 0]
@@ -126,11 +142,15 @@ def test_simultaneous_runs_do_not_prune_each_others_containers(selfcheck: Selfch
 
 
 def test_a_closed_context_ends_its_containers_and_starts_no_more(runtime_name: str) -> None:
-    """An interrupted check continues in its thread, and the program waits for this thread when it ends."""
+    """An interrupted check continues in its thread, and the program waits for this thread when it
+    ends.
+    """
     with ThreadPoolExecutor(2) as threads:
         with open_context(load_driver(runtime_name)) as context:
             own = context.start()
-            running = [threads.submit(one.exec, ["sleep", "600"]) for one in (own, context.container)]
+            running = [
+                threads.submit(one.exec, ["sleep", "600"]) for one in (own, context.container)
+            ]
         try:
             for future in running:
                 with pytest.raises((ContainerLostError, ContainerStateError)):

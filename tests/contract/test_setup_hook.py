@@ -1,8 +1,10 @@
-"""A workspace hook that programs bring along: a cache of repositories at a fixed path, and a worktree for each slot.
+"""A workspace hook that programs bring along: a cache of repositories at a fixed path, and a
+worktree for each slot.
 
-The hook's commands are those of hermes-agent's SWE environment, as its description lists them: it removes the worktree,
-takes a lock beside a bare repository below ``/data/repo_cache``, fetches the commit if it is missing, and adds a
-detached worktree in the slot's directory. The configurations are those of docs/adapters.md.
+The hook's commands are those of hermes-agent's SWE environment, as its description lists them: it
+removes the worktree, takes a lock beside a bare repository below ``/data/repo_cache``, fetches the
+commit if it is missing, and adds a detached worktree in the slot's directory. The configurations
+are those of docs/adapters.md.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def hook(repo: str, commit: str) -> str:
 
 @pytest.fixture
 def origin(tmp_path: Path) -> tuple[Path, list[str]]:
-    """Make a served repository ``octo/app`` with two commits; return the directory of all repositories and them."""
+    """Make a served repository ``octo/app`` with two commits; return the directory of all
+    repositories and them.
+    """
     work = tmp_path / "work"
     first = make_repository(work, {"app.py": "print('one')\n"})
     (work / "app.py").write_text("print('two')\n")
@@ -63,7 +67,9 @@ def origin(tmp_path: Path) -> tuple[Path, list[str]]:
 
 
 def shared_cache(directory: Path) -> tuple[dict[str, Any], ...]:
-    """Make a directory whose files every user may change, and git's settings for it; return their mounts."""
+    """Make a directory whose files every user may change, and git's settings for it; return their
+    mounts.
+    """
     cache, settings = directory / "cache", directory / "gitconfig"
     cache.mkdir()
     cache.chmod(0o777)
@@ -80,7 +86,9 @@ def shared_cache(directory: Path) -> tuple[dict[str, Any], ...]:
 
 async def set_up(backend: SlotToolBackend, slots: list[Any], commit: str) -> None:
     """Run the hook in all slots at once, and check each worktree."""
-    results = await backend.execute_batch([(slot, "bash", {"command": hook("octo/app", commit)}) for slot in slots])
+    results = await backend.execute_batch(
+        [(slot, "bash", {"command": hook("octo/app", commit)}) for slot in slots]
+    )
     assert [result.output for result in results if not result.success] == []
     check = "cd app && git status --porcelain && git rev-parse HEAD && python3 app.py >>result"
     results = await backend.execute_batch([(slot, "bash", {"command": check}) for slot in slots])
@@ -97,7 +105,12 @@ def test_the_hook_runs_in_ten_slots_of_one_container(
     repositories, (first, second) = origin
     mounts = [{"source": str(repositories), "target": "/origin"}]
     mounts += shared_cache(tmp_path) if isolation == "uid" else ()
-    profile = {"image": base_image, "slots_per_container": SLOTS, "max_containers": 1, "isolation": isolation}
+    profile = {
+        "image": base_image,
+        "slots_per_container": SLOTS,
+        "max_containers": 1,
+        "isolation": isolation,
+    }
 
     async def go() -> None:
         backend = SlotToolBackend({**profile, "mounts": mounts}, runtime=runtime_name)
@@ -113,9 +126,15 @@ def test_the_hook_runs_in_ten_slots_of_one_container(
             await set_up(backend, slots[5:], first)
             for slot in (*again, *slots[5:]):
                 await backend.release(slot, reset_workspace=True)
-            assert backend.get_status()["available_slots"] == backend.get_status()["total_slots"] == SLOTS
+            assert (
+                backend.get_status()["available_slots"]
+                == backend.get_status()["total_slots"]
+                == SLOTS
+            )
             last = await backend.acquire("clean")
-            await backend.execute_batch([(last, "bash", {"command": f"rm -rf {CACHE}/* {CACHE}/.locks"})])
+            await backend.execute_batch(
+                [(last, "bash", {"command": f"rm -rf {CACHE}/* {CACHE}/.locks"})]
+            )
         finally:
             await backend.stop()
 

@@ -11,7 +11,13 @@ from collections.abc import Iterator
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import ContainerLostError, ContainerStateError, ExecStartError, SpecError, WorkdirNotFoundError
+from hyperruntime.errors import (
+    ContainerLostError,
+    ContainerStateError,
+    ExecStartError,
+    SpecError,
+    WorkdirNotFoundError,
+)
 from hyperruntime.host.process import wait_until
 from hyperruntime.spec import ExecResult
 from tests.contract.waits import begun_in_time
@@ -22,7 +28,9 @@ USER = hr.RunAs(uid=20_051)
 
 
 @pytest.fixture(params=["main", "another"])
-def shell(request: pytest.FixtureRequest, container: hr.Container, runtime: hr.Runtime) -> Iterator[hr.Shell]:
+def shell(
+    request: pytest.FixtureRequest, container: hr.Container, runtime: hr.Runtime
+) -> Iterator[hr.Shell]:
     """A shell of the container's user, then one of another user if the engine has users."""
     user = USER if request.param == "another" and runtime.info.users else None
     with container.shell(user=user, workdir="/tmp", env={"GIVEN": "a 'b'"}) as opened:
@@ -44,7 +52,9 @@ def out(shell: hr.Shell, text: str, timeout_s: float = 30) -> str:
 
 def sleepers(container: hr.Container) -> list[str]:
     lines = container.exec(["ps", "-axo", "stat=,args="]).stdout.decode().splitlines()
-    return sorted(line.split(None, 1)[1] for line in lines if " sleep " in line and not line.startswith("Z"))
+    return sorted(
+        line.split(None, 1)[1] for line in lines if " sleep " in line and not line.startswith("Z")
+    )
 
 
 STATE = r"""
@@ -84,11 +94,23 @@ def test_a_shell_keeps_its_state(shell: hr.Shell) -> None:
 
 def test_a_shell_keeps_its_jobs(shell: hr.Shell) -> None:
     gate = f"/tmp/gate.{os.urandom(4).hex()}"
-    assert out(shell, f"sleep 811 & sleep 812 & sh -c 'until [ -e {gate} ]; do sleep 0.02; done; exit 5' &") == ""
+    assert (
+        out(
+            shell,
+            f"sleep 811 & sleep 812 & sh -c 'until [ -e {gate} ]; do sleep 0.02; done; exit 5' &",
+        )
+        == ""
+    )
     assert out(shell, "jobs | wc -l") == "3\n"
-    later = f"sh -c '(sleep 1; touch {gate}) >/dev/null 2>&1 &'"  # bash forgets a job that ends before the `wait`
+    # bash forgets a job that ends before the `wait`
+    later = f"sh -c '(sleep 1; touch {gate}) >/dev/null 2>&1 &'"
     assert out(shell, f"{later}; wait %3; echo $?; kill %1; wait %1; echo $?") == "5\n143\n"
-    assert shell.run("jobs", timeout_s=9).stdout.decode().split()[1:] == ["Running", "sleep", "812", "&"]
+    assert shell.run("jobs", timeout_s=9).stdout.decode().split()[1:] == [
+        "Running",
+        "sleep",
+        "812",
+        "&",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +143,9 @@ def test_a_shell_keeps_its_jobs(shell: hr.Shell) -> None:
         ("\n\n# nothing\n", 0, b"", b""),
     ],
 )
-def test_no_script_breaks_the_shell(own_shell: hr.Shell, text: str, code: int, stdout: bytes, stderr: bytes) -> None:
+def test_no_script_breaks_the_shell(
+    own_shell: hr.Shell, text: str, code: int, stdout: bytes, stderr: bytes
+) -> None:
     """W27: the exit code and the output are exact, and the shell keeps its state."""
     out(own_shell, "kept=yes; cd /usr")
     result = own_shell.run(text, timeout_s=HANG_S)
@@ -141,8 +165,12 @@ def test_input_and_output_bytes_are_exact(shell: hr.Shell) -> None:
         shell.run("echo \0")
 
 
-def test_a_state_larger_than_its_pipe_neither_blocks_the_shell_nor_is_lost(own_shell: hr.Shell) -> None:
-    """bash waits while it writes its state; the host must read it before the text begins, and when the shell ends."""
+def test_a_state_larger_than_its_pipe_neither_blocks_the_shell_nor_is_lost(
+    own_shell: hr.Shell,
+) -> None:
+    """bash waits while it writes its state; the host must read it before the text begins, and when
+    the shell ends.
+    """
     out(own_shell, "big=$(head -c 100000 /dev/zero | tr '\\0' b)")
     for number in range(5):
         assert out(own_shell, f"echo {number}") == f"{number}\n"
@@ -152,8 +180,17 @@ def test_a_state_larger_than_its_pipe_neither_blocks_the_shell_nor_is_lost(own_s
 
 def test_large_outputs_are_not_lost(shell: hr.Shell) -> None:
     size = 50_000_000
-    result = shell.run(f"head -c {size} /dev/zero; echo end >&2; exit 9", timeout_s=120, output_limit_bytes=2 * size)
-    assert (result.exit_code, len(result.stdout), result.stderr, result.truncated) == (9, size, b"end\n", False)
+    result = shell.run(
+        f"head -c {size} /dev/zero; echo end >&2; exit 9",
+        timeout_s=120,
+        output_limit_bytes=2 * size,
+    )
+    assert (result.exit_code, len(result.stdout), result.stderr, result.truncated) == (
+        9,
+        size,
+        b"end\n",
+        False,
+    )
     cut = shell.run(f"head -c {size} /dev/zero", timeout_s=120, output_limit_bytes=1000)
     assert (cut.truncated, len(cut.stdout) < 2000) == (True, True)
     assert out(shell, "big=$(head -c 300000 /dev/zero | tr '\\0' x); echo ${#big}") == "300000\n"
@@ -161,7 +198,9 @@ def test_large_outputs_are_not_lost(shell: hr.Shell) -> None:
     assert out(shell, "echo ${#big}") == "300000\n"
 
 
-def test_a_deadline_ends_only_the_processes_of_the_script(shell: hr.Shell, container: hr.Container) -> None:
+def test_a_deadline_ends_only_the_processes_of_the_script(
+    shell: hr.Shell, container: hr.Container
+) -> None:
     """W6, W27."""
     out(shell, "sleep 821 & cd /usr; x=1; container=outside")
     container.exec(["sh", "-c", "setsid sleep 822 >/dev/null 2>&1 &"])
@@ -178,11 +217,17 @@ def test_a_deadline_ends_only_the_processes_of_the_script(shell: hr.Shell, conta
     container.exec(["pkill", "-f", "sleep 822"])
 
 
-def test_scripts_run_one_at_a_time_and_can_be_cancelled_separately(shell: hr.Shell, container: hr.Container) -> None:
+def test_scripts_run_one_at_a_time_and_can_be_cancelled_separately(
+    shell: hr.Shell, container: hr.Container
+) -> None:
     async def scenario() -> list[bytes]:
         await shell.arun("n=0; sleep 831 & cd /usr")
-        results: list[ExecResult] = await asyncio.gather(*(shell.arun("n=$((n + 1)); echo $n") for _ in range(8)))
-        running, waiting = (asyncio.create_task(shell.arun(text)) for text in ("cd /; sleep 832", "cd /; sleep 833"))
+        results: list[ExecResult] = await asyncio.gather(
+            *(shell.arun("n=$((n + 1)); echo $n") for _ in range(8))
+        )
+        running, waiting = (
+            asyncio.create_task(shell.arun(text)) for text in ("cd /; sleep 832", "cd /; sleep 833")
+        )
         await asyncio.sleep(0.5)
         for task in (waiting, running):
             task.cancel()
@@ -197,7 +242,10 @@ def test_scripts_run_one_at_a_time_and_can_be_cancelled_separately(shell: hr.She
 
 def test_output_arrives_while_a_script_runs(shell: hr.Shell) -> None:
     heard: list[tuple[str, bytes]] = []
-    shell.run("echo a; sleep 0.2; echo b >&2", on_output=lambda stream, chunk: heard.append((stream, chunk)))
+    shell.run(
+        "echo a; sleep 0.2; echo b >&2",
+        on_output=lambda stream, chunk: heard.append((stream, chunk)),
+    )
     assert heard == [("stdout", b"a\n"), ("stderr", b"b\n")]
 
 
@@ -213,7 +261,9 @@ def test_a_group_has_the_processes_of_its_shells(container: hr.Container) -> Non
     assert sleepers(container) == []
 
 
-def test_closed_shells_and_lost_containers_raise_errors(runtime: hr.Runtime, base_image: str) -> None:
+def test_closed_shells_and_lost_containers_raise_errors(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     with runtime.container(hr.ContainerSpec(image=base_image)) as started:
         closed, lost, idle = (started.shell() for _ in range(3))
         assert closed.run("echo on").stdout == idle.run("echo on").stdout == b"on\n"
@@ -245,7 +295,9 @@ def test_closed_shells_leave_nothing(container: hr.Container) -> None:
 def test_variables_with_names_that_bash_does_not_accept_reach_the_programs_of_each_bash(
     runtime: hr.Runtime, base_image: str
 ) -> None:
-    """As the settings of Java and .NET programs: they come from the spec or the shell, and outlive a bash that ends."""
+    """As the settings of Java and .NET programs: they come from the spec or the shell, and outlive
+    a bash that ends.
+    """
     ask = "env | grep -a '^[a-z]*[.-]' | sort; echo ${plain-gone}"
     spec = hr.ContainerSpec(image=base_image, env={"of.spec": "1", "both.ways": "lost"})
     env = {"a.b": "it's\n$x", "both.ways": "kept", "x-y": "", "plain": "p"}
@@ -262,7 +314,10 @@ def test_variables_with_names_that_bash_does_not_accept_reach_the_programs_of_ea
 def test_a_shell_that_cannot_start_names_the_reason(
     container: hr.Container, runtime: hr.Runtime, busybox_image: str
 ) -> None:
-    with container.shell(workdir="/none") as opened, pytest.raises(WorkdirNotFoundError, match="/none"):
+    with (
+        container.shell(workdir="/none") as opened,
+        pytest.raises(WorkdirNotFoundError, match="/none"),
+    ):
         opened.run("echo")
     if busybox_image == container.spec.image:
         return  # an engine with one image

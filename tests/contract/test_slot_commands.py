@@ -1,4 +1,6 @@
-"""Shells, groups and signals of leased slots: what a container has, with the end of the lease as their end."""
+"""Shells, groups and signals of leased slots: what a container has, with the end of the lease as
+their end.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +42,16 @@ def test_a_slots_shell_runs_as_the_slot_and_keeps_its_state(
     runtime: hr.Runtime, base_image: str, isolation: str
 ) -> None:
     async def scenario() -> None:
-        async with make_pool(runtime, base_image, **ISOLATIONS[isolation]) as pool, pool.lease() as lease:
+        async with (
+            make_pool(runtime, base_image, **ISOLATIONS[isolation]) as pool,
+            pool.lease() as lease,
+        ):
             facts = await shell(lease, FACTS)
             await shell(lease, "mkdir sub")
             async with await lease.shell(workdir="sub", env={"GIVEN": "a 'b'"}) as opened:
-                assert (await opened.arun("pwd; echo $GIVEN")).stdout.decode() == f"{lease.slot.workspace}/sub\na 'b'\n"
+                assert (
+                    await opened.arun("pwd; echo $GIVEN")
+                ).stdout.decode() == f"{lease.slot.workspace}/sub\na 'b'\n"
                 assert (await opened.arun(f"word=kept; cd ..; {FACTS}")).stdout.decode() == facts
                 assert (await opened.arun("echo $word")).stdout == b"kept\n"
             with pytest.raises(ContainerStateError, match="closed"):
@@ -109,7 +116,9 @@ def test_a_signal_reaches_the_commands_of_one_group_of_one_slot(
             if isolation == "directory" or (isolation == "user" and runtime.info.users):
                 strange = await pool.lease_of(await pool.acquire()).spawn(script, group="build")
             builds = [
-                asyncio.ensure_future(lease.exec(script, group="build", on_output=lambda _, chunk: said.append(chunk)))
+                asyncio.ensure_future(
+                    lease.exec(script, group="build", on_output=lambda _, chunk: said.append(chunk))
+                )
                 for _ in range(2)
             ]
             await until(lambda: said == [b"up\n"] * 2)
@@ -145,7 +154,11 @@ def test_a_program_without_asyncio_has_the_same(runtime: hr.Runtime, base_image:
 
             assert lease.exec(script, group="build", on_output=interrupt).exit_code == 130
             assert signalled == [True]
-            grouped, alone, opened = lease.spawn(script, group="build"), lease.spawn(script), lease.shell()
+            grouped, alone, opened = (
+                lease.spawn(script, group="build"),
+                lease.spawn(script),
+                lease.shell(),
+            )
             assert lease.end_group("build")
             assert grouped.wait(60).exit_code == 137
             assert opened.run("word=kept").exit_code == 0

@@ -27,7 +27,9 @@ ROOT = Path(__file__).parents[2]
 
 
 def pool_of(runtime: hr.Runtime, image: str, containers: int) -> SlotPool:
-    """Return a pool with a number of warm containers; each has two slots, or one if the engine has no users."""
+    """Return a pool with a number of warm containers; each has two slots, or one if the engine has
+    no users.
+    """
     config = PoolConfig(
         spec=hr.ContainerSpec(image=image),
         slots_per_container=2 if runtime.info.users else 1,
@@ -44,7 +46,11 @@ def nap(number: int) -> str:
 
 def running(command: str) -> list[psutil.Process]:
     """Return the processes of this machine whose command line is exactly this command."""
-    return [found for found in psutil.process_iter(["cmdline"]) if found.info["cmdline"] == command.split()]
+    return [
+        found
+        for found in psutil.process_iter(["cmdline"])
+        if found.info["cmdline"] == command.split()
+    ]
 
 
 async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
@@ -61,9 +67,12 @@ def test_requests_of_several_slots_run_in_parallel_and_the_event_loop_keeps_runn
     async def go() -> list[str]:
         async with pool_of(runtime, base_image, 3) as pool:
             slots = [await pool.acquire(f"t{n}") for n in range(3)]
-            requests = [(slot, "bash", {"command": f"echo {n}; {nap(1)}"}) for n, slot in enumerate(slots)]
+            requests = [
+                (slot, "bash", {"command": f"echo {n}; {nap(1)}"}) for n, slot in enumerate(slots)
+            ]
             batch = asyncio.create_task(pool.execute_batch(requests))
-            await until(lambda: len(running(nap(1))) == 3)  # the event loop runs, and so do all three
+            # the event loop runs, and so do all three
+            await until(lambda: len(running(nap(1))) == 3)
             for process in running(nap(1)):
                 process.kill()
             return [result.stdout for result in await batch]
@@ -77,7 +86,12 @@ def test_requests_of_one_slot_run_one_by_one_in_order(runtime: hr.Runtime, base_
     async def go() -> list[Any]:
         async with pool_of(runtime, base_image, 1) as pool:
             slot = await pool.acquire("t")
-            commands = ["mkdir lock; sleep 0.2; rmdir lock; echo 0", "[ ! -e lock ] && echo 1", "exit 3", "sleep 60"]
+            commands = [
+                "mkdir lock; sleep 0.2; rmdir lock; echo 0",
+                "[ ! -e lock ] && echo 1",
+                "exit 3",
+                "sleep 60",
+            ]
             requests = [
                 (slot, "bash", {"command": command, **({"timeout": 1} if "60" in command else {})})
                 for command in [*commands, "echo after"]
@@ -99,7 +113,9 @@ def test_requests_of_one_slot_run_one_by_one_in_order(runtime: hr.Runtime, base_
 def test_a_killed_container_fails_only_its_own_requests(
     runtime: hr.Runtime, base_image: str, engine_command: Any
 ) -> None:
-    """R13, W3: a dead container is reported to the holders of its leases and replaced; the capacity is restored."""
+    """R13, W3: a dead container is reported to the holders of its leases and replaced; the capacity
+    is restored.
+    """
 
     async def go() -> None:
         async with pool_of(runtime, base_image, 3) as pool:
@@ -114,7 +130,9 @@ def test_a_killed_container_fails_only_its_own_requests(
             for process in running(nap(2)):
                 process.kill()
             results = await batch
-            assert [result.stdout == "done\n" for result in results] == [slot.container != doomed for slot in slots]
+            assert [result.stdout == "done\n" for result in results] == [
+                slot.container != doomed for slot in slots
+            ]
             for slot in slots:
                 await pool.release(slot)
             again = [await pool.acquire(f"again{n}") for n in range(total)]
@@ -125,7 +143,9 @@ def test_a_killed_container_fails_only_its_own_requests(
 
 @pytest.mark.slow
 def test_many_leases_leave_nothing_behind(runtime: hr.Runtime, base_image: str) -> None:
-    """R6, R11: hundreds of acquires, execs and releases add no slot, process, file or descriptor."""
+    """R6, R11: hundreds of acquires, execs and releases add no slot, process, file or
+    descriptor.
+    """
     cycles = 300 if runtime.info.users else 24
 
     async def go() -> None:
@@ -133,7 +153,8 @@ def test_many_leases_leave_nothing_behind(runtime: hr.Runtime, base_image: str) 
             await _cycle(pool, cycles // 4)
             before = after = await _footprint(runtime, pool)
             growing = set(after)
-            for _ in range(3):  # a leak grows in each round; one more lane or thread is allowed once
+            # a leak grows in each round; one more lane or thread is allowed once
+            for _ in range(3):
                 before = after
                 await _cycle(pool, cycles)
                 after = await _footprint(runtime, pool)
@@ -151,7 +172,9 @@ async def _cycle(pool: SlotPool, cycles: int) -> None:
     async def work() -> None:
         for number in left:
             async with pool.lease(f"c{number}") as lease:
-                result = await lease.exec(["sh", "-c", f"echo x >f; echo x >/tmp/.f; {nap(3)} & echo done"])
+                result = await lease.exec(
+                    ["sh", "-c", f"echo x >f; echo x >/tmp/.f; {nap(3)} & echo done"]
+                )
                 assert result.stdout == b"done\n", result
 
     await asyncio.gather(*(work() for _ in range(6)))
@@ -163,7 +186,11 @@ async def _footprint(runtime: hr.Runtime, pool: SlotPool) -> dict[str, int]:
 
     def calm() -> bool:
         status = pool.status()
-        return not status.starting and not status.draining and status.free >= status.total_slots >= most
+        return (
+            not status.starting
+            and not status.draining
+            and status.free >= status.total_slots >= most
+        )
 
     await until(calm)
     await until(lambda: running(nap(3)) == [])
@@ -202,16 +229,24 @@ with hr.open_runtime(sys.argv[1]) as runtime:
 @pytest.fixture
 def owner(runtime: hr.Runtime, base_image: str) -> Iterator[HostProcess]:
     """A process that owns a pool; commands run in all its slots."""
-    with spawn([sys.executable, "-c", OWNER, runtime.name, base_image, nap(4), nap(5)], cwd=ROOT) as process:
+    with spawn(
+        [sys.executable, "-c", OWNER, runtime.name, base_image, nap(4), nap(5)], cwd=ROOT
+    ) as process:
         yield process
         process.kill()
 
 
-def test_nothing_is_left_of_a_pool_whose_owner_was_killed(runtime: hr.Runtime, owner: HostProcess) -> None:
-    """R14: a new controller finds nothing to adopt, because nothing outlives its owner, even after SIGKILL."""
+def test_nothing_is_left_of_a_pool_whose_owner_was_killed(
+    runtime: hr.Runtime, owner: HostProcess
+) -> None:
+    """R14: a new controller finds nothing to adopt, because nothing outlives its owner, even after
+    SIGKILL.
+    """
     assert owner.stdout is not None
     assert int(owner.stdout.readline()) >= 3
     assert wait_until(lambda: len(running(nap(4))) >= 3, 60)
     owner.kill()
     assert wait_until(lambda: not running(nap(4)) and not running(nap(5)), 60)
-    assert wait_until(lambda: all(found.owner.pid != owner.pid for found in runtime.containers()), 60)
+    assert wait_until(
+        lambda: all(found.owner.pid != owner.pid for found in runtime.containers()), 60
+    )

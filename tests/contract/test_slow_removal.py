@@ -1,4 +1,6 @@
-"""A Podman that removes containers slowly, or not at all, fails no caller, and leaves nothing in the end."""
+"""A Podman that removes containers slowly, or not at all, fails no caller, and leaves nothing in
+the end.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,15 @@ _BUSY = {"rm": "removing container: device or resource is locked"}
 
 @pytest.fixture
 def slow_podman(tmp_path: Path, base_image: str, monkeypatch: pytest.MonkeyPatch) -> SlowPodman:
-    """Put a slow ``podman`` on PATH, and make the limits short after which a removal goes on in the background."""
+    """Put a slow ``podman`` on PATH, and make the limits short after which a removal goes on in the
+    background.
+    """
     program = SlowPodman(tmp_path / "slow")
     short = {"end": 0.2, "close": 1.0}
     limits = {
-        verb: attrs.evolve(limit, base_s=short[verb], most_s=short[verb]) if verb in short else limit
+        verb: attrs.evolve(limit, base_s=short[verb], most_s=short[verb])
+        if verb in short
+        else limit
         for verb, limit in engine_limits.LIMITS.items()
     }
     monkeypatch.setattr(engine_limits, "LIMITS", limits)
@@ -57,7 +63,9 @@ def start(runtime: hr.Runtime) -> hr.Container:
 def members_of(first: int) -> list[int]:
     """Return the pids of the processes in the pid namespace of a process."""
     inode = pid_namespace(first)
-    return [int(name) for name in os.listdir("/proc") if name.isdigit() and pid_namespace(name) == inode]
+    return [
+        int(name) for name in os.listdir("/proc") if name.isdigit() and pid_namespace(name) == inode
+    ]
 
 
 def events(logs: Any, event: str) -> list[str]:
@@ -109,7 +117,9 @@ def test_the_processes_of_a_container_that_cannot_be_removed_are_dead_when_close
     slow_podman.change(before={"rm": (30, 30)})
     container.close()
     assert slow_runtime.left_containers == (container.name,)
-    assert wait_until(lambda: not any(process_start_ticks(pid) == ticks for pid, ticks in inside), _GONE_S)
+    assert wait_until(
+        lambda: not any(process_start_ticks(pid) == ticks for pid, ticks in inside), _GONE_S
+    )
     assert slow_runtime.left_containers == (container.name,)
 
 
@@ -122,7 +132,9 @@ def test_a_pool_and_a_tool_backend_stop_although_no_container_can_be_removed(
     unhandled: list[dict[str, Any]] = []
 
     async def use() -> list[str]:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: unhandled.append(context)
+        )
         backend = SlotToolBackend(config, runtime="podman", app_name="nothing-goes")
         await backend.start()
         names = []
@@ -162,7 +174,14 @@ def test_a_run_counts_the_containers_that_could_not_be_removed_and_ends_well(
     slow_podman: SlowPodman, tmp_path: Path, engine_command: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     slow_podman.change(after={"run": (2, 2)}, fails=_BUSY)
-    place = ["--output-dir-parent", str(tmp_path), "--run-id", f"{tmp_path.name}-left", "--max-generation", "1"]
+    place = [
+        "--output-dir-parent",
+        str(tmp_path),
+        "--run-id",
+        f"{tmp_path.name}-left",
+        "--max-generation",
+        "1",
+    ]
     assert main(["--runtime", "podman", "generate", "--domains", "circle_packing", *place]) == 0
     shown = capsys.readouterr()
     view = load_run(tmp_path / f"generate_{tmp_path.name}-left")

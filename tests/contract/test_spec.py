@@ -34,13 +34,17 @@ def test_copies_do_not_depend_on_the_path_variable_of_the_spec(
     runtime: hr.Runtime, images: dict[str, str], shell: str, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("x")
-    with runtime.container(hr.ContainerSpec(image=images[shell], env={"PATH": "/nowhere"})) as started:
+    with runtime.container(
+        hr.ContainerSpec(image=images[shell], env={"PATH": "/nowhere"})
+    ) as started:
         started.put(tmp_path / "file", "/new/file")
         started.get("/new/file", tmp_path / "back")
     assert (tmp_path / "back").read_text() == "x"
 
 
-def test_the_error_says_that_an_image_has_no_tar(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+def test_the_error_says_that_an_image_has_no_tar(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("x")
     with runtime.container(hr.ContainerSpec(image=base_image)) as started:
         started.exec(["rm", "/bin/tar"]).check()
@@ -53,19 +57,28 @@ def test_the_error_says_that_an_image_has_no_tar(runtime: hr.Runtime, base_image
 def test_the_error_names_the_user_of_the_exec(container: hr.Container, has_users: bool) -> None:
     if not has_users or not isinstance(container._live, OpensShells):
         return
-    error = container._live.explain_start_failure("unable to find user x: no matching entries in passwd file", "x")
+    error = container._live.explain_start_failure(
+        "unable to find user x: no matching entries in passwd file", "x"
+    )
     assert isinstance(error, UserNotFoundError)
     assert error.value == "x"
 
 
-def test_runtimes_and_containers_say_what_they_are(runtime: hr.Runtime, runtime_name: str, base_image: str) -> None:
+def test_runtimes_and_containers_say_what_they_are(
+    runtime: hr.Runtime, runtime_name: str, base_image: str
+) -> None:
     spec = hr.ContainerSpec(image=base_image, env={"KEY": "k-123456"})
     with runtime.container(spec) as started, runtime.container(spec) as lost:
-        assert repr(started) == f"<Container {started.name} on {runtime_name}, image {base_image!r}: running>"
+        assert (
+            repr(started)
+            == f"<Container {started.name} on {runtime_name}, image {base_image!r}: running>"
+        )
         assert repr(runtime).startswith(f"<Runtime {runtime_name}")
         lost.exec(["true"])
         lost._live.remove()
-        assert wait_until(lambda: repr(lost).endswith(": ended>") or repr(lost).endswith(": closed>"), 120)
+        assert wait_until(
+            lambda: repr(lost).endswith(": ended>") or repr(lost).endswith(": closed>"), 120
+        )
     assert repr(started).endswith(": closed>")
     assert "k-123456" not in repr((runtime, started, started.spec))
 

@@ -32,7 +32,10 @@ def builtin(runtime: hr.Runtime, base_image: str) -> Terminal:
         item = next(iter(environment.items()))
         with pytest.raises(UnsupportedOptionError, match="only image"):
             environment.spec(item, ContainerSpec(image="host"), runtime.images)
-        pytest.skip("bubblewrap has only the host's programs; this test has checked that it refuses a task's image")
+        pytest.skip(
+            "bubblewrap has only the host's programs; this test has checked that it refuses a "
+            "task's image"
+        )
     return environment
 
 
@@ -52,9 +55,14 @@ def test_the_known_solution_has_reward_1(runtime: hr.Runtime, builtin: Terminal,
 @pytest.mark.slow
 @pytest.mark.parametrize("task", first_quick(*BUILTIN))
 def test_doing_nothing_has_reward_0(runtime: hr.Runtime, builtin: Terminal, task: str) -> None:
-    """T4: an agent that does nothing has no reward; the known solution shows that the tests work here."""
+    """T4: an agent that does nothing has no reward; the known solution shows that the tests work
+    here.
+    """
     verdict = asyncio.run(attempt(runtime, Terminal(), task, idle))
-    assert (verdict.reward, verdict.facts["control"]) == (0.0, "the known solution has the reward 1"), verdict
+    assert (verdict.reward, verdict.facts["control"]) == (
+        0.0,
+        "the known solution has the reward 1",
+    ), verdict
 
 
 def test_an_image_is_built_once(runtime: hr.Runtime, builtin: Terminal, tmp_path: Path) -> None:
@@ -68,7 +76,9 @@ def test_an_image_is_built_once(runtime: hr.Runtime, builtin: Terminal, tmp_path
 def test_agent_and_tests_begin_in_the_working_directory_of_the_image(
     runtime: hr.Runtime, builtin: Terminal, tmp_path: Path
 ) -> None:
-    """Also if a base image set it, or a variable of the Dockerfile names it; ``/app`` is not special."""
+    """Also if a base image set it, or a variable of the Dockerfile names it; ``/app`` is not
+    special.
+    """
     base = "localhost/hyperruntime-test/workdir:latest"
     (tmp_path / "Dockerfile").write_text(f"FROM {BASE}\nRUN mkdir /app\nWORKDIR /srv/project\n")
     runtime.images.build(base, containerfile=tmp_path / "Dockerfile", context=tmp_path, force=True)
@@ -77,7 +87,10 @@ def test_agent_and_tests_begin_in_the_working_directory_of_the_image(
             ("base", "RUN true\n", "/srv/project"),
             ("variable", "ENV HERE=/opt/here\nWORKDIR $HERE\n", "/opt/here"),
         ):
-            test = f'[ "$PWD" = {begin} ] && [ "$(cat answer)" = {begin} ] && echo 1 > {REWARD} || echo 0 > {REWARD}'
+            test = (
+                f'[ "$PWD" = {begin} ] && [ "$(cat answer)" = {begin} ] && echo 1 > {REWARD} || '
+                f"echo 0 > {REWARD}"
+            )
             folder = make_task(tmp_path / "tasks" / name, f"#!/bin/bash\n{test}\n")
             (folder / "environment" / "Dockerfile").write_text(f"FROM {base}\n{lines}")
             environment = Terminal(tasks=str(folder), control=False)
@@ -98,10 +111,16 @@ def test_agent_and_tests_begin_in_the_working_directory_of_the_image(
 def test_the_reward_of_json_comes_before_that_of_text(
     runtime: hr.Runtime, builtin: Terminal, tmp_path: Path, json: str, text: str, reward: float
 ) -> None:
-    """As in Harbor: ``reward.txt`` is used if there is no ``reward.json``, or if that has no ``reward``."""
-    test = f"#!/bin/bash\necho '{json}' > /logs/verifier/reward.json\n" + (f"echo {text} > {REWARD}\n" if text else "")
+    """As in Harbor: ``reward.txt`` is used if there is no ``reward.json``, or if that has no
+    ``reward``.
+    """
+    test = f"#!/bin/bash\necho '{json}' > /logs/verifier/reward.json\n" + (
+        f"echo {text} > {REWARD}\n" if text else ""
+    )
     folder = make_task(tmp_path / "one", test)
-    verdict = asyncio.run(attempt(runtime, Terminal(tasks=str(folder), control=False), "one", answer))
+    verdict = asyncio.run(
+        attempt(runtime, Terminal(tasks=str(folder), control=False), "one", answer)
+    )
     assert verdict.reward == reward, verdict
     assert "ok" not in verdict.parts
 
@@ -110,27 +129,41 @@ def test_the_shared_memory_of_a_compose_file_reaches_agent_and_tests(
     runtime: hr.Runtime, builtin: Terminal, tmp_path: Path
 ) -> None:
     """``shm_size`` is the size of ``/dev/shm`` in both containers."""
-    test = "#!/bin/bash\n[ \"$(cat answer) $(df -k /dev/shm | tail -1 | awk '{print $2}')\" = '98304 98304' ]"
+    test = (
+        "#!/bin/bash\n[ \"$(cat answer) $(df -k /dev/shm | tail -1 | awk '{print $2}')\" = "
+        "'98304 98304' ]"
+    )
     folder = make_task(tmp_path / "one", f"{test} && echo 1 > {REWARD} || echo 0 > {REWARD}\n")
-    (folder / "environment" / "docker-compose.yaml").write_text("services: {main: {build: ., shm_size: 96m}}")
+    (folder / "environment" / "docker-compose.yaml").write_text(
+        "services: {main: {build: ., shm_size: 96m}}"
+    )
 
     async def measure(lease: Lease) -> None:
         script = "df -k /dev/shm | tail -1 | awk '{print $2}' > answer"
         (await lease.exec(["/bin/sh", "-c", script])).check()
 
-    verdict = asyncio.run(attempt(runtime, Terminal(tasks=str(folder), control=False), "one", measure))
+    verdict = asyncio.run(
+        attempt(runtime, Terminal(tasks=str(folder), control=False), "one", measure)
+    )
     assert verdict.reward == 1.0, verdict
 
 
 def test_the_bytes_of_a_dockerfile_are_built_as_they_are(
     runtime: hr.Runtime, builtin: Terminal, tmp_path: Path
 ) -> None:
-    """A comment that is not UTF-8 stops no build, and a here-document keeps the line ends of Windows."""
-    test = f"#!/bin/bash\n[ \"$(od -An -tx1 /srv/f)\" = ' 61 0d 0a' ] && echo 1 > {REWARD} || echo 0 > {REWARD}\n"
+    """A comment that is not UTF-8 stops no build, and a here-document keeps the line ends of
+    Windows.
+    """
+    test = (
+        f"#!/bin/bash\n[ \"$(od -An -tx1 /srv/f)\" = ' 61 0d 0a' ] && echo 1 > {REWARD} || echo "
+        f"0 > {REWARD}\n"
+    )
     folder = make_task(tmp_path / "one", test)
     dockerfile = folder / "environment" / "Dockerfile"
     for lines in (b"COPY f /srv/f\n", b"COPY <<'EOF' /srv/f\na\r\nEOF\n"):
         dockerfile.write_bytes(f"FROM {BASE}\nWORKDIR /app\n".encode() + b"# caf\xe9\n" + lines)
         dockerfile.with_name("f").write_bytes(b"a\r\n")
-        verdict = asyncio.run(attempt(runtime, Terminal(tasks=str(folder), control=False), "one", answer))
+        verdict = asyncio.run(
+            attempt(runtime, Terminal(tasks=str(folder), control=False), "one", answer)
+        )
         assert verdict.reward == 1.0, verdict

@@ -76,7 +76,9 @@ def run(runtime: hr.Runtime, folder: Path, script: str, verify: str = "fresh") -
     async def agent(lease: Lease) -> None:
         await lease.exec(["/bin/sh", "-c", script])
 
-    return asyncio.run(attempt(runtime, Terminal(tasks=str(folder), verify=verify), folder.name, agent))
+    return asyncio.run(
+        attempt(runtime, Terminal(tasks=str(folder), verify=verify), folder.name, agent)
+    )
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -91,7 +93,9 @@ def no_image_left(runtime: hr.Runtime) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def needs_an_image(runtime: hr.Runtime, base_image: str) -> None:
-    """Skip the tests on bubblewrap, which refuses the images of tasks; test_terminal.py checks this."""
+    """Skip the tests on bubblewrap, which refuses the images of tasks; test_terminal.py checks
+    this.
+    """
     if runtime.name == "bubblewrap":
         pytest.skip("bubblewrap refuses the images of tasks; test_terminal.py checks this")
 
@@ -101,23 +105,36 @@ def needs_an_image(runtime: hr.Runtime, base_image: str) -> None:
 def test_an_agent_that_forges_everything_in_reach_gets_no_reward(
     runtime: hr.Runtime, tmp_path: Path, form: str
 ) -> None:
-    """W22: reward files, tests, shells, Python and its modules, the loader, pytest's settings, background processes."""
+    """W22: reward files, tests, shells, Python and its modules, the loader, pytest's settings,
+    background processes.
+    """
     folder = make_task(tmp_path / "forge", SCRIPTED if form == "test.sh" else STATE, name=form)
     (folder / "tests" / "check.py").write_text(CHECK)
     verdict = run(runtime, folder, IN_FILES + IN_TOOLS)
     assert (verdict.reward, verdict.phase) == (0.0, "tests"), verdict
     withheld = set(verdict.facts["withheld"])
-    assert {"/etc/ld.so.preload", "/conftest.py", "/pytest.ini", "/usr/local/bin/python3"} <= withheld
+    assert {
+        "/etc/ld.so.preload",
+        "/conftest.py",
+        "/pytest.ini",
+        "/usr/local/bin/python3",
+    } <= withheld
     assert "Memory usage" not in verdict.facts["output"], "the agent's preloaded library was loaded"
     honest = run(
-        runtime, folder, IN_FILES + IN_TOOLS.replace("\nls ", "\necho '{\"answer\": 42}' > /app/answer.json\nls ")
+        runtime,
+        folder,
+        IN_FILES + IN_TOOLS.replace("\nls ", "\necho '{\"answer\": 42}' > /app/answer.json\nls "),
     )
     assert honest.reward == 1.0, "the honest part of its work must count, despite its attacks"
 
 
 @pytest.mark.slow
-def test_forged_files_in_the_agents_own_container_give_no_reward(runtime: hr.Runtime, tmp_path: Path) -> None:
-    """With ``verify=same``, the tests and the reward directory are replaced; the programs stay those of the agent."""
+def test_forged_files_in_the_agents_own_container_give_no_reward(
+    runtime: hr.Runtime, tmp_path: Path
+) -> None:
+    """With ``verify=same``, the tests and the reward directory are replaced; the programs stay
+    those of the agent.
+    """
     folder = make_task(tmp_path / "forge", SCRIPTED)
     (folder / "tests" / "check.py").write_text(CHECK)
     assert run(runtime, folder, IN_FILES, "same").reward == 0.0
@@ -126,7 +143,9 @@ def test_forged_files_in_the_agents_own_container_give_no_reward(runtime: hr.Run
 
 @pytest.mark.slow
 def test_links_do_not_bypass_protected_paths(runtime: hr.Runtime, tmp_path: Path) -> None:
-    """An agent cannot reach other paths by replacing a directory by a link, or a link by a directory."""
+    """An agent cannot reach other paths by replacing a directory by a link, or a link by a
+    directory.
+    """
     folder = make_task(tmp_path / "links", SCRIPTED)
     (folder / "tests" / "check.py").write_text(CHECK)
     script = f"""
@@ -146,7 +165,9 @@ rm /app/data; mkdir /app/data; ln -s /usr/bin /app/data/bin; ln -s / /app/root
 
 
 @pytest.mark.slow
-def test_an_agent_that_breaks_its_container_gets_no_reward(runtime: hr.Runtime, tmp_path: Path) -> None:
+def test_an_agent_that_breaks_its_container_gets_no_reward(
+    runtime: hr.Runtime, tmp_path: Path
+) -> None:
     """A container that cannot be read counts as no work, not as an infrastructure failure."""
     folder = make_task(tmp_path / "broken", "echo 1 > /logs/verifier/reward.txt")
     verdict = run(runtime, folder, "rm -f /usr/bin/find")
@@ -156,7 +177,9 @@ def test_an_agent_that_breaks_its_container_gets_no_reward(runtime: hr.Runtime, 
 
 
 def test_honest_work_is_copied_completely(runtime: hr.Runtime, tmp_path: Path) -> None:
-    """New, changed and removed files; modes, links, odd names, empty directories; a system setting."""
+    """New, changed and removed files; modes, links, odd names, empty directories; a system
+    setting.
+    """
     checks = r"""
 test ! -e /app/gone && test ! -e /app/old && test "$(cat /app/changed)" = after
 test "$(stat -c %a /app/changed)" = 640 && test "$(stat -c %Y /app/changed)" = 1000000000
@@ -166,7 +189,9 @@ test "$(cat "/app/$(printf 'new\nline \377 x')")" = odd && test "$(cat /app/seco
 test -d /app/data && test ! -L /app/data && test "$(cat /app/data/inner)" = inner && test "$(cat /srv/data/kept)" = 1
 grep -q hello /etc/motd && grep -q mine /root/.bashrc && test -u /app/setuid && test "$(wc -c < /app/large)" = 20000000
 """
-    folder = make_task(tmp_path / "honest", f"#!/bin/bash\nset -ex\n{checks}echo 1 > /logs/verifier/reward.txt\n")
+    folder = make_task(
+        tmp_path / "honest", f"#!/bin/bash\nset -ex\n{checks}echo 1 > /logs/verifier/reward.txt\n"
+    )
     work = r"""set -e
 rm -rf /app/gone /app/old; echo after > /app/changed; chmod 640 /app/changed; touch -d @1000000000 /app/changed
 ln -s /srv/data/kept /app/absolute; ln -s ../nowhere /app/dangling; mkdir "/app/empty dir"
@@ -184,8 +209,12 @@ head -c 20000000 /dev/zero > /app/large; mkfifo /app/pipe
 def test_tests_without_a_verdict_count_against_an_agent_only_if_they_work_without_it(
     runtime: hr.Runtime, tmp_path: Path
 ) -> None:
-    """W23: a broken or endless test is an infrastructure failure; if the agent breaks it, the reward is 0."""
-    breaks = make_task(tmp_path / "breaks", "[ -e /app/x ] && exit 3\necho 0.5 > /logs/verifier/reward.txt")
+    """W23: a broken or endless test is an infrastructure failure; if the agent breaks it, the
+    reward is 0.
+    """
+    breaks = make_task(
+        tmp_path / "breaks", "[ -e /app/x ] && exit 3\necho 0.5 > /logs/verifier/reward.txt"
+    )
     verdict = run(runtime, breaks, "touch /app/x")
     assert (verdict.reward, verdict.phase) == (0.0, "tests")
     assert "without the agent's work" in verdict.detail

@@ -30,10 +30,16 @@ class Solver:
         tasks = {task.id: task for task in load_tasks("builtin")}
         solution = tasks[SOLVED].solution
         assert solution is not None
-        self._script, self._instruction = (solution / "solve.sh").read_text(), tasks[SOLVED].instruction
+        self._script, self._instruction = (
+            (solution / "solve.sh").read_text(),
+            tasks[SOLVED].instruction,
+        )
 
     async def complete(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        sampling: Sampling,
     ) -> Completion:
         """Call the shell once, then answer that the task is done."""
         instruction = next(message["content"] for message in messages if message["role"] == "user")
@@ -41,9 +47,17 @@ class Solver:
         message: dict[str, Any] = {"role": "assistant", "content": "done"}
         if messages[-1]["role"] == "user":
             arguments = json.dumps({"command": command})
-            call = {"id": "1", "type": "function", "function": {"name": "bash", "arguments": arguments}}
+            call = {
+                "id": "1",
+                "type": "function",
+                "function": {"name": "bash", "arguments": arguments},
+            }
             message = {"role": "assistant", "content": "", "tool_calls": [call]}
-        return Completion(message=message, finish_reason="stop", usage={"prompt_tokens": 1, "completion_tokens": 1})
+        return Completion(
+            message=message,
+            finish_reason="stop",
+            usage={"prompt_tokens": 1, "completion_tokens": 1},
+        )
 
     async def close(self) -> None:
         """Do nothing."""
@@ -54,7 +68,9 @@ def test_groups_of_tasks_are_scored(runtime: hr.Runtime, base_image: str, tmp_pa
     """T4: two tasks, two parallel trajectories each; the solved task has reward 1, the other 0."""
     if runtime.name == "bubblewrap":
         pytest.skip("bubblewrap refuses the images of tasks; test_terminal.py checks this")
-    options = RolloutOptions(environment="terminal", items=(SOLVED, LEFT), group_size=2, parallel=4, attempts=1)
+    options = RolloutOptions(
+        environment="terminal", items=(SOLVED, LEFT), group_size=2, parallel=4, attempts=1
+    )
     parts = Parts(environment=Terminal(), model=Solver())
     asyncio.run(run_rollouts(runtime, options, run_dir=tmp_path / "run", parts=parts))
     found = {trajectory.id: trajectory for trajectory in read_trajectories(tmp_path / "run")}
@@ -63,4 +79,7 @@ def test_groups_of_tasks_are_scored(runtime: hr.Runtime, base_image: str, tmp_pa
     }, [t.error for t in found.values()]  # fmt: skip
     assert {t.verdict["phase"] for t in found.values()} == {"tests"}
     assert not found[f"{LEFT}/0"].tool_errors
-    assert sorted(tuple(group.rewards) for group in read_groups(tmp_path / "run")) == [(0.0, 0.0), (1.0, 1.0)]
+    assert sorted(tuple(group.rewards) for group in read_groups(tmp_path / "run")) == [
+        (0.0, 0.0),
+        (1.0, 1.0),
+    ]

@@ -1,4 +1,6 @@
-"""The users of terminal tasks: an agent of a task has the rights of its user, and none of the tests'."""
+"""The users of terminal tasks: an agent of a task has the rights of its user, and none of the
+tests'.
+"""
 
 from __future__ import annotations
 
@@ -44,26 +46,49 @@ echo 'echo 1 > {REWARD}' >> ~/.bashrc; cp ~/.bashrc ~/.profile
 @pytest.fixture(scope="module", autouse=True)
 def _images(runtime: hr.Runtime, base_image: str, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Check that an engine which cannot run these tasks refuses them by name."""
-    folder = make_task(tmp_path_factory.mktemp("tasks") / "one", TEST, settings=settings("ann"), image=IMAGE)
+    folder = make_task(
+        tmp_path_factory.mktemp("tasks") / "one", TEST, settings=settings("ann"), image=IMAGE
+    )
     environment = Terminal(tasks=str(folder))
     if runtime.name == "bubblewrap":
         with pytest.raises(UnsupportedOptionError, match="only image"):
-            environment.spec(next(iter(environment.items())), ContainerSpec(image="host"), runtime.images)
-        pytest.skip("bubblewrap has only the host's programs; this has checked that it refuses a task's image")
+            environment.spec(
+                next(iter(environment.items())), ContainerSpec(image="host"), runtime.images
+            )
+        pytest.skip(
+            "bubblewrap has only the host's programs; this has checked that it refuses a task's "
+            "image"
+        )
     if not runtime.info.image_owners:
-        with pytest.raises(TaskUserError, match=rf"task 'one' names the user 'ann', but {runtime.name} .*use Podman"):
+        with pytest.raises(
+            TaskUserError,
+            match=rf"task 'one' names the user 'ann', but {runtime.name} .*use Podman",
+        ):
             asyncio.run(attempt(runtime, environment, "one", idle))
-        pytest.skip("files of images all belong to root; this has checked that a task of another user is refused")
+        pytest.skip(
+            "files of images all belong to root; this has checked that a task of another user "
+            "is refused"
+        )
 
 
 def settings(agent: object = None, verifier: object = None) -> str:
     """Return a ``task.toml`` with users."""
-    users = [(name, user) for name, user in (("agent", agent), ("verifier", verifier)) if user is not None]
-    return "[environment]\nallow_internet = false\n" + "".join(f"[{name}]\nuser = {user!r}\n" for name, user in users)
+    users = [
+        (name, user)
+        for name, user in (("agent", agent), ("verifier", verifier))
+        if user is not None
+    ]
+    return "[environment]\nallow_internet = false\n" + "".join(
+        f"[{name}]\nuser = {user!r}\n" for name, user in users
+    )
 
 
-def run(runtime: hr.Runtime, folder: Path, script: str, verify: str = "fresh") -> tuple[Verdict, str]:
-    """Run a script as the agent; return the verdict, and what the script printed in the agent's ``bash`` tool."""
+def run(
+    runtime: hr.Runtime, folder: Path, script: str, verify: str = "fresh"
+) -> tuple[Verdict, str]:
+    """Run a script as the agent; return the verdict, and what the script printed in the agent's
+    ``bash`` tool.
+    """
     printed = []
 
     async def agent(lease: Lease) -> None:
@@ -85,10 +110,15 @@ def run(runtime: hr.Runtime, folder: Path, script: str, verify: str = "fresh") -
         ("root", "0 0 0 /root"),
     ],
 )
-def test_the_agent_is_the_user_of_its_task(runtime: hr.Runtime, tmp_path: Path, user: object, said: str) -> None:
+def test_the_agent_is_the_user_of_its_task(
+    runtime: hr.Runtime, tmp_path: Path, user: object, said: str
+) -> None:
     """By name, by uid, and with a group; the tests are root."""
     folder = make_task(tmp_path / "one", TEST, settings=settings(user), image=IMAGE)
-    script = "echo $(id -u) $(id -g) $(id -G) $HOME; pwd; echo right > answer || echo right > /app/answer"
+    script = (
+        "echo $(id -u) $(id -g) $(id -G) $HOME; pwd; echo right > answer || echo right > "
+        "/app/answer"
+    )
     verdict, printed = run(runtime, folder, script)
     assert printed.splitlines()[0] == said
     assert verdict.facts["output"].splitlines()[:2] == ["0", "/root"]
@@ -98,7 +128,9 @@ def test_the_agent_is_the_user_of_its_task(runtime: hr.Runtime, tmp_path: Path, 
 def test_a_user_has_its_further_groups(runtime: hr.Runtime, tmp_path: Path) -> None:
     """As the image's ``/etc/group`` says."""
     folder = make_task(tmp_path / "one", TEST, settings=settings("ben"), image=IMAGE)
-    verdict, printed = run(runtime, folder, "echo $(id -u) $(id -G) $HOME; touch /shared/f && ls -n /shared")
+    verdict, printed = run(
+        runtime, folder, "echo $(id -u) $(id -G) $HOME; touch /shared/f && ls -n /shared"
+    )
     assert verdict.reward == 0.0
     assert printed.splitlines()[0] == "4002 4002 4100 /home/ben"
     assert "4002 4100" in printed.splitlines()[-1]
@@ -113,18 +145,31 @@ def test_an_agent_gains_nothing_that_the_tests_have(
     folder = make_task(tmp_path / "one", TEST, settings=settings(user), image=IMAGE)
     verdict, printed = run(runtime, folder, ATTACKS + "true", verify)
     assert verdict.reward == 0.0, (verdict, printed)
-    assert verdict.facts["output"].splitlines()[:3] == ["0", "/root", "0"], "no process of an agent is left"
-    script = "cat /etc/of-root; { echo x >> /etc/passwd; rm -f /usr/bin/env; } 2>&1; ls /usr/bin/env; sudo id"
+    assert verdict.facts["output"].splitlines()[:3] == ["0", "/root", "0"], (
+        "no process of an agent is left"
+    )
+    script = (
+        "cat /etc/of-root; { echo x >> /etc/passwd; rm -f /usr/bin/env; } 2>&1; ls "
+        "/usr/bin/env; sudo id"
+    )
     verdict, printed = run(runtime, folder, script, verify)
     assert printed.count("denied") == 3, printed
     assert "uid=0" not in printed
 
 
 @pytest.mark.parametrize("verify", ["fresh", "same"])
-def test_the_tests_are_the_user_of_the_verifier(runtime: hr.Runtime, tmp_path: Path, verify: str) -> None:
+def test_the_tests_are_the_user_of_the_verifier(
+    runtime: hr.Runtime, tmp_path: Path, verify: str
+) -> None:
     """Also if it is the agent's user, whose processes have ended; the reward is theirs to write."""
-    for agent, verifier, said in (("ann", "ben", "4002"), ("ben", "ben", "4002"), (None, "ann", "4001")):
-        folder = make_task(tmp_path / f"{agent}-{verifier}", TEST, settings=settings(agent, verifier), image=IMAGE)
+    for agent, verifier, said in (
+        ("ann", "ben", "4002"),
+        ("ben", "ben", "4002"),
+        (None, "ann", "4001"),
+    ):
+        folder = make_task(
+            tmp_path / f"{agent}-{verifier}", TEST, settings=settings(agent, verifier), image=IMAGE
+        )
         (folder / "tests" / "test.sh").chmod(0o600)
         script = "echo right > /app/answer; setsid sleep 1000 & true"
         verdict, _ = run(runtime, folder, script, verify)
@@ -132,10 +177,13 @@ def test_the_tests_are_the_user_of_the_verifier(runtime: hr.Runtime, tmp_path: P
         assert verdict.reward == float(agent != "ben"), verdict
 
 
-def test_pytest_and_the_known_solution_run_as_their_users(runtime: hr.Runtime, tmp_path: Path) -> None:
+def test_pytest_and_the_known_solution_run_as_their_users(
+    runtime: hr.Runtime, tmp_path: Path
+) -> None:
     """The solution as the agent; the control run of a reward 0 has the users of the task too."""
     test = (
-        "import os\n\n\ndef test_it():\n    assert os.getuid() == 4002\n    assert os.stat('/app/who').st_uid == 4001\n"
+        "import os\n\n\ndef test_it():\n    assert os.getuid() == 4002\n    assert "
+        "os.stat('/app/who').st_uid == 4001\n"
     )
     folder = make_task(
         tmp_path / "one", test, name="test_final_state.py", solution="touch /app/who", settings=settings("ann", "ben"),
@@ -143,7 +191,10 @@ def test_pytest_and_the_known_solution_run_as_their_users(runtime: hr.Runtime, t
     )  # fmt: skip
     environment = Terminal(tasks=str(folder))
     verdict = asyncio.run(attempt(runtime, environment, "one", idle))
-    assert (verdict.reward, verdict.facts["control"]) == (0.0, "the known solution has the reward 1"), verdict
+    assert (verdict.reward, verdict.facts["control"]) == (
+        0.0,
+        "the known solution has the reward 1",
+    ), verdict
     verdict = asyncio.run(attempt(runtime, environment, "one", do_the_work))
     assert verdict.reward == 1.0, verdict
 
@@ -159,7 +210,11 @@ async def do_the_work(lease: Lease) -> None:
         ("ghost", None, r"task 'one' names the user 'ghost', who does not exist in its image"),
         (None, "ghost", r"task 'one' names the user 'ghost', .*`user` of verifier"),
         ("ann:ghosts", None, r"'ann:ghosts', who does not exist"),
-        ("again", None, r"'again', who is not an ordinary user, neither root nor in the group of root"),
+        (
+            "again",
+            None,
+            r"'again', who is not an ordinary user, neither root nor in the group of root",
+        ),
         ("games", None, r"'games', who is not an ordinary user"),
         ("4001:0", None, r"'4001:0', who is not an ordinary user"),
     ],
@@ -174,8 +229,14 @@ def test_a_user_that_cannot_be_is_refused_in_one_sentence(
     assert "\n" not in str(refused.value)
 
 
-def test_a_user_that_cannot_enter_the_working_directory_is_refused(runtime: hr.Runtime, tmp_path: Path) -> None:
+def test_a_user_that_cannot_enter_the_working_directory_is_refused(
+    runtime: hr.Runtime, tmp_path: Path
+) -> None:
     """The message names the directory."""
-    folder = make_task(tmp_path / "one", TEST, settings=settings("ann"), image=IMAGE + "WORKDIR /root\n")
-    with pytest.raises(TaskUserError, match=r"user of task 'one' cannot work in /root: .*no permission"):
+    folder = make_task(
+        tmp_path / "one", TEST, settings=settings("ann"), image=IMAGE + "WORKDIR /root\n"
+    )
+    with pytest.raises(
+        TaskUserError, match=r"user of task 'one' cannot work in /root: .*no permission"
+    ):
         asyncio.run(attempt(runtime, Terminal(tasks=str(folder)), "one", idle))

@@ -1,4 +1,6 @@
-"""Processes that are hard to end are ended at a timeout and with their group, beyond the conformance suite."""
+"""Processes that are hard to end are ended at a timeout and with their group, beyond the
+conformance suite.
+"""
 
 from __future__ import annotations
 
@@ -42,12 +44,15 @@ while True:
 
 
 @pytest.mark.parametrize("shell", ["bash", "busybox"])
-def test_a_fork_loop_is_ended_with_any_shell(runtime: hr.Runtime, images: dict[str, str], shell: str) -> None:
+def test_a_fork_loop_is_ended_with_any_shell(
+    runtime: hr.Runtime, images: dict[str, str], shell: str
+) -> None:
     with runtime.container(hr.ContainerSpec(image=images[shell])) as started:
         loop = ["sh", "-c", 'command eval "f() { f | f & }; f"; exec sleep 100']
         with ThreadPoolExecutor(8) as pool:
             looping = pool.submit(started.exec, loop, timeout_s=1)
-            others = [pool.submit(started.exec, ["true"], timeout_s=30) for _ in range(6)]  # they need lanes too
+            # they need lanes too
+            others = [pool.submit(started.exec, ["true"], timeout_s=30) for _ in range(6)]
             begin = time.monotonic()
             assert looping.result().timed_out
             assert time.monotonic() - begin < HANG_S
@@ -58,7 +63,9 @@ def test_a_fork_loop_is_ended_with_any_shell(runtime: hr.Runtime, images: dict[s
 
 
 def test_a_fork_loop_of_sessions_is_ended_in_time(runtime: hr.Runtime, base_image: str) -> None:
-    """On a machine that is too busy to end the loop alone, the container ends with it, and the caller is told."""
+    """On a machine that is too busy to end the loop alone, the container ends with it, and the
+    caller is told.
+    """
     loop = f"# {uuid.uuid4().hex}{FORK_LOOP_OF_SESSIONS}"
     with runtime.container(hr.ContainerSpec(image=base_image)) as started:
         begin, why = time.monotonic(), ""
@@ -70,10 +77,15 @@ def test_a_fork_loop_of_sessions_is_ended_in_time(runtime: hr.Runtime, base_imag
             why = str(lost)
         assert why == "" or ("could not be killed" in why and not started.is_alive), why
         assert time.monotonic() - begin < HANG_S
-    assert wait_until(lambda: not any(loop in (one.info["cmdline"] or ()) for one in process_iter(["cmdline"])), HANG_S)
+    assert wait_until(
+        lambda: not any(loop in (one.info["cmdline"] or ()) for one in process_iter(["cmdline"])),
+        HANG_S,
+    )
 
 
-def test_a_chain_of_forks_that_changes_its_pid_is_ended(runtime: hr.Runtime, base_image: str) -> None:
+def test_a_chain_of_forks_that_changes_its_pid_is_ended(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     with runtime.container(hr.ContainerSpec(image=base_image)) as started:
         script = 'python3 -c "$1" & sleep 30'
         begin = time.monotonic()
@@ -85,7 +97,10 @@ def test_a_chain_of_forks_that_changes_its_pid_is_ended(runtime: hr.Runtime, bas
 
 def test_a_chain_of_forks_is_ended_with_its_group(runtime: hr.Runtime, base_image: str) -> None:
     with runtime.container(hr.ContainerSpec(image=base_image)) as started:
-        started.exec(["python3", "-c", f"import os\nif os.fork(): os._exit(0)\n{FLEEING_CHAIN}"], group="chain")
+        started.exec(
+            ["python3", "-c", f"import os\nif os.fork(): os._exit(0)\n{FLEEING_CHAIN}"],
+            group="chain",
+        )
         begin = time.monotonic()
         assert started.end_group("chain")
         assert time.monotonic() - begin < HANG_S
@@ -118,7 +133,11 @@ def can_run(started: hr.Container, count: int) -> bool | None:
 
 @pytest.mark.parametrize("shell", first_quick("dash", "busybox"))  # bash tries for 15 s
 def test_a_command_that_may_not_start_runs_once_or_not_at_all(
-    runtime: hr.Runtime, images: dict[str, str], shell: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runtime: hr.Runtime,
+    images: dict[str, str],
+    shell: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With one of the counts a lane can start, but not the process that reports its start."""
     at_once = Lane.read_status

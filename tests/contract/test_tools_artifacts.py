@@ -22,7 +22,10 @@ KEYS = "success error path content encoding bytes file_size truncated sha256 mim
 @pytest.fixture
 def desk(container: hr.Container) -> Desk:
     desk = make_desk(container)
-    desk.sh("mkdir -p out/.h; echo one > out/a; ln out/a out/hard; ln -s a out/soft; seq 100000 > 'out/.h/n\nl'")
+    desk.sh(
+        "mkdir -p out/.h; echo one > out/a; ln out/a out/hard; ln -s a out/soft; seq 100000 > "
+        "'out/.h/n\nl'"
+    )
     return desk
 
 
@@ -99,7 +102,9 @@ def test_limits_apply_while_the_content_is_read(desk: Desk) -> None:
         "'out' cannot be archived: its files are larger than 1 GiB in total"
         in desk("archive_artifacts", path="out").error
     )
-    assert "larger than 5242880 bytes" in desk("archive_artifacts", path="large", format="tar").error
+    assert (
+        "larger than 5242880 bytes" in desk("archive_artifacts", path="large", format="tar").error
+    )
     assert "larger than 1 GiB" in desk("read_artifact", path="out/holes").error
 
 

@@ -22,7 +22,11 @@ def test_streams_are_returned_separately_and_merged_and_the_exit_code_is_exact(d
     result = desk("bash", command="echo out; echo err >&2; exit 3")
 
     assert (result.success, result.exit_code, result.metadata["returncode"]) == (False, 3, 3)
-    assert (result.stdout, result.stderr, result.output) == ("out\n", "err\n", "out\n[stderr]\nerr\n")
+    assert (result.stdout, result.stderr, result.output) == (
+        "out\n",
+        "err\n",
+        "out\n[stderr]\nerr\n",
+    )
     assert "exit code 3" in result.error
     assert result.slot_id == desk.slot_exec.slot_id
     assert result.execution_id
@@ -30,7 +34,14 @@ def test_streams_are_returned_separately_and_merged_and_the_exit_code_is_exact(d
 
 @pytest.mark.parametrize(
     ("command", "code"),
-    [("true", 0), ("no-such-program", 127), ("/etc/passwd", 126), ("kill -9 $$", 137), ("(", 2), ("exit 255", 255)],
+    [
+        ("true", 0),
+        ("no-such-program", 127),
+        ("/etc/passwd", 126),
+        ("kill -9 $$", 137),
+        ("(", 2),
+        ("exit 255", 255),
+    ],
 )
 def test_exit_codes_are_those_of_bash(desk: Desk, command: str, code: int) -> None:
     """W10."""
@@ -39,7 +50,9 @@ def test_exit_codes_are_those_of_bash(desk: Desk, command: str, code: int) -> No
 
 def test_the_shell_is_a_real_bash(desk: Desk) -> None:
     """W15: pipefail, source, arrays, process substitution."""
-    command = "set -o pipefail; echo 'v=1' > f; source f; a=(x y); cat <(echo ${a[1]} $v); false | true"
+    command = (
+        "set -o pipefail; echo 'v=1' > f; source f; a=(x y); cat <(echo ${a[1]} $v); false | true"
+    )
 
     result = desk("bash", command=command)
 
@@ -57,7 +70,9 @@ def test_standard_input_is_the_given_text_or_empty(desk: Desk) -> None:
     assert desk("bash", command="cat | tr a-z A-Z", stdin="é abc\n").stdout == "é ABC\n"
     assert desk("bash", command="cat; echo end").stdout == "end\n"
     assert desk("bash", command="", stdin="ignored").exit_code == 0
-    assert desk("bash", command="readlink /proc/self/fd/0").stdout == "/dev/null\n", "programs check its type"
+    assert desk("bash", command="readlink /proc/self/fd/0").stdout == "/dev/null\n", (
+        "programs check its type"
+    )
 
 
 def test_a_command_is_on_no_command_line_and_cannot_find_itself(desk: Desk) -> None:
@@ -68,7 +83,9 @@ def test_a_command_is_on_no_command_line_and_cannot_find_itself(desk: Desk) -> N
 
 @pytest.mark.parametrize("padding", ["", "x" * 200_000], ids=["short", "long"])
 def test_a_command_finds_no_variable_that_its_caller_did_not_give(desk: Desk, padding: str) -> None:
-    result = desk("bash", command=f": {padding}\ncompgen -v | grep -ci '_text$'; env | grep -c compgen; cat")
+    result = desk(
+        "bash", command=f": {padding}\ncompgen -v | grep -ci '_text$'; env | grep -c compgen; cat"
+    )
 
     assert (result.stdout, result.stderr) == ("0\n0\n", "")
 
@@ -95,7 +112,9 @@ def test_a_background_process_does_not_block_the_call_and_keeps_running(desk: De
     assert "sleep 247" in desk.sh("ps -axo args=")
 
 
-def test_long_output_is_shown_as_head_and_tail_with_the_number_of_missing_bytes(container: hr.Container) -> None:
+def test_long_output_is_shown_as_head_and_tail_with_the_number_of_missing_bytes(
+    container: hr.Container,
+) -> None:
     """W9."""
     desk = make_desk(container, output_chars=100)
 
@@ -122,10 +141,16 @@ def test_results_report_network_and_isolation(desk: Desk) -> None:
     """R19."""
     metadata = desk("terminal", command="true").metadata
 
-    assert (metadata["network"], metadata["isolation"], metadata["sandboxed"]) == ("none", "container", True)
+    assert (metadata["network"], metadata["isolation"], metadata["sandboxed"]) == (
+        "none",
+        "container",
+        True,
+    )
 
 
-def test_an_image_without_bash_is_refused_by_name(runtime: hr.Runtime, busybox_image: str, base_image: str) -> None:
+def test_an_image_without_bash_is_refused_by_name(
+    runtime: hr.Runtime, busybox_image: str, base_image: str
+) -> None:
     """W15: /bin/sh is never used instead of bash."""
     has_bash = busybox_image == base_image  # an engine with one image
     with runtime.container(hr.ContainerSpec(image=busybox_image)) as container:

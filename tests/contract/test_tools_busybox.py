@@ -70,18 +70,30 @@ def test_containment(desk: Desk) -> None:
 def test_listing(runtime: hr.Runtime, image: str) -> None:
     with runtime.container(hr.ContainerSpec(image=image)) as container:
         desk = make_desk(container)
-        desk.sh("mkdir -p d .h; echo 12 > d/f; printf x > \"$(printf 'n\\nl')\"; touch .h/x; ln -s d l; mkfifo p")
+        desk.sh(
+            "mkdir -p d .h; echo 12 > d/f; printf x > \"$(printf 'n\\nl')\"; touch .h/x; ln -s "
+            "d l; mkfifo p"
+        )
 
         assert desk("list_files", recursive=True).output == "d/\nd/f\t3\nl\tlink\nn\\nl\t1\np\tpipe"
         everything = desk("list_files", recursive=True, hidden=True).metadata["entries"]
-        assert [entry["path"] for entry in everything] == [".h", ".h/x", "d", "d/f", "l", "n\nl", "p"]
+        assert [entry["path"] for entry in everything] == [
+            ".h",
+            ".h/x",
+            "d",
+            "d/f",
+            "l",
+            "n\nl",
+            "p",
+        ]
 
 
 def test_search(runtime: hr.Runtime, image: str) -> None:
     with runtime.container(hr.ContainerSpec(image=image)) as container:
         desk = make_desk(container)
         desk.sh(
-            "mkdir -p d .h; printf 'zero\\none 1\\ntwo\\n' > d/f.py; cp d/f.py \"$(printf 'n\\nl')\"; cp d/f.py .h/x"
+            "mkdir -p d .h; printf 'zero\\none 1\\ntwo\\n' > d/f.py; cp d/f.py \"$(printf "
+            "'n\\nl')\"; cp d/f.py .h/x"
         )
 
         assert desk("search", pattern=r"one \d").output == "d/f.py:2:one 1\nn\\nl:2:one 1"

@@ -22,7 +22,12 @@ def desk(container: hr.Container) -> Desk:
 def test_one_match_is_replaced_and_the_mode_is_kept(desk: Desk) -> None:
     desk.sh("chmod 755 'src/a b.py'")
 
-    result = desk("edit_file", path="src/a b.py", old="def g():\n    return 1", new="def g():\n    return '$(id)'")
+    result = desk(
+        "edit_file",
+        path="src/a b.py",
+        old="def g():\n    return 1",
+        new="def g():\n    return '$(id)'",
+    )
 
     assert result.output == "src/a b.py is changed at line 5"
     assert desk.sh("tail -1 'src/a b.py'; stat -c %a 'src/a b.py'") == "    return '$(id)'\n755\n"
@@ -54,10 +59,14 @@ def test_an_ambiguous_or_invalid_edit_changes_nothing_and_is_explained(
 
 
 def test_an_edit_can_replace_all_matches_or_apply_a_diff(desk: Desk) -> None:
-    assert desk("edit_file", path="src/a b.py", old="return 1", new="return 2", replace_all=True).success
+    assert desk(
+        "edit_file", path="src/a b.py", old="return 1", new="return 2", replace_all=True
+    ).success
     diff = "@@ -50,2 +50,3 @@\n def g():\n-    return 2\n+    # é\n+    return 3\n"
     assert desk("edit_file", path="src/a b.py", patch=diff).error == ""
-    assert desk.sh("cat 'src/a b.py'") == PROGRAM.replace("1", "2", 1).replace("return 1", "# é\n    return 3")
+    assert desk.sh("cat 'src/a b.py'") == PROGRAM.replace("1", "2", 1).replace(
+        "return 1", "# é\n    return 3"
+    )
 
 
 def test_a_diff_of_several_files_is_applied_as_a_whole_or_not_at_all(desk: Desk) -> None:
@@ -67,7 +76,9 @@ def test_a_diff_of_several_files_is_applied_as_a_whole_or_not_at_all(desk: Desk)
     refused = desk("patch", patch=new + change.format("zzz"))
     applied = desk("patch", patch=new + change.format("f"))
     again = desk("patch", patch=new)
-    removed = desk("patch", patch="--- a/n\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-one\n-two\n", workdir="new")
+    removed = desk(
+        "patch", patch="--- a/n\n+++ /dev/null\n@@ -1,2 +0,0 @@\n-one\n-two\n", workdir="new"
+    )
 
     assert "does not fit" in refused.error
     assert applied.output == "new/n is created\nsrc/a b.py is changed"
@@ -111,10 +122,19 @@ def test_a_diff_cannot_change_files_outside_the_workspace(desk: Desk, path: str)
 def test_a_diff_of_git_is_applied_exactly(desk: Desk) -> None:
     desk.sh("git init -q . && git add -A && git -c user.name=n -c user.email=e commit -qm one")
     desk.sh("seq 30 > src/n; git add -A; git -c user.name=n -c user.email=e commit -qm two")
-    desk.sh("printf 'old\\n' > 'src/ü\"q\\t.txt'; git add -A; git -c user.name=n -c user.email=e commit -qm quoted")
-    desk.sh("sed -i -e '3d;7s/$/ x/;29a new' src/n; echo more > 'src/o p'; rm 'src/a b.py'; echo new > src/中")
+    desk.sh(
+        "printf 'old\\n' > 'src/ü\"q\\t.txt'; git add -A; git -c user.name=n -c user.email=e "
+        "commit -qm quoted"
+    )
+    desk.sh(
+        "sed -i -e '3d;7s/$/ x/;29a new' src/n; echo more > 'src/o p'; rm 'src/a b.py'; echo "
+        "new > src/中"
+    )
     desk.sh('for name in src/ü*; do echo more >> "$name"; done; git add -A')
-    diff = desk.sh("git diff --cached --no-renames > ../diff; cp -r src ../wanted; git reset -q --hard; cat ../diff")
+    diff = desk.sh(
+        "git diff --cached --no-renames > ../diff; cp -r src ../wanted; git reset -q --hard; "
+        "cat ../diff"
+    )
 
     assert '"b/src/\\344\\270\\255"' in diff  # as git quotes names
     assert desk("patch", patch=diff).error == ""
@@ -129,14 +149,24 @@ def test_a_search_returns_lines_with_their_files(desk: Desk) -> None:
     assert desk("search", pattern=r"return \d").output == (
         "src/a b.py:2:    return 1\nsrc/a b.py:6:    return 1\nx\\ny.txt:1:a return 7 here"
     )
-    assert desk("search", pattern="RETURN 1", ignore_case=True, glob="*.py").metadata["matches"] == 2
+    assert (
+        desk("search", pattern="RETURN 1", ignore_case=True, glob="*.py").metadata["matches"] == 2
+    )
     assert desk("search", pattern="return", glob="*.txt").output == "x\\ny.txt:1:a return 7 here"
     assert desk("search", pattern="return", glob="*.txt", hidden=True).metadata["matches"] == 1
     both = desk("search", pattern="return", glob="{*.{py,sh},x*.t?t}")
-    assert both.output == "src/a b.py:2:    return 1\nsrc/a b.py:6:    return 1\nx\\ny.txt:1:a return 7 here"
+    assert (
+        both.output
+        == "src/a b.py:2:    return 1\nsrc/a b.py:6:    return 1\nx\\ny.txt:1:a return 7 here"
+    )
     assert "more than 64 patterns" in desk("search", pattern="a", glob="{a,b,c}" * 4).error
-    assert desk("search", pattern="return 7", context=1).output.endswith(":a return 7 here\nx\\ny.txt-2-no")
-    assert desk("search", pattern="f()", literal=True, path="src/a b.py").output == "src/a b.py:1:def f():"
+    assert desk("search", pattern="return 7", context=1).output.endswith(
+        ":a return 7 here\nx\\ny.txt-2-no"
+    )
+    assert (
+        desk("search", pattern="f()", literal=True, path="src/a b.py").output
+        == "src/a b.py:1:def f():"
+    )
     assert desk("search", pattern="return", hidden=True, path=".git").output == ".git/c:1:return 1"
     assert desk("search", pattern="nowhere").output == "(no line matches)"
     assert desk("search", pattern="-v").success

@@ -35,7 +35,11 @@ HOSTILE = (
     "=",
 )
 _PART = st.sampled_from(HOSTILE) | st.binary(min_size=1, max_size=20).map(os.fsdecode)
-_NAMES = st.lists(_PART.filter(lambda p: not set(p) & {"/", "\0"} and p not in (".", "..")), min_size=1, max_size=3)
+_NAMES = st.lists(
+    _PART.filter(lambda p: not set(p) & {"/", "\0"} and p not in (".", "..")),
+    min_size=1,
+    max_size=3,
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,23 +48,33 @@ def desk(container: hr.Container) -> Desk:
 
 
 @given(parts=_NAMES, content=st.binary(max_size=200))
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_files_can_have_any_name_and_any_content(desk: Desk, parts: list[str], content: bytes) -> None:
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+def test_files_can_have_any_name_and_any_content(
+    desk: Desk, parts: list[str], content: bytes
+) -> None:
     """W7: the public system executed parts of such names, or wrote to another file."""
     desk.sh("cd ..; rm -rf 'the workspace'; mkdir 'the workspace'")
     path = "/".join(parts)
 
-    written = desk("write_file", path=path, content=base64.b64encode(content).decode(), encoding="base64")
+    written = desk(
+        "write_file", path=path, content=base64.b64encode(content).decode(), encoding="base64"
+    )
     read = desk("read_file", path=path, encoding="base64")
 
     assert written.error == ""
     assert base64.b64decode(read.stdout) == content
-    assert read.metadata["sha256"] == hashlib.sha256(content).hexdigest() == written.metadata["sha256"]
+    assert (
+        read.metadata["sha256"] == hashlib.sha256(content).hexdigest() == written.metadata["sha256"]
+    )
     assert os.fsencode(desk.sh("find . -type f -printf '%P'")) == os.fsencode(path)
     assert len(desk("list_files", recursive=True, hidden=True).metadata["entries"]) == len(parts)
 
 
-@pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "link", "d/../../secret", "to/secret", "x/../../secret"])
+@pytest.mark.parametrize(
+    "path", ["../secret", "/etc/passwd", "link", "d/../../secret", "to/secret", "x/../../secret"]
+)
 def test_paths_out_of_the_workspace_are_refused(container: hr.Container, path: str) -> None:
     """W7, R17: paths are resolved in the container, so links are followed as the kernel does."""
     desk = make_desk(container)
@@ -73,19 +87,26 @@ def test_paths_out_of_the_workspace_are_refused(container: hr.Container, path: s
         desk("read_artifact", path=path),
         desk("search", path=path, pattern="s"),
         desk("archive_artifacts", path=path),
-        desk("list_files", path=os.path.dirname(path) + "/.." if path.startswith("d") else f"{path}/.."),
+        desk(
+            "list_files",
+            path=os.path.dirname(path) + "/.." if path.startswith("d") else f"{path}/..",
+        ),
     ]
 
     assert [result.success for result in results] == [False] * len(results)
     reasons = {result.error.split("'")[2] for result in results}
-    assert all("is outside the workspace" in reason or "does not exist" in reason for reason in reasons), reasons
+    assert all(
+        "is outside the workspace" in reason or "does not exist" in reason for reason in reasons
+    ), reasons
     assert "outside the workspace" in results[0].error or path.startswith("x")
     assert desk.sh("cat ../secret") == "s\n"
 
 
 def test_links_and_dots_that_stay_inside_are_followed(container: hr.Container) -> None:
     desk = make_desk(container)
-    desk.sh("mkdir -p a/b; echo one > a/f; ln -s a/b deep; ln -s ../f a/b/up; ln -s new-one dangling")
+    desk.sh(
+        "mkdir -p a/b; echo one > a/f; ln -s a/b deep; ln -s ../f a/b/up; ln -s new-one dangling"
+    )
 
     assert desk("read_file", path="deep/../f").stdout == "one\n"
     assert desk("read_file", path="./a//b/./up").stdout == "one\n"
@@ -114,11 +135,17 @@ def test_the_policy_can_allow_more_roots(container: hr.Container) -> None:
         ("touch g; mkdir h; ln -s g/x f", "does not exist"),
     ],
 )
-def test_a_path_that_is_not_a_regular_file_is_refused_at_once(container: hr.Container, make: str, words: str) -> None:
+def test_a_path_that_is_not_a_regular_file_is_refused_at_once(
+    container: hr.Container, make: str, words: str
+) -> None:
     desk = make_desk(container)
     desk.sh(make)
 
-    for tool, more in (("read_file", {}), ("read_artifact", {}), ("edit_file", {"old": "a", "new": "b"})):
+    for tool, more in (
+        ("read_file", {}),
+        ("read_artifact", {}),
+        ("edit_file", {"old": "a", "new": "b"}),
+    ):
         result = desk(tool, path="f", **more)
         assert not result.success
         assert words in result.error
@@ -137,7 +164,10 @@ def test_a_file_of_100_mib_is_written_and_read(desk: Desk) -> None:
     assert desk.sh("sha256sum < large").split()[0] == digest
     assert (read.stdout, read.metadata["total_lines"]) == ("0123456789abcde\n", 6_553_600)
     assert (read.metadata["sha256"], read.metadata["file_size"]) == (digest, 100 * 1024 * 1024)
-    assert "exceed the limit of 104857600" in desk("write_file", path="larger", content=content + "x").error
+    assert (
+        "exceed the limit of 104857600"
+        in desk("write_file", path="larger", content=content + "x").error
+    )
     desk.sh("rm large")
 
 
@@ -195,13 +225,17 @@ def test_incomplete_content_does_not_replace_a_file(container: hr.Container) -> 
 
 def test_content_can_be_appended(desk: Desk) -> None:
     assert desk("write_file", path="log", content="a\n", append=True).metadata["created"]
-    assert desk("write_file", path="log", content="b\n", append=True).output == "2 bytes added to log"
+    assert (
+        desk("write_file", path="log", content="b\n", append=True).output == "2 bytes added to log"
+    )
     assert desk.sh("cat log") == "a\nb\n"
 
 
 def test_files_are_listed_with_type_and_size(container: hr.Container) -> None:
     desk = make_desk(container)
-    desk.sh("mkdir -p d/e .h; echo 12 > d/f; touch .h/x d/.y; ln -s d l; mkfifo p; touch -d @1000 d/f")
+    desk.sh(
+        "mkdir -p d/e .h; echo 12 > d/f; touch .h/x d/.y; ln -s d l; mkfifo p; touch -d @1000 d/f"
+    )
 
     assert desk("list_files").output == "d/\nl\tlink\np\tpipe"
     assert desk("list_files", recursive=True).output == "d/\nd/e/\nd/f\t3\nl\tlink\np\tpipe"

@@ -1,4 +1,6 @@
-"""Tools in a container with replaced programs: the slot may get false results, but others are not affected."""
+"""Tools in a container with replaced programs: the slot may get false results, but others are not
+affected.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ pytestmark = pytest.mark.engine
 
 ENDLESS = "#!/bin/sh\nexec yes $(printf '%02000d' 7)\n"
 SILENT = "#!/bin/sh\nexec sleep 1000\n"
-GARBAGE = "#!/bin/sh\nprintf 'f|nan|x|\\377\\0a\\0b:1:\\n'; /usr/bin/head -c 100000 /dev/urandom; exit 0\n"
+GARBAGE = (
+    "#!/bin/sh\nprintf 'f|nan|x|\\377\\0a\\0b:1:\\n'; /usr/bin/head -c 100000 /dev/urandom; "
+    "exit 0\n"
+)
 PROGRAMS = "cat head grep find tar stat mv readlink mkdir wc"
 
 
@@ -36,8 +41,13 @@ def test_replaced_programs_end_at_the_deadline_and_raise_nothing(
         desk = make_desk(container)
         desk.sh("printf a > f; ln -s f link; mkdir ../bin")
         assert desk("write_file", path="liar", content=program).success
-        desk.sh(f"cd ../bin; mv ../the*/liar .; chmod 755 liar; for p in {PROGRAMS}; do ln -s liar $p; done")
-        desk.slot_exec.env["PATH"] = f"/tmp/{desk.slot_exec.slot_id}/bin:/usr/local/bin:/usr/bin:/bin"
+        desk.sh(
+            f"cd ../bin; mv ../the*/liar .; chmod 755 liar; for p in {PROGRAMS}; do ln -s liar "
+            "$p; done"
+        )
+        desk.slot_exec.env["PATH"] = (
+            f"/tmp/{desk.slot_exec.slot_id}/bin:/usr/local/bin:/usr/bin:/bin"
+        )
 
         results = [desk.call(tool, args, timeout_s=0.7) for tool, args in calls]
 

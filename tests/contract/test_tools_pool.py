@@ -1,4 +1,6 @@
-"""Tools through a real pool: batches whose slots end, become stale or fail, and the interfaces for agent loops."""
+"""Tools through a real pool: batches whose slots end, become stale or fail, and the interfaces for
+agent loops.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,11 @@ def test_w11_r13_a_container_that_ends_mid_batch_fails_only_its_own_requests(
             batch = asyncio.create_task(
                 pool.execute_batch(
                     [
-                        (fine, "bash", {"command": "until [ -e go ]; do sleep 0.05; done; echo alive"}),
+                        (
+                            fine,
+                            "bash",
+                            {"command": "until [ -e go ]; do sleep 0.05; done; echo alive"},
+                        ),
                         (doomed, "bash", {"command": "sleep 1000"}),
                         (doomed, "bash", {"command": "echo never"}),
                         (fine, "bash", {"command": "exit 7"}),
@@ -47,28 +53,45 @@ def test_w11_r13_a_container_that_ends_mid_batch_fails_only_its_own_requests(
             assert results[3].exit_code == 7
             with pytest.raises(SandboxLostError):
                 await pool.execute(doomed, "bash", {"command": "true"})
-            lost = SlotTools(lambda name, args, timeout_s=None: pool.execute(doomed, name, args, timeout_s=timeout_s))
-            assert json.loads(await lost.tool_handler("bash", {"command": "true"}, "t"))["exit_code"] == -1
+            lost = SlotTools(
+                lambda name, args, timeout_s=None: pool.execute(
+                    doomed, name, args, timeout_s=timeout_s
+                )
+            )
+            assert (
+                json.loads(await lost.tool_handler("bash", {"command": "true"}, "t"))["exit_code"]
+                == -1
+            )
 
     run(work)
 
 
-def test_w4_a_stale_lease_in_a_batch_fails_only_its_own_request(runtime: hr.Runtime, base_image: str) -> None:
+def test_w4_a_stale_lease_in_a_batch_fails_only_its_own_request(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     async def work() -> None:
         async with make_pool(runtime, base_image, max_containers=2) as pool:
             stale, good = await pool.acquire("a"), await pool.acquire("b")
             await pool.release(stale)
 
-            results = await pool.execute_batch([(stale, "bash", {"command": "echo x"}), (good, "list_files", {})])
+            results = await pool.execute_batch(
+                [(stale, "bash", {"command": "echo x"}), (good, "list_files", {})]
+            )
 
-            assert (results[0].success, results[0].metadata["lost"], results[1].success) == (False, True, True)
+            assert (results[0].success, results[0].metadata["lost"], results[1].success) == (
+                False,
+                True,
+                True,
+            )
             with pytest.raises(StaleLeaseError):
                 await pool.execute(stale, "bash", {"command": "true"})
 
     run(work)
 
 
-def test_r2_r7_r9_an_agent_loop_works_through_both_interfaces(runtime: hr.Runtime, base_image: str) -> None:
+def test_r2_r7_r9_an_agent_loop_works_through_both_interfaces(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     async def work() -> None:
         async with make_pool(runtime, base_image) as pool, pool.lease("task") as lease:
             tools = SlotTools(lease.tool)
@@ -83,7 +106,9 @@ def test_r2_r7_r9_an_agent_loop_works_through_both_interfaces(runtime: hr.Runtim
                 ("terminal", {"command": 7}),
             ]
 
-            answers = [json.loads(await tools.tool_handler(name, args, "task")) for name, args in calls]
+            answers = [
+                json.loads(await tools.tool_handler(name, args, "task")) for name, args in calls
+            ]
 
             assert answers[0] == {"output": f"{lease.slot.workspace}/src\n", "exit_code": 0}
             assert answers[1]["bytes"] == 6
@@ -99,13 +124,20 @@ def test_r2_r7_r9_an_agent_loop_works_through_both_interfaces(runtime: hr.Runtim
     run(work)
 
 
-def test_r19_a_policy_is_set_by_the_profile_or_for_one_call(runtime: hr.Runtime, base_image: str) -> None:
+def test_r19_a_policy_is_set_by_the_profile_or_for_one_call(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     async def work() -> None:
         policy = hr.ToolPolicy(allow_network=False, tools=("bash",))
-        async with make_pool(runtime, base_image, tools=policy) as pool, pool.lease("task") as lease:
+        async with (
+            make_pool(runtime, base_image, tools=policy) as pool,
+            pool.lease("task") as lease,
+        ):
             fine = await lease.tool("bash", {"command": "true", "allow_network": True})
             no_tool = await lease.tool("read_file", {"path": "x"})
-            no_network = await lease.tool("bash", {"command": "true"}, policy=hr.ToolPolicy(allow_network=True))
+            no_network = await lease.tool(
+                "bash", {"command": "true"}, policy=hr.ToolPolicy(allow_network=True)
+            )
 
             assert (fine.success, fine.metadata["ignored_arguments"]) == (True, ["allow_network"])
             assert "not allowed here" in no_tool.error

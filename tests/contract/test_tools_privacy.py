@@ -22,26 +22,40 @@ EVERYWHERE = ToolPolicy(file_roots=("/",))
 
 def make_place(container: hr.Container, uid: int) -> SlotExec:
     area = f"/tmp/slots-of-tools-{uid}"
-    script = f"rm -rf {area}; mkdir -p {area}/workspace && chmod -R 700 {area} && chown -R {uid}:{uid} {area}"
+    script = (
+        f"rm -rf {area}; mkdir -p {area}/workspace && chmod -R 700 {area} && chown -R "
+        f"{uid}:{uid} {area}"
+    )
     container.exec(["sh", "-c", script]).check()
     workspace, user = f"{area}/workspace", hr.RunAs(uid=uid)
     return SlotExec(
-        container, slot_id=f"s{uid}", workspace=workspace, user=user, env={"HOME": workspace}, isolation="uid"
+        container,
+        slot_id=f"s{uid}",
+        workspace=workspace,
+        user=user,
+        env={"HOME": workspace},
+        isolation="uid",
     )
 
 
 @pytest.fixture
 def pair(container: hr.Container, has_users: bool) -> tuple[Desk, Desk]:
-    """Two slots; if the engine has no users, they have the same workspace, because a container then has one slot."""
+    """Two slots; if the engine has no users, they have the same workspace, because a container then
+    has one slot.
+    """
     if not has_users:
         with pytest.raises(hr.HyperRuntimeError, match="user"):
             container.exec(["true"], user=hr.RunAs(uid=41001))
     uids = (41001, 41002) if has_users else (0, 0)
     places = [
-        make_place(container, uid) if uid else SlotExec(container, slot_id="s", workspace="/tmp", isolation="container")
+        make_place(container, uid)
+        if uid
+        else SlotExec(container, slot_id="s", workspace="/tmp", isolation="container")
         for uid in uids
     ]
-    return Desk(slot_exec=places[0], policy=EVERYWHERE), Desk(slot_exec=places[1], policy=EVERYWHERE)
+    return Desk(slot_exec=places[0], policy=EVERYWHERE), Desk(
+        slot_exec=places[1], policy=EVERYWHERE
+    )
 
 
 def test_no_tool_can_use_files_of_a_sibling_even_if_all_paths_are_allowed(
@@ -83,17 +97,26 @@ class Gate:
 
     desks: dict[str, Desk]
 
-    async def execute(self, slot: Slot, tool: str, args: object, timeout_s: float | None) -> ExecutionResult:
+    async def execute(
+        self, slot: Slot, tool: str, args: object, timeout_s: float | None
+    ) -> ExecutionResult:
         desk = self.desks[slot.slot_id]
         return await call_tool(desk.slot_exec, tool, args, timeout_s, desk.policy)  # type: ignore[arg-type]
 
 
-def test_a_batch_runs_slots_in_parallel_and_the_calls_of_one_slot_in_order(container: hr.Container) -> None:
-    """R16, W1, W11: order, isolated failures, separate timeouts, and an event loop that is not blocked."""
+def test_a_batch_runs_slots_in_parallel_and_the_calls_of_one_slot_in_order(
+    container: hr.Container,
+) -> None:
+    """R16, W1, W11: order, isolated failures, separate timeouts, and an event loop that is not
+    blocked.
+    """
     names = ["a", "b", "c"]
     for name in names:
         container.exec(["mkdir", "-p", f"/tmp/batch-{name}"]).check()
-    slots = {n: Slot(slot_id=n, generation=0, task_id="", profile="", workspace="", container="") for n in names}
+    slots = {
+        n: Slot(slot_id=n, generation=0, task_id="", profile="", workspace="", container="")
+        for n in names
+    }
     ticks = 0
 
     async def tick() -> None:
@@ -103,7 +126,10 @@ def test_a_batch_runs_slots_in_parallel_and_the_calls_of_one_slot_in_order(conta
             ticks += 1
 
     async def run() -> list[ExecutionResult]:
-        desks = {n: Desk(slot_exec=SlotExec(container, slot_id=n, workspace=f"/tmp/batch-{n}")) for n in names}
+        desks = {
+            n: Desk(slot_exec=SlotExec(container, slot_id=n, workspace=f"/tmp/batch-{n}"))
+            for n in names
+        }
         ticker = asyncio.create_task(tick())
         meet = "touch ../batch-met-{}; until [ -e ../batch-met-{} ]; do sleep 0.02; done; echo met"
         results = await run_batch(
@@ -137,8 +163,13 @@ def test_calls_in_one_slot_run_in_the_order_of_their_start(container: hr.Contain
     async def run() -> None:
         slot_exec = SlotExec(container, slot_id="x", workspace="/tmp/in-order")
         waits = ("0.4", "0.2", "0", "0.1")
-        commands = [f"echo begin{n} >> log; sleep {wait}; echo end{n} >> log" for n, wait in enumerate(waits)]
-        await asyncio.gather(*(call_tool(slot_exec, "bash", {"command": command}) for command in commands))
+        commands = [
+            f"echo begin{n} >> log; sleep {wait}; echo end{n} >> log"
+            for n, wait in enumerate(waits)
+        ]
+        await asyncio.gather(
+            *(call_tool(slot_exec, "bash", {"command": command}) for command in commands)
+        )
 
     asyncio.run(run())
     log = container.exec(["cat", "/tmp/in-order/log"]).stdout.decode().split()
@@ -152,18 +183,25 @@ def test_cancelling_a_call_ends_its_command_and_frees_the_slot(container: hr.Con
         await asyncio.sleep(0.3)
         task.cancel()
         await asyncio.wait([task])
-        return await call_tool(slot_exec, "bash", {"command": "ps -axo args= | grep -c '[s]leep 4321'"})
+        return await call_tool(
+            slot_exec, "bash", {"command": "ps -axo args= | grep -c '[s]leep 4321'"}
+        )
 
     assert asyncio.run(run()).stdout == "0\n"
 
 
-@pytest.mark.parametrize(("wanted", "network", "refused"), [(False, "none", 0), (True, "none", 1), (None, "none", 0)])
+@pytest.mark.parametrize(
+    ("wanted", "network", "refused"), [(False, "none", 0), (True, "none", 1), (None, "none", 0)]
+)
 def test_a_call_is_refused_if_its_network_policy_cannot_be_met(
     container: hr.Container, wanted: bool | None, network: str, refused: bool
 ) -> None:
     """R19, W20."""
     assert container.spec.network == network
-    desk = Desk(slot_exec=SlotExec(container, slot_id="n", workspace="/tmp"), policy=ToolPolicy(allow_network=wanted))
+    desk = Desk(
+        slot_exec=SlotExec(container, slot_id="n", workspace="/tmp"),
+        policy=ToolPolicy(allow_network=wanted),
+    )
 
     result = desk("bash", command="echo ran", allow_network=not wanted)
 
@@ -176,7 +214,10 @@ def test_a_call_is_refused_if_its_network_policy_cannot_be_met(
 
 def test_tools_that_are_not_allowed_are_refused_by_every_name(container: hr.Container) -> None:
     """R9: a tool that the policy does not list is refused."""
-    desk = Desk(slot_exec=SlotExec(container, slot_id="n", workspace="/tmp"), policy=ToolPolicy(tools=("terminal",)))
+    desk = Desk(
+        slot_exec=SlotExec(container, slot_id="n", workspace="/tmp"),
+        policy=ToolPolicy(tools=("terminal",)),
+    )
 
     assert desk("bash", command="true").success
     assert desk("terminal", command="true").success

@@ -51,7 +51,9 @@ def test_the_next_call_finds_the_state_of_the_last_one(say: Say) -> None:
         ("exec >/dev/null 2>&1; echo no", "", 0),
     ],
 )
-def test_no_command_ends_or_confuses_the_shell(say: Say, command: str, stdout: str, code: int) -> None:
+def test_no_command_ends_or_confuses_the_shell(
+    say: Say, command: str, stdout: str, code: int
+) -> None:
     """W27: the public system typed into a terminal and searched for a marker in the output."""
     say("x=kept; cd /usr")
 
@@ -62,7 +64,9 @@ def test_no_command_ends_or_confuses_the_shell(say: Say, command: str, stdout: s
 
 
 def test_large_output_is_neither_lost_nor_mixed(say: Say) -> None:
-    """R18, W27: in the public system, a history of 20,000 lines truncated the output and made the exit code 0."""
+    """R18, W27: in the public system, a history of 20,000 lines truncated the output and made the
+    exit code 0.
+    """
     result = say("seq 2000000; echo err >&2; (exit 9)")
 
     assert (result.exit_code, result.stderr, result.truncated) == (9, "err\n", True)
@@ -93,7 +97,9 @@ def test_closing_a_slot_ends_its_shell_and_its_jobs(container: hr.Container) -> 
     async def run() -> tuple[ExecutionResult, ExecutionResult]:
         await call_tool(desk.slot_exec, "terminal_stateful", {"command": "x=5; sleep 1238 &"})
         await desk.slot_exec.close()
-        after = await call_tool(desk.slot_exec, "bash", {"command": "ps -axo args= | grep '[s]leep 1238'"})
+        after = await call_tool(
+            desk.slot_exec, "bash", {"command": "ps -axo args= | grep '[s]leep 1238'"}
+        )
         again = await call_tool(desk.slot_exec, "terminal_stateful", {"command": "echo x$x"})
         await desk.slot_exec.close()
         return after, again
@@ -103,7 +109,9 @@ def test_closing_a_slot_ends_its_shell_and_its_jobs(container: hr.Container) -> 
     assert (after.stdout, again.stdout) == ("", "x\n")
 
 
-def test_an_image_without_bash_is_refused_by_name(runtime: hr.Runtime, busybox_image: str, base_image: str) -> None:
+def test_an_image_without_bash_is_refused_by_name(
+    runtime: hr.Runtime, busybox_image: str, base_image: str
+) -> None:
     has_bash = busybox_image == base_image  # an engine with one image
     with runtime.container(hr.ContainerSpec(image=busybox_image)) as container:
         result = make_desk(container)("bash_stateful", command="echo hi")

@@ -16,7 +16,9 @@ from tests.contract.pools import make_pool, run, shell
 pytestmark = pytest.mark.engine
 
 
-def test_a_copy_is_merged_into_an_existing_directory(container: hr.Container, tmp_path: Path) -> None:
+def test_a_copy_is_merged_into_an_existing_directory(
+    container: hr.Container, tmp_path: Path
+) -> None:
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         (tmp_path / name / name).write_text(name)
@@ -65,9 +67,13 @@ def test_a_copy_of_a_gibibyte_needs_little_memory(container: hr.Container, tmp_p
 def test_a_tree_of_which_tar_cannot_read_a_file_is_not_copied(
     runtime: hr.Runtime, base_image: str, busybox_image: str, tmp_path: Path
 ) -> None:
-    script = "mkdir -p /tmp/some && echo a >/tmp/some/a && echo b >/tmp/some/b && chmod 600 /tmp/some/b"
+    script = (
+        "mkdir -p /tmp/some && echo a >/tmp/some/a && echo b >/tmp/some/b && chmod 600 /tmp/some/b"
+    )
     # GNU tar, and busybox's; on Apptainer, busybox cannot switch to a user by number.
-    for image in dict.fromkeys((base_image, base_image if runtime.name == "apptainer" else busybox_image)):
+    for image in dict.fromkeys(
+        (base_image, base_image if runtime.name == "apptainer" else busybox_image)
+    ):
         with runtime.container(hr.ContainerSpec(image=image)) as started:
             started.exec(["/bin/sh", "-c", script]).check()
             with pytest.raises(TransferError, match="Permission denied"):
@@ -80,7 +86,10 @@ def repository(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> Path:
     """A repository of one commit; as root, it belongs to another user."""
     tmp_path.chmod(0o755)
     source = tmp_path / "repo"
-    make = "git init -q . && touch f && git add f && git -c user.name=n -c user.email=e commit -qm first"
+    make = (
+        "git init -q . && touch f && git add f && git -c user.name=n -c user.email=e commit -qm "
+        "first"
+    )
     source.mkdir()
     writable = hr.Mount(source=str(source), target="/made", read_only=False)
     with runtime.container(hr.ContainerSpec(image=base_image, mounts=(writable,))) as maker:
@@ -104,7 +113,12 @@ def test_git_works_in_a_repository_of_another_user_that_was_put_or_mounted(
                 assert container.exec(log, user=user).check().stdout == b"first\n"
             with container.shell(user=user) as shell:
                 assert shell.run("cd /srv/repo && git log --format=%s").stdout == b"first\n"
-        assert container.exec(["git", "config", "safe.directory"], env={"GIT_CONFIG_COUNT": "0"}).exit_code == 1
+        assert (
+            container.exec(
+                ["git", "config", "safe.directory"], env={"GIT_CONFIG_COUNT": "0"}
+            ).exit_code
+            == 1
+        )
 
 
 def test_git_works_in_a_repository_of_another_user_in_a_slot(
@@ -113,7 +127,9 @@ def test_git_works_in_a_repository_of_another_user_in_a_slot(
     mount = hr.Mount(source=str(repository), target="/in/repo")
 
     async def check() -> None:
-        async with make_pool(runtime, base_image, spec=hr.ContainerSpec(image=base_image, mounts=(mount,))) as pool:
+        async with make_pool(
+            runtime, base_image, spec=hr.ContainerSpec(image=base_image, mounts=(mount,))
+        ) as pool:
             lease = pool.lease_of(await pool.acquire("first"))
             await lease.put(repository, "copy")
             for place in ("copy", "/in/repo"):
@@ -129,6 +145,8 @@ def test_git_works_in_a_repository_of_another_user_in_an_environment(
 ) -> None:
     mount = hr.Mount(source=str(repository), target="/in/repo")
     with HyperEnvironment(base_image, runtime=runtime_name, mounts=(mount,)) as environment:
-        done = environment.execute("git log --format=%s && cp -r . ~/copy && git -C ~/copy log --format=%s", "/in/repo")
+        done = environment.execute(
+            "git log --format=%s && cp -r . ~/copy && git -C ~/copy log --format=%s", "/in/repo"
+        )
     close_shared_pools()
     assert done == {"output": "first\nfirst\n", "returncode": 0}

@@ -1,4 +1,6 @@
-"""A hostile ``tar`` in the container is ended at the deadline of the copy or with its caller, and leaves nothing."""
+"""A hostile ``tar`` in the container is ended at the deadline of the copy or with its caller, and
+leaves nothing.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ LATE = {
     "closes its output after a whole archive and lives on": "put(WHOLE); os.close(1); nap()",
     "stops in the middle": "put(WHOLE[:1500]); nap()",
     "sends a whole archive and lives on": "put(WHOLE); nap()",
-    "trickles": "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nfor at in WHOLE * 9: put(bytes([at])); time.sleep(0.1)",
+    "trickles": "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nfor at in WHOLE * 9: put(bytes([at])); "
+    "time.sleep(0.1)",
     "trickles after its end": "put(WHOLE)\nwhile True: put(bytes(1)); time.sleep(0.1)",
     "writes errors for ever": "while True: os.write(2, b'e' * 4096)",
 }
@@ -64,7 +67,9 @@ TOO_MUCH = {
     "silence after much behind its end": ("put(WHOLE + bytes(1 << 22)); nap()", "after the end"),
     "an endless file": ("put(member('tree', size=1 << 60))\nwhile True: put(bytes(65536))", "max_bytes"),
     "a huge declared size, then silence": ("put(member('tree', size=1 << 60)); nap()", "max_bytes"),
-    "many files": ("put(member('tree', tarfile.DIRTYPE))\nwhile True: put(member('tree/f', size=512) + bytes(512))",
+    "many files": (
+        "put(member('tree', tarfile.DIRTYPE))\nwhile True: put(member('tree/f', size=512) + "
+        "bytes(512))",
                    "max_"),
     "endless empty files": ("endless(member)", "max_members"),
     "endless directories": ("endless(lambda name: member(name, tarfile.DIRTYPE))", "max_members"),
@@ -95,17 +100,26 @@ def evil(container: hr.Container) -> Iterator[Callable[[str], None]]:
     """Return a function that replaces the container's tar by a Python program."""
 
     def replace(text: str) -> None:
-        script = 'mkdir -p "$1" && rm -f "$2" && cat >"$1/evil.py" && printf %s "$3" >"$1/tar" && chmod 755 "$1/tar"'
+        script = (
+            'mkdir -p "$1" && rm -f "$2" && cat >"$1/evil.py" && printf %s "$3" >"$1/tar" && '
+            'chmod 755 "$1/tar"'
+        )
         tar = f'#!/bin/sh\nexec python3 {EVIL}/evil.py "$@"\n'
-        container.exec(["sh", "-c", script, "sh", EVIL, BEGUN, tar], input=f"{HEAD}\n{text}\n".encode()).check()
+        container.exec(
+            ["sh", "-c", script, "sh", EVIL, BEGUN, tar], input=f"{HEAD}\n{text}\n".encode()
+        ).check()
 
     yield replace
     container.exec(["rm", "-rf", EVIL, BEGUN]).check()
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left(container: hr.Container, processes: Callable[[], list[str]], tmp_path: Path) -> Iterator[None]:
-    """Check that a test leaves no process inside, and no file, thread, descriptor or lane on the host."""
+def nothing_is_left(
+    container: hr.Container, processes: Callable[[], list[str]], tmp_path: Path
+) -> Iterator[None]:
+    """Check that a test leaves no process inside, and no file, thread, descriptor or lane on the
+    host.
+    """
 
     def open_second_lane(*_: object) -> None:
         container.exec(["true"]).check()
@@ -115,16 +129,23 @@ def nothing_is_left(container: hr.Container, processes: Callable[[], list[str]],
     yield
     assert wait_until(lambda: processes() == [], 120), processes()
     assert container.exec(["true"]).exit_code == 0
-    assert wait_until(lambda: all(now <= then for now, then in zip(host_state(container), before, strict=True)), 120), (
+    assert wait_until(
+        lambda: all(now <= then for now, then in zip(host_state(container), before, strict=True)),
+        120,
+    ), (
         before,
         host_state(container),
     )
     assert not [name for name in os.listdir(tmp_path) if name.startswith(".hyperruntime-")]
-    assert container.exec(["sh", "-c", "ls -A / /data 2>/dev/null | grep hyperruntime-"]).stdout == b""
+    assert (
+        container.exec(["sh", "-c", "ls -A / /data 2>/dev/null | grep hyperruntime-"]).stdout == b""
+    )
 
 
 def host_state(container: hr.Container) -> tuple[int, ...]:
-    """Return the numbers of open descriptors, of threads that copy, and of files in the exchange."""
+    """Return the numbers of open descriptors, of threads that copy, and of files in the
+    exchange.
+    """
     names = [thread.name for thread in threading.enumerate()]
     copying = names.count("hyperruntime-input") + names.count("hyperruntime-get")
     files = sum(len(found) for _, *lists in os.walk(container.exchange.source) for found in lists)
@@ -136,7 +157,9 @@ def test_a_get_ends_at_its_deadline(
     container: hr.Container, evil: Callable[[str], None], tmp_path: Path, text: str
 ) -> None:
     evil(text)
-    with pytest.raises(TransferTimeoutError, match=r"'/etc' was not copied.*within 0\.80s.*raise timeout_s") as caught:
+    with pytest.raises(
+        TransferTimeoutError, match=r"'/etc' was not copied.*within 0\.80s.*raise timeout_s"
+    ) as caught:
         container.get("/etc", tmp_path / "target", timeout_s=0.8)
     assert isinstance(caught.value, TimeoutError)
     assert os.listdir(tmp_path) == []
@@ -171,7 +194,8 @@ def test_a_write_error_on_the_host_ends_a_get(
         evil(text)
         with pytest.raises(TransferError, match="No such file or directory") as caught:
             container.get("/etc", tmp_path / "missing/target", timeout_s=None)
-        assert isinstance(caught.value.__cause__, OSError)  # an error of the host, not of the container
+        # an error of the host, not of the container
+        assert isinstance(caught.value.__cause__, OSError)
 
 
 def test_a_read_error_of_tar_leaves_nothing_at_the_target(
@@ -197,13 +221,16 @@ def test_a_put_ends_at_its_deadline(
     container: hr.Container, evil: Callable[[str], None], source: Path, text: str
 ) -> None:
     evil(text)
-    with pytest.raises(TransferTimeoutError, match=r"was not copied to '/data/tree'.*within 0\.80s"):
+    with pytest.raises(
+        TransferTimeoutError, match=r"was not copied to '/data/tree'.*within 0\.80s"
+    ):
         container.put(source, "/data/tree", timeout_s=0.8)
     assert container.exec(["sh", "-c", "ls -A /data"]).stdout == b""
 
 
 HALF = (
-    'import subprocess\ndata = sys.stdin.buffer.read(9 << 20)\nsubprocess.run(["/bin/tar", *sys.argv[1:]], input=data)'
+    'import subprocess\ndata = sys.stdin.buffer.read(9 << 20)\nsubprocess.run(["/bin/tar", '
+    "*sys.argv[1:]], input=data)"
 )
 
 
@@ -211,7 +238,9 @@ HALF = (
 def test_a_late_put_does_not_change_its_target(
     container: hr.Container, evil: Callable[[str], None], source: Path, old: str | None
 ) -> None:
-    make = {None: ":", "file": "echo old >/data/tree", "link": "ln -s /etc/hostname /data/tree"}[old]
+    make = {None: ":", "file": "echo old >/data/tree", "link": "ln -s /etc/hostname /data/tree"}[
+        old
+    ]
     container.exec(["sh", "-c", f"mkdir -p /data; rm -rf /data/tree; {make}"]).check()
     before = container.exec(["sh", "-c", "cd /data; ls -l; cat tree 2>/dev/null"]).stdout
     evil(f"{HALF}; nap()")
@@ -221,11 +250,18 @@ def test_a_late_put_does_not_change_its_target(
     container.exec(["rm", "-rf", "/data"]).check()
 
 
-@pytest.mark.parametrize("old", ["echo old >/data/tree", "ln -s /etc /data/tree", "ln -s gone /data/tree", ":"])
-def test_a_put_replaces_a_file_or_link_with_the_whole_tree(container: hr.Container, source: Path, old: str) -> None:
+@pytest.mark.parametrize(
+    "old", ["echo old >/data/tree", "ln -s /etc /data/tree", "ln -s gone /data/tree", ":"]
+)
+def test_a_put_replaces_a_file_or_link_with_the_whole_tree(
+    container: hr.Container, source: Path, old: str
+) -> None:
     container.exec(["sh", "-c", f"mkdir -p /data; {old}"]).check()
     container.put(source, "/data/tree")
-    assert container.exec(["sh", "-c", "ls -A /data; ls /data/tree; [ ! -L /data/tree ]"]).stdout == b"tree\na\nb\n"
+    assert (
+        container.exec(["sh", "-c", "ls -A /data; ls /data/tree; [ ! -L /data/tree ]"]).stdout
+        == b"tree\na\nb\n"
+    )
     container.put(source / "a", "/data/tree/b")
     assert container.exec(["cmp", "/data/tree/a", "/data/tree/b"]).exit_code == 0
     container.exec(["rm", "-rf", "/data"]).check()
@@ -246,14 +282,18 @@ def test_an_unreadable_source_ends_the_put_and_is_named(
     container.exec(["rm", "-rf", "/data"]).check()
 
 
-def test_a_deadline_is_a_positive_number_of_seconds(container: hr.Container, tmp_path: Path) -> None:
+def test_a_deadline_is_a_positive_number_of_seconds(
+    container: hr.Container, tmp_path: Path
+) -> None:
     with pytest.raises(SpecError, match="timeout_s"):
         container.get("/etc", tmp_path / "target", timeout_s=0)
     with pytest.raises(SpecError, match="timeout_s"):
         container.put(tmp_path, "/data", timeout_s=-1)
 
 
-def test_an_awaited_copy_that_is_in_time_is_complete(container: hr.Container, source: Path, tmp_path: Path) -> None:
+def test_an_awaited_copy_that_is_in_time_is_complete(
+    container: hr.Container, source: Path, tmp_path: Path
+) -> None:
     async def copy() -> int:
         await container.aput(source, "/data/tree", timeout_s=100)
         return (await container.aget("/data/tree", tmp_path / "back", timeout_s=100)).members

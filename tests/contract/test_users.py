@@ -1,4 +1,6 @@
-"""Commands as other users of one container: they are isolated from each other, and ended completely."""
+"""Commands as other users of one container: they are isolated from each other, and ended
+completely.
+"""
 
 from __future__ import annotations
 
@@ -112,9 +114,15 @@ def living(container: hr.Container, uid: int) -> list[str]:
 
 def test_an_exec_of_another_user_has_the_same_features(shared: hr.Container) -> None:
     data = os.urandom(3_000_000)
-    result = shared.exec(["sh", "-c", "cat; echo bad >&2; exit 7"], user=ONE, input=data, env={"A": "1", "B.C": "2"})
+    result = shared.exec(
+        ["sh", "-c", "cat; echo bad >&2; exit 7"], user=ONE, input=data, env={"A": "1", "B.C": "2"}
+    )
     assert (result.exit_code, result.stderr, result.stdout == data) == (7, b"bad\n", True)
-    listed = shared.exec(["env"], user=ONE, env={"A": "1", "B.C": "2", "HOME": "/tmp"}).stdout.decode().split()
+    listed = (
+        shared.exec(["env"], user=ONE, env={"A": "1", "B.C": "2", "HOME": "/tmp"})
+        .stdout.decode()
+        .split()
+    )
     assert {"A=1", "B.C=2", "HOME=/tmp"} <= set(listed)
     assert not [line for line in listed if line.startswith("_hr")]
     shared.exec(["sh", "-c", "setsid sleep 901 >/dev/null 2>&1 &"], user=TWO)
@@ -130,7 +138,10 @@ def test_root_can_add_a_user_of_this_container_alone(
 ) -> None:
     add = "echo added:x:7001:7001::/tmp:/bin/sh >>/etc/passwd; echo added:x:7001: >>/etc/group"
     shared.exec(["sh", "-c", add]).check()
-    assert shared.exec(["sh", "-c", "id -un; id -gn"], user="added").check().stdout == b"added\nadded\n"
+    assert (
+        shared.exec(["sh", "-c", "id -un; id -gn"], user="added").check().stdout
+        == b"added\nadded\n"
+    )
     assert b"denied" in shared.exec(["sh", "-c", add], user=ONE).stderr
     assert shared.exec(["grep", "-c", "added", "/etc/passwd"]).stdout == b"1\n"
     with runtime.container(hr.ContainerSpec(image=base_image)) as other:
@@ -151,7 +162,9 @@ def test_a_user_cannot_find_read_or_signal_processes_of_another(shared: hr.Conta
     """W8, W14: lanes of another user can be neither listed, guessed nor found in /proc."""
     with ThreadPoolExecutor(4) as threads:
         busy = [
-            threads.submit(shared.exec, ["sh", "-c", f"for i in 1 2 3; do sleep 0.5; echo {n}; done"], user=TWO)
+            threads.submit(
+                shared.exec, ["sh", "-c", f"for i in 1 2 3; do sleep 0.5; echo {n}; done"], user=TWO
+            )
             for n in range(3)
         ]
         shared.exec(["true"], user=TWO)
@@ -163,7 +176,9 @@ def test_a_user_cannot_find_read_or_signal_processes_of_another(shared: hr.Conta
 
 @pytest.mark.slow
 def test_forged_reports_of_a_user_do_not_end_processes_of_another(shared: hr.Container) -> None:
-    """A timeout kills only the process group that the lane reported before its user had a process."""
+    """A timeout kills only the process group that the lane reported before its user had a
+    process.
+    """
     with ThreadPoolExecutor(2) as threads:
         victim = threads.submit(shared.exec, ["sh", "-c", "sleep 3; echo alive"], user=TWO)
         main = threads.submit(shared.exec, ["sh", "-c", "sleep 3; echo alive"])
@@ -171,13 +186,22 @@ def test_forged_reports_of_a_user_do_not_end_processes_of_another(shared: hr.Con
         assert victim.result().stdout == main.result().stdout == b"alive\n"
 
 
-@pytest.mark.parametrize("program", [FORK_LOOP, FLEEING_CHAIN], ids=["a fork loop", "a fleeing chain"])
+@pytest.mark.parametrize(
+    "program", [FORK_LOOP, FLEEING_CHAIN], ids=["a fork loop", "a fleeing chain"]
+)
 @pytest.mark.parametrize("pids", first_quick(None, 60))
-def test_all_processes_of_a_user_are_ended(shared: hr.Container, program: str, pids: int | None) -> None:
+def test_all_processes_of_a_user_are_ended(
+    shared: hr.Container, program: str, pids: int | None
+) -> None:
     wild = hr.RunAs(uid=20_021, pids=pids)
-    shared.exec(["sh", "-c", "setsid env -i sleep 911 & trap '' TERM; sleep 912 & kill -STOP $!"], user=wild)
+    shared.exec(
+        ["sh", "-c", "setsid env -i sleep 911 & trap '' TERM; sleep 912 & kill -STOP $!"], user=wild
+    )
     shared.exec(["sh", "-c", "setsid sleep 901 >/dev/null 2>&1 &"], user=TWO)
-    shared.exec(["python3", "-c", f"import os\nif os.fork(): os._exit(0)\nos.setsid()\n{program}"], user=wild)
+    shared.exec(
+        ["python3", "-c", f"import os\nif os.fork(): os._exit(0)\nos.setsid()\n{program}"],
+        user=wild,
+    )
     time.sleep(0.3)
     assert shared.end_user(wild)
     assert living(shared, wild.uid) == []
@@ -186,14 +210,29 @@ def test_all_processes_of_a_user_are_ended(shared: hr.Container, program: str, p
 
 
 @pytest.mark.parametrize("signal", first_quick("SIGSTOP", "SIGKILL"))
-def test_a_user_that_signals_all_processes_does_not_affect_others(shared: hr.Container, signal: str) -> None:
-    """The supervisor waits for no process that a user can stop, when it starts a lane and when it ends the user."""
-    loop = f"import os, signal\nwhile True:\n  try: os.kill(-1, signal.{signal})\n  except OSError: pass"
-    shared.exec(["python3", "-c", f"import os\nif os.fork(): os._exit(0)\nos.setsid()\n{loop}"], user=ONE, timeout_s=5)
+def test_a_user_that_signals_all_processes_does_not_affect_others(
+    shared: hr.Container, signal: str
+) -> None:
+    """The supervisor waits for no process that a user can stop, when it starts a lane and when it
+    ends the user.
+    """
+    loop = (
+        f"import os, signal\nwhile True:\n  try: os.kill(-1, signal.{signal})\n  except "
+        "OSError: pass"
+    )
+    shared.exec(
+        ["python3", "-c", f"import os\nif os.fork(): os._exit(0)\nos.setsid()\n{loop}"],
+        user=ONE,
+        timeout_s=5,
+    )
     for number in range(4):
-        with suppress(ExecStartError):  # the user's program may stop other commands of the same user
+        # the user's program may stop other commands of the same user
+        with suppress(ExecStartError):
             shared.exec(["true"], user=ONE, timeout_s=0.5)
-        assert shared.exec(["echo", "on"], user=hr.RunAs(uid=21_000 + number), timeout_s=HANG_S).stdout == b"on\n"
+        assert (
+            shared.exec(["echo", "on"], user=hr.RunAs(uid=21_000 + number), timeout_s=HANG_S).stdout
+            == b"on\n"
+        )
         assert shared.exec(["echo", "on"], timeout_s=HANG_S).stdout == b"on\n"
     assert shared.end_user(ONE)
     assert living(shared, ONE.uid) == []
@@ -201,7 +240,9 @@ def test_a_user_that_signals_all_processes_does_not_affect_others(shared: hr.Con
 
 
 @pytest.mark.parametrize("pids", first_quick(None, 60))
-def test_a_fork_loop_of_a_user_is_ended_at_its_deadline(shared: hr.Container, pids: int | None) -> None:
+def test_a_fork_loop_of_a_user_is_ended_at_its_deadline(
+    shared: hr.Container, pids: int | None
+) -> None:
     wild = hr.RunAs(uid=20_022, pids=pids)
     shared.exec(["sh", "-c", "setsid sleep 902 >/dev/null 2>&1 &"], user=TWO)
     began = time.monotonic()
@@ -240,7 +281,9 @@ def test_a_hundred_users_leave_nothing(shared: hr.Container) -> None:
     assert b" 300" not in shared.exec(["ps", "-axo", "uid="]).stdout
 
 
-def test_a_container_that_is_not_run_as_root_refuses_other_users(runtime: hr.Runtime, base_image: str) -> None:
+def test_a_container_that_is_not_run_as_root_refuses_other_users(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     if "user" in runtime.info.refuses:
         pytest.skip("the engine's main user is always root")
     spec = hr.ContainerSpec(image=base_image, user="nobody")

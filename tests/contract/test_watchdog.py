@@ -1,4 +1,6 @@
-"""Limits that the library enforces from outside: memory if the engine cannot, and always disk and wall clock."""
+"""Limits that the library enforces from outside: memory if the engine cannot, and always disk and
+wall clock.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ from hyperruntime_podman import PodmanDriver
 pytestmark = pytest.mark.engine
 
 LIMIT = 96 * MIB
-TAKE = "import sys, time; x = bytearray(int(sys.argv[1]) << 20); print(len(x), flush=True); time.sleep(300)"
+TAKE = (
+    "import sys, time; x = bytearray(int(sys.argv[1]) << 20); print(len(x), flush=True); "
+    "time.sleep(300)"
+)
 
 
 class WeakDriver(PodmanDriver):
@@ -85,7 +90,10 @@ def test_a_container_above_its_memory_limit_is_ended_and_the_error_names_the_wat
 def test_a_container_below_its_memory_limit_stays_alive_and_shared_pages_count_once(
     weak: Runtime, base_image: str
 ) -> None:
-    forks = "import os, time\nx = bytearray(50 << 20)\nfor _ in range(4): os.fork() or (time.sleep(1), os._exit(0))\n"
+    forks = (
+        "import os, time\nx = bytearray(50 << 20)\nfor _ in range(4): os.fork() or "
+        "(time.sleep(1), os._exit(0))\n"
+    )
     with weak.container(watched(base_image, memory_bytes=LIMIT)) as container:
         container.exec(["python3", "-c", forks + "time.sleep(1.5)"]).check()
         assert container.exec(["python3", "-c", "print(len(bytearray(20 << 20)))"]).exit_code == 0
@@ -94,7 +102,11 @@ def test_a_container_below_its_memory_limit_stays_alive_and_shared_pages_count_o
 
 def test_only_the_container_above_its_limit_is_ended(weak: Runtime, base_image: str) -> None:
     spec = watched(base_image, memory_bytes=LIMIT)
-    with weak.container(spec) as good, weak.container(spec) as bad, ThreadPoolExecutor(1) as threads:
+    with (
+        weak.container(spec) as good,
+        weak.container(spec) as bad,
+        ThreadPoolExecutor(1) as threads,
+    ):
         running = threads.submit(good.exec, ["sh", "-c", "sleep 2; echo done"])
         lost(bad, "python3", "-c", TAKE, "200")
         assert running.result().stdout == b"done\n"
@@ -106,7 +118,9 @@ def test_an_unsupported_memory_limit_is_refused_unless_the_watchdog_is_requested
 ) -> None:
     spec = hr.ContainerSpec(image=base_image, limits=hr.Limits(memory_bytes=LIMIT))
     if runtime.info.limits["memory_bytes"] == "no":
-        with pytest.raises(UnsupportedOptionError, match=r"limits\.memory_bytes.*limits_mode='watchdog'"):
+        with pytest.raises(
+            UnsupportedOptionError, match=r"limits\.memory_bytes.*limits_mode='watchdog'"
+        ):
             runtime.container(spec)
     with runtime.container(attrs.evolve(spec, limits_mode="watchdog")) as container:
         container.exec(["true"]).check()
@@ -135,18 +149,27 @@ def test_a_command_above_the_memory_limit_is_killed_and_the_post_mortem_reports_
         assert caught.value.post_mortem.oom_killed
 
 
-def test_a_container_below_its_disk_limit_stays_alive(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+def test_a_container_below_its_disk_limit_stays_alive(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
     """What others write to the same disk meanwhile is not the container's."""
     mine = tmp_path / "mine"
     mine.mkdir()
-    script = "for _ in 1 2 3 4; do head -c 40M /dev/zero >/data/file; rm /data/file; done; truncate -s 1T /data/sparse"
+    script = (
+        "for _ in 1 2 3 4; do head -c 40M /dev/zero >/data/file; rm /data/file; done; truncate "
+        "-s 1T /data/sparse"
+    )
     mount = hr.Mount(source=str(mine), target="/data", read_only=False)
-    spec = hr.ContainerSpec(image=base_image, mounts=(mount,), limits=hr.Limits(disk_bytes=64 * MIB))
+    spec = hr.ContainerSpec(
+        image=base_image, mounts=(mount,), limits=hr.Limits(disk_bytes=64 * MIB)
+    )
     with runtime.container(spec) as container:
         (tmp_path / "others").write_bytes(bytes(100 * MIB))
         container.exec(["sh", "-c", f"{script}; sleep 1.5"]).check()
         assert os.stat(mine / "sparse").st_size == 1 << 40
-    assert wait_until(lambda: all(thread.name != "hyperruntime-disk" for thread in threading.enumerate()), 60)
+    assert wait_until(
+        lambda: all(thread.name != "hyperruntime-disk" for thread in threading.enumerate()), 60
+    )
 
 
 def test_the_watchdog_does_not_replace_other_limits(weak: Runtime, base_image: str) -> None:
@@ -158,10 +181,14 @@ def test_the_watchdog_does_not_replace_other_limits(weak: Runtime, base_image: s
         weak.container(watched(base_image, cpus=0.5))
 
 
-def test_the_watchdog_ends_when_its_containers_are_closed(runtime: hr.Runtime, base_image: str) -> None:
+def test_the_watchdog_ends_when_its_containers_are_closed(
+    runtime: hr.Runtime, base_image: str
+) -> None:
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        with runtime.container(hr.ContainerSpec(image=base_image, limits=hr.Limits(wall_s=60))) as container:
+        with runtime.container(
+            hr.ContainerSpec(image=base_image, limits=hr.Limits(wall_s=60))
+        ) as container:
             container.exec(["true"]).check()
             assert not no_watchdog()
     assert wait_until(no_watchdog, 60)

@@ -1,4 +1,6 @@
-"""Inherited limits, signals and variables of the caller's process break no container and no command."""
+"""Inherited limits, signals and variables of the caller's process break no container and no
+command.
+"""
 
 from __future__ import annotations
 
@@ -43,16 +45,21 @@ def seen_under(prefix: list[str], runtime_name: str, image: str, **env: str) -> 
 
 
 def test_the_stricter_of_two_process_limits_applies(runtime_name: str, base_image: str) -> None:
-    """Apptainer and bubblewrap once could not start a container if the user's limit was below limits.pids."""
+    """Apptainer and bubblewrap once could not start a container if the user's limit was below
+    limits.pids.
+    """
     seen = seen_under(["prlimit", "--nproc=450:450"], runtime_name, base_image)
     assert seen["codes"] == DEFAULT
-    # Docker's daemon has limits of its own, and root may have none; a cgroup enforces the pids limit there.
+    # Docker's daemon has limits of its own, and root may have none; a cgroup enforces the pids
+    # limit there.
     by_cgroup = runtime_name == "docker" or (os.geteuid() == 0 and seen["processes"] == "unlimited")
     assert by_cgroup or int(seen["processes"]) <= 450
 
 
 def test_ignored_signals_are_not_inherited(runtime_name: str, base_image: str) -> None:
-    """Under nohup, or in the background of a script, some signals are ignored; commands must not inherit this."""
+    """Under nohup, or in the background of a script, some signals are ignored; commands must not
+    inherit this.
+    """
     prefix = ["/bin/sh", "-c", 'trap "" HUP INT QUIT; exec "$@"', "sh"]
     assert seen_under(prefix, runtime_name, base_image)["codes"] == DEFAULT
 
@@ -60,7 +67,9 @@ def test_ignored_signals_are_not_inherited(runtime_name: str, base_image: str) -
 def test_variables_of_environment_modules_break_no_engine_and_reach_no_command(
     runtime_name: str, base_image: str, tmp_path: Path
 ) -> None:
-    """Incompatible libraries, functions with the names of programs, and a file that every bash reads."""
+    """Incompatible libraries, functions with the names of programs, and a file that every bash
+    reads.
+    """
     libraries = tmp_path / "lib"
     libraries.mkdir()
     for name in ("libseccomp.so.2", "libcap.so.2", "libgpgme.so.11", "libsmartcols.so.1"):
@@ -68,14 +77,25 @@ def test_variables_of_environment_modules_break_no_engine_and_reach_no_command(
     read = tmp_path / "read"
     start = tmp_path / "start"
     start.write_text(f"echo read >>'{read}'\n")
-    env = {"BASH_ENV": str(start), "ENV": str(start), "BASH_FUNC_rm%%": "() { echo no; }", "PYTHONPATH": str(tmp_path)}
+    env = {
+        "BASH_ENV": str(start),
+        "ENV": str(start),
+        "BASH_FUNC_rm%%": "() { echo no; }",
+        "PYTHONPATH": str(tmp_path),
+    }
     seen = seen_under([], runtime_name, base_image, LD_LIBRARY_PATH=str(libraries), **env)
     assert seen["codes"] == DEFAULT
-    assert not [line for line in seen["env"].splitlines() if line.partition("=")[0] in (*env, "LD_LIBRARY_PATH")]
+    assert not [
+        line
+        for line in seen["env"].splitlines()
+        if line.partition("=")[0] in (*env, "LD_LIBRARY_PATH")
+    ]
     assert not read.exists()
 
 
 def libm_of_this_machine() -> str:
-    """Return the path of libm, which breaks programs that load it under the name of another library."""
+    """Return the path of libm, which breaks programs that load it under the name of another
+    library.
+    """
     maps = Path("/proc/self/maps").read_text().splitlines()
     return next(line.split()[-1] for line in maps if "/libm" in line and ".so" in line)

@@ -30,13 +30,17 @@ class Desk:
         """Call a tool with arguments of any kind, within 120 s."""
 
         async def run() -> ExecutionResult:
-            return await asyncio.wait_for(call_tool(self.slot_exec, tool, args, timeout_s, self.policy), 120)
+            return await asyncio.wait_for(
+                call_tool(self.slot_exec, tool, args, timeout_s, self.policy), 120
+            )
 
         return asyncio.run(run())
 
     def sh(self, text: str) -> str:
         """Run a command in the workspace without a tool; return its output."""
-        result = self.slot_exec.container.exec(["sh", "-c", text], workdir=self.slot_exec.workspace).check()
+        result = self.slot_exec.container.exec(
+            ["sh", "-c", text], workdir=self.slot_exec.workspace
+        ).check()
         return result.stdout.decode(errors="surrogateescape")
 
 

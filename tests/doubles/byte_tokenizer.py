@@ -16,7 +16,8 @@ _SPLIT = re.compile("|".join(re.escape(mark) for mark in _MARKS))
 
 
 class ByteTokenizer:
-    """Renders each message between two marks, as for Qwen's models; a first message lists the tools.
+    """Renders each message between two marks, as for Qwen's models; a first message lists the
+    tools.
 
     Attributes:
         eos: the mark that ends a turn.
@@ -26,7 +27,13 @@ class ByteTokenizer:
     eos = END
     eos_id = _MARKS[END]
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        prompt: bool,
+    ) -> str:
         """Return a conversation as text.
 
         Args:
@@ -35,7 +42,9 @@ class ByteTokenizer:
             prompt: whether to append the start of an assistant message.
         """
         head = f"{START}system\n# Tools\n{json.dumps(list(tools))}{END}\n" if tools else ""
-        told = "".join(f"{START}{message['role']}\n{_content(message)}{END}\n" for message in messages)
+        told = "".join(
+            f"{START}{message['role']}\n{_content(message)}{END}\n" for message in messages
+        )
         return head + told + (f"{START}assistant\n" if prompt else "")
 
     def encode(self, text: str) -> list[int]:
@@ -50,12 +59,15 @@ class ByteTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of tokens."""
-        return b"".join(_TEXT_OF.get(token) or bytes((token,)) for token in ids).decode(errors="replace")
+        return b"".join(_TEXT_OF.get(token) or bytes((token,)) for token in ids).decode(
+            errors="replace"
+        )
 
 
 def _content(message: Mapping[str, Any]) -> str:
     calls = [
-        render_hermes(c["function"]["name"], _parsed(c["function"]["arguments"])) for c in message.get("tool_calls", ())
+        render_hermes(c["function"]["name"], _parsed(c["function"]["arguments"]))
+        for c in message.get("tool_calls", ())
     ]
     return "\n".join([text for text in (message.get("content"),) if text] + calls)
 

@@ -1,4 +1,5 @@
-"""A directory as an agent may leave it: with modules and programs of all names that a process may look for.
+"""A directory as an agent may leave it: with modules and programs of all names that a process may
+look for.
 
 Each of them leaves a mark when it runs.
 """
@@ -20,7 +21,16 @@ posix.write(mark, posix.read(posix.open("/proc/self/cmdline", posix.O_RDONLY), 4
 """
 _PROGRAM = '#!/bin/sh\necho "$0 $*" >"{marks}/program ${{0##*/}}.$$"\n'
 _CUSTOMIZE = ("sitecustomize", "usercustomize")
-_GROUPS = ("runtimes", "domains", "environments", "trainers", "agents", "selection", "loggers", "launchers")
+_GROUPS = (
+    "runtimes",
+    "domains",
+    "environments",
+    "trainers",
+    "agents",
+    "selection",
+    "loggers",
+    "launchers",
+)
 PLUGIN = "planted"  # the name of its entry points
 
 
@@ -37,7 +47,9 @@ class HostileDirectory:
     marks: Path
 
     def ran(self) -> dict[str, str]:
-        """Return the modules and programs of the directory that ran, each with the command line of its process."""
+        """Return the modules and programs of the directory that ran, each with the command line of
+        its process.
+        """
         found = sorted(self.marks.iterdir())
         return {mark.name: mark.read_text().replace("\0", " ").strip() for mark in found}
 
@@ -48,12 +60,18 @@ def make_hostile_directory(parent: Path) -> HostileDirectory:
     made.path.mkdir(parents=True)
     made.marks.mkdir()
     modules = {*sys.stdlib_module_names, *packages_distributions(), *_CUSTOMIZE, PLUGIN}
-    _link(made.path, _MODULE.format(marks=str(made.marks)), {f"{name}.py" for name in modules if name.isidentifier()})
+    _link(
+        made.path,
+        _MODULE.format(marks=str(made.marks)),
+        {f"{name}.py" for name in modules if name.isidentifier()},
+    )
     package = made.path / "hyperruntime"
     package.mkdir()
     os.link(made.path / "click.py", package / "__init__.py")
     folders = [folder for folder in os.environ["PATH"].split(os.pathsep) if os.path.isdir(folder)]
-    programs = {name for folder in folders for name in os.listdir(folder)} - set(os.listdir(made.path))
+    programs = {name for folder in folders for name in os.listdir(folder)} - set(
+        os.listdir(made.path)
+    )
     _link(made.path, _PROGRAM.format(marks=made.marks), programs)
     _plant_entry_points(made.path)
     return made

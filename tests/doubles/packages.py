@@ -1,4 +1,6 @@
-"""Small Python packages, and an index of them that only a caller with a certificate, a login and a proxy reaches."""
+"""Small Python packages, and an index of them that only a caller with a certificate, a login and a
+proxy reaches.
+"""
 
 from __future__ import annotations
 
@@ -60,13 +62,17 @@ def make_wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
     with zipfile.ZipFile(path, "w") as file:
         file.writestr(f"{name}.py", "built = False\n")
         file.writestr(f"{info}/METADATA", metadata(name, version, *requires))
-        file.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         file.writestr(f"{info}/RECORD", "")
     return path
 
 
 def source_files(name: str, version: str, mark: Path, *requires: str) -> dict[str, str]:
-    """Return the files of a source package that needs no other to be built; its build writes to ``mark``."""
+    """Return the files of a source package that needs no other to be built; its build writes to
+    ``mark``.
+    """
     known = metadata(name, version, *requires)
     backend = _BACKEND.format(name=name, version=version, mark=str(mark), metadata=known)
     return {"PKG-INFO": known, "pyproject.toml": _PROJECT, "backend.py": backend}
@@ -90,10 +96,21 @@ def make_repository(folder: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         (work / name).write_text(text)
     git = ["git", "-C", str(work), "-c", "user.name=test", "-c", "user.email=test@example.org"]
-    for args in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "--message", "first"]):
+    for args in (
+        ["init", "--quiet"],
+        ["add", "--all"],
+        ["commit", "--quiet", "--message", "first"],
+    ):
         assert run_process([*git, *args], timeout_s=60).exit_code == 0
-    assert run_process(["git", "clone", "--quiet", "--bare", str(work), str(folder)], timeout_s=60).exit_code == 0
-    assert run_process(["git", "-C", str(folder), "update-server-info"], timeout_s=60).exit_code == 0
+    assert (
+        run_process(
+            ["git", "clone", "--quiet", "--bare", str(work), str(folder)], timeout_s=60
+        ).exit_code
+        == 0
+    )
+    assert (
+        run_process(["git", "-C", str(folder), "update-server-info"], timeout_s=60).exit_code == 0
+    )
     shutil.rmtree(work)
 
 
@@ -123,7 +140,8 @@ def serve_packages(folder: Path) -> Iterator[PackageIndex]:
     """Serve an index over HTTPS, and a proxy to it.
 
     Args:
-        folder: an empty directory for the packages, the repositories (``git/NAME.git``) and the certificates.
+        folder: an empty directory for the packages, the repositories (``git/NAME.git``) and the
+            certificates.
     """
     files = folder / "files"
     files.mkdir()
@@ -131,9 +149,13 @@ def serve_packages(folder: Path) -> Iterator[PackageIndex]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem", folder / "server.key")
     index = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Index, directory=str(folder)))
-    index.socket = context.wrap_socket(index.socket, server_side=True, do_handshake_on_connect=False)
+    index.socket = context.wrap_socket(
+        index.socket, server_side=True, do_handshake_on_connect=False
+    )
     port, through = index.server_address[1], list[str]()
-    proxy = ThreadingHTTPServer(("127.0.0.1", 0), type("Proxy", (_Proxy,), {"port": port, "through": through}))
+    proxy = ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Proxy", (_Proxy,), {"port": port, "through": through})
+    )
     for server in (index, proxy):
         threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
@@ -219,14 +241,49 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
 
 
 def _make_certificates(folder: Path) -> Path:
-    """Write an authority, and the certificate of the index that it signed; return the file of the authority."""
+    """Write an authority, and the certificate of the index that it signed; return the file of the
+    authority.
+    """
     authority, key = folder / "authority.pem", folder / "authority.key"
     new = ["openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj"]
-    own = ["/CN=authority of a test", "-x509", "-days", "2", "-keyout", str(key), "-out", str(authority)]
-    asked = [f"/CN={HOST}", "-keyout", str(folder / "server.key"), "-out", str(folder / "server.csr")]
+    own = [
+        "/CN=authority of a test",
+        "-x509",
+        "-days",
+        "2",
+        "-keyout",
+        str(key),
+        "-out",
+        str(authority),
+    ]
+    asked = [
+        f"/CN={HOST}",
+        "-keyout",
+        str(folder / "server.key"),
+        "-out",
+        str(folder / "server.csr"),
+    ]
     (folder / "names").write_text(f"subjectAltName=DNS:{HOST}\n")
-    sign = ["openssl", "x509", "-req", "-in", str(folder / "server.csr"), "-CA", str(authority), "-CAkey", str(key)]
-    sign += ["-CAcreateserial", "-days", "2", "-extfile", str(folder / "names"), "-out", str(folder / "server.pem")]
+    sign = [
+        "openssl",
+        "x509",
+        "-req",
+        "-in",
+        str(folder / "server.csr"),
+        "-CA",
+        str(authority),
+        "-CAkey",
+        str(key),
+    ]
+    sign += [
+        "-CAcreateserial",
+        "-days",
+        "2",
+        "-extfile",
+        str(folder / "names"),
+        "-out",
+        str(folder / "server.pem"),
+    ]
     for args in ([*new, *own], [*new, *asked], sign):
         assert run_process(args, timeout_s=60).exit_code == 0
     return authority

@@ -55,7 +55,9 @@ class Relay:
         self.writers.clear()
 
     def fail(self, how: str) -> None:
-        """Cut and refuse connections; or, if ``how`` is ``silent``, pass nothing on, and let no one know."""
+        """Cut and refuse connections; or, if ``how`` is ``silent``, pass nothing on, and let no one
+        know.
+        """
         if how == "silent":
             self.flows.clear()
         else:
@@ -68,7 +70,9 @@ class Relay:
 
 
 def relay_nodes(monkeypatch: pytest.MonkeyPatch, count: int = 8) -> list[Relay]:
-    """Put a relay of its own between the next head and each of its nodes; the first one is that of the first node."""
+    """Put a relay of its own between the next head and each of its nodes; the first one is that of
+    the first node.
+    """
     relays = [Relay() for _ in range(count)]
     addresses: list[str] = []
     numbers = itertools.count()

@@ -1,8 +1,9 @@
-"""A process that runs commands on run directories, for tests with hostile ones; its memory is limited.
+"""A process that runs commands on run directories, for tests with hostile ones; its memory is
+limited.
 
-Usage: ``python -m tests.doubles.run_reader CASES``. ``CASES`` is a JSON file: a list of ``[directory, command]``.
-It prints one JSON line per case: the case, what the command printed, and its exit code. The last line has the peak of
-its memory.
+Usage: ``python -m tests.doubles.run_reader CASES``. ``CASES`` is a JSON file: a list of
+``[directory, command]``. It prints one JSON line per case: the case, what the command printed, and
+its exit code. The last line has the peak of its memory.
 """
 
 from __future__ import annotations
@@ -38,7 +39,10 @@ def details_in(page: Path) -> str:
     """Return the details in a page, which are compressed there."""
     text = page.read_text()
     blocks, index = _BLOCK.findall(text), json.loads(_INDEX.findall(text)[0])[0]["details"]
-    found = [blocks[block].strip("\n")[offset : offset + length] for block, offset, length in filter(None, index)]
+    found = [
+        blocks[block].strip("\n")[offset : offset + length]
+        for block, offset, length in filter(None, index)
+    ]
     return "".join(zlib.decompress(base64.b64decode(one)).decode() for one in found)
 
 
@@ -88,4 +92,7 @@ if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
     for case in json.loads(Path(sys.argv[1]).read_text()):
         print(json.dumps(one(*case)), flush=True)
-    print(json.dumps({"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}), flush=True)
+    print(
+        json.dumps({"peak_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}),
+        flush=True,
+    )

@@ -1,4 +1,6 @@
-"""The configuration object of hermes-agent's slot backend, from its description: fields and defaults only."""
+"""The configuration object of hermes-agent's slot backend, from its description: fields and
+defaults only.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class SandboxConfig:
 
 @dataclasses.dataclass
 class TrainingConfig:
-    """The part of a training environment's settings that chooses the backend; all values come from a command line."""
+    """The part of a training environment's settings that chooses the backend; all values come from
+    a command line.
+    """
 
     tool_pool_mode: str = "default"
     allow_network: bool = True

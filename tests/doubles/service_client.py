@@ -1,4 +1,6 @@
-"""A client of the HTTP service that checks each answer against the service's own OpenAPI document."""
+"""A client of the HTTP service that checks each answer against the service's own OpenAPI
+document.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,13 @@ class Answered:
 
 
 class ServiceClient:
-    """Asks one service, and remembers which operations of the document were answered without an error."""
+    """Asks one service, and remembers which operations of the document were answered without an
+    error.
+    """
 
-    def __init__(self, session: aiohttp.ClientSession, base: str, token: str | None = TOKEN) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, base: str, token: str | None = TOKEN
+    ) -> None:
         self.session, self.base = session, base
         self.headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self.document: dict[str, Any] = {}
@@ -39,17 +45,27 @@ class ServiceClient:
     async def ask(self, method: str, path: str, *, headers: Any = None, **how: Any) -> Answered:
         """Send a request; ``how`` is for aiohttp."""
         if not self.document:
-            async with self.session.get(f"{self.base}/v1/openapi.json", headers=self.headers) as answer:
+            async with self.session.get(
+                f"{self.base}/v1/openapi.json", headers=self.headers
+            ) as answer:
                 assert answer.status == 200, await answer.text()
                 self.document = await answer.json()
         given = {**self.headers, **(headers or {})}
-        async with self.session.request(method, f"{self.base}{path}", headers=given, **how) as answer:
+        async with self.session.request(
+            method, f"{self.base}{path}", headers=given, **how
+        ) as answer:
             return self.checked(method, path, answer, await answer.read())
 
-    def checked(self, method: str, path: str, answer: aiohttp.ClientResponse, body: bytes) -> Answered:
+    def checked(
+        self, method: str, path: str, answer: aiohttp.ClientResponse, body: bytes
+    ) -> Answered:
         """Return an answer that fits the document."""
         template = self.template(path)
-        known = self.document["paths"].get(template, {}).get(method.lower(), {"responses": {}})["responses"]
+        known = (
+            self.document["paths"]
+            .get(template, {})
+            .get(method.lower(), {"responses": {}})["responses"]
+        )
         said = known.get(str(answer.status), self.document["components"]["responses"]["Error"])
         value = None
         if "content" in said:
@@ -58,7 +74,9 @@ class ServiceClient:
             if schema:
                 value = [json.loads(line) for line in lines]
                 for one in value:
-                    Draft202012Validator({**schema, "components": self.document["components"]}).validate(one)
+                    Draft202012Validator(
+                        {**schema, "components": self.document["components"]}
+                    ).validate(one)
                 value = value if len(lines) != 1 or "ndjson" in answer.content_type else value[0]
         else:
             assert body == b"", body

@@ -113,7 +113,9 @@ def grow(
         file.write("".join(lines))
 
 
-def _records(count: int, texts: Callable[[int], Mapping[str, str]]) -> list[tuple[GenerationRecord, Mapping[str, str]]]:
+def _records(
+    count: int, texts: Callable[[int], Mapping[str, str]]
+) -> list[tuple[GenerationRecord, Mapping[str, str]]]:
     chance, score, made = random.Random(7), 0.2, []
     for number in range(count):
         said = texts(number)
@@ -157,7 +159,9 @@ def _generation_files(folder: Path, said: Mapping[str, str], score: float | None
         (place / "predictions.jsonl").write_text(json.dumps(answer) + "\n")
 
 
-def rollout_run(folder: Path, items: int, group_size: int, text: Callable[[int], str] = "answer {}".format) -> Path:
+def rollout_run(
+    folder: Path, items: int, group_size: int, text: Callable[[int], str] = "answer {}".format
+) -> Path:
     """Write a rollout run; the last trajectory of each group failed.
 
     Args:
@@ -168,7 +172,9 @@ def rollout_run(folder: Path, items: int, group_size: int, text: Callable[[int],
     """
     chance = random.Random(7)
     folder.mkdir(parents=True)
-    model = ModelOptions(name="small", base_url="http://127.0.0.1:9/v1", input_price=4.0, output_price=10.0)
+    model = ModelOptions(
+        name="small", base_url="http://127.0.0.1:9/v1", input_price=4.0, output_price=10.0
+    )
     options = RolloutOptions(environment="swe", group_size=group_size, seed=5, model=model)
     write_run(folder, {"created": 0.0, "options": to_json(options)})
     with (folder / TRAJECTORIES).open("wb") as file:
@@ -180,7 +186,10 @@ def rollout_run(folder: Path, items: int, group_size: int, text: Callable[[int],
 def _trajectory(number: int, group_size: int, said: str, chance: random.Random) -> Trajectory:
     item, index = divmod(number, group_size)
     is_scored = index < group_size - 1
-    call: dict[str, Any] = {"id": "c1", "function": {"name": "bash", "arguments": json.dumps({"command": said})}}
+    call: dict[str, Any] = {
+        "id": "c1",
+        "function": {"name": "bash", "arguments": json.dumps({"command": said})},
+    }
     return Trajectory(
         id=f"item {item}/{index}",
         item_id=f"item {item}",

@@ -1,6 +1,7 @@
 """A runtime without real containers, and a clock that tests can move forward: for tests of pools.
 
-Commands do nothing and succeed; ``["sleep", SECONDS]`` takes SECONDS. A container ends when the test ends it.
+Commands do nothing and succeed; ``["sleep", SECONDS]`` takes SECONDS. A container ends when the
+test ends it.
 """
 
 from __future__ import annotations
@@ -99,7 +100,9 @@ class PromisedRuntime:
 
     name = "promised"
 
-    def __init__(self, *, users: bool = True, start_s: float = 0.0, failures: Sequence[Exception] = ()) -> None:
+    def __init__(
+        self, *, users: bool = True, start_s: float = 0.0, failures: Sequence[Exception] = ()
+    ) -> None:
         """Make a runtime without containers.
 
         Args:
@@ -138,7 +141,9 @@ class PromisedRuntime:
 
 
 class SkippingClock:
-    """The clock of the running event loop, which a test can move forward; all timers and timeouts follow."""
+    """The clock of the running event loop, which a test can move forward; all timers and timeouts
+    follow.
+    """
 
     def __init__(self) -> None:
         """Replace the clock of the running event loop."""

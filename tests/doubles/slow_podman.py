@@ -1,4 +1,6 @@
-"""A ``podman`` that is slow: it waits before a command, or after its end, and is the real one apart from that."""
+"""A ``podman`` that is slow: it waits before a command, or after its end, and is the real one apart
+from that.
+"""
 
 from __future__ import annotations
 
@@ -76,12 +78,16 @@ class SlowPodman:
         """Set the delays and failures of all later calls.
 
         Args:
-            before: least and most seconds before a command runs, by its verb or :data:`ANY`; drawn for each call, so
-                that delays of each order of magnitude are equally likely.
+            before: least and most seconds before a command runs, by its verb or :data:`ANY`; drawn
+                for each call, so that delays of each order of magnitude are equally likely.
             after: the same after its end, while its output stays open.
             fails: the message of commands that fail, by verb.
         """
-        rules = {"before": dict(before or {}), "after": dict(after or {}), "fails": dict(fails or {})}
+        rules = {
+            "before": dict(before or {}),
+            "after": dict(after or {}),
+            "fails": dict(fails or {}),
+        }
         new = self._folder / "rules.new"
         new.write_text(json.dumps(rules))
         new.replace(self._folder / "rules.json")

@@ -1,4 +1,6 @@
-"""A proxy on a Unix socket that holds chosen HTTP requests for a while, as a daemon under load does."""
+"""A proxy on a Unix socket that holds chosen HTTP requests for a while, as a daemon under load
+does.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,9 @@ SCONTROL = "#!/bin/sh\necho 'ClusterName             = ours'\n"
 
 
 def install_slurm_programs(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put them on the PATH: of the cluster "ours", job 7 runs, 8 was cancelled, 9 is forgotten, 10 gets no answer."""
+    """Put them on the PATH: of the cluster "ours", job 7 runs, 8 was cancelled, 9 is forgotten, 10
+    gets no answer.
+    """
     for name, text in (("squeue", SQUEUE), ("scontrol", SCONTROL)):
         (directory / name).write_text(text)
         (directory / name).chmod(0o755)

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 TEMPLATE = (
-    "{%- if tools %}# Tools {{ tools | tojson }}\n{% endif %}"
-    "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-    "{%- for c in m.tool_calls or [] %}<tool_call>{{ c.function.arguments.command }}</tool_call>{% endfor %}"
-    "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    "{%- if tools %}# Tools {{ tools | tojson }}\n{% endif %}{%- for m in messages "
+    "%}<|im_start|>{{ m.role }}\n{{ m.content }}{%- for c in m.tool_calls or [] %}<tool_call>{{ "
+    "c.function.arguments.command }}</tool_call>{% endfor %}<|im_end|>\n{% endfor %}{% if "
+    "add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
 
 

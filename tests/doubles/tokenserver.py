@@ -1,7 +1,9 @@
-"""A model server for tests that reports token ids, in the formats of SGLang and vLLM. Needs aiohttp.
+"""A model server for tests that reports token ids, in the formats of SGLang and vLLM. Needs
+aiohttp.
 
-It has ``/generate`` of both, ``/v1/completions`` and ``/v1/chat/completions`` with ``return_token_ids``. A function
-maps the prompt's text to the answer. The log probability of a token depends only on the turn and on its position.
+It has ``/generate`` of both, ``/v1/completions`` and ``/v1/chat/completions`` with
+``return_token_ids``. A function maps the prompt's text to the answer. The log probability of a
+token depends only on the turn and on its position.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ class TokenServer:
         tokenizer: the model's tokenizer.
     """
 
-    def __init__(self, speak: Speak, *, tokenizer: ChatTokenizer | None = None, parses_tools: bool = True) -> None:
+    def __init__(
+        self, speak: Speak, *, tokenizer: ChatTokenizer | None = None, parses_tools: bool = True
+    ) -> None:
         """Store the settings; :func:`token_server` starts the server.
 
         Args:
@@ -90,9 +94,14 @@ class TokenServer:
 
     def _sglang(self, body: Mapping[str, Any]) -> dict[str, Any]:
         turn = self._emit(body["input_ids"], body["sampling_params"]["max_new_tokens"])
-        entries: list[list[Any]] = [[lp, token, None] for token, lp in zip(turn.ids, turn.logprobs, strict=True)]
+        entries: list[list[Any]] = [
+            [lp, token, None] for token, lp in zip(turn.ids, turn.logprobs, strict=True)
+        ]
         reason = {"type": turn.finish_reason}
-        return {"text": turn.text, "meta_info": {"finish_reason": reason, "output_token_logprobs": entries}}
+        return {
+            "text": turn.text,
+            "meta_info": {"finish_reason": reason, "output_token_logprobs": entries},
+        }
 
     def _vllm(self, body: Mapping[str, Any]) -> dict[str, Any]:
         turn = self._emit(body["prompt"]["prompt_token_ids"], body["max_tokens"])
@@ -101,23 +110,44 @@ class TokenServer:
 
     def _completion(self, body: Mapping[str, Any]) -> dict[str, Any]:
         turn = self._emit(body["prompt"], body["max_tokens"])
-        choice: dict[str, Any] = {"index": 0, "text": turn.text, "finish_reason": turn.finish_reason}
+        choice: dict[str, Any] = {
+            "index": 0,
+            "text": turn.text,
+            "finish_reason": turn.finish_reason,
+        }
         choice["token_ids"] = list(turn.ids)
-        logprobs: dict[str, Any] = {"token_logprobs": list(turn.logprobs), "tokens": [str(token) for token in turn.ids]}
-        return {"object": "text_completion", "choices": [{**choice, "logprobs": logprobs}], "usage": _usage(turn)}
+        logprobs: dict[str, Any] = {
+            "token_logprobs": list(turn.logprobs),
+            "tokens": [str(token) for token in turn.ids],
+        }
+        return {
+            "object": "text_completion",
+            "choices": [{**choice, "logprobs": logprobs}],
+            "usage": _usage(turn),
+        }
 
     def _chat(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        prompt = self.tokenizer.encode(self.tokenizer.render(body["messages"], body.get("tools", ()), prompt=True))
+        prompt = self.tokenizer.encode(
+            self.tokenizer.render(body["messages"], body.get("tools", ()), prompt=True)
+        )
         turn = self._emit(prompt, body.get("max_tokens", 1 << 30))
         message: dict[str, Any] = {"role": "assistant", "content": turn.text}
         if self._parses_tools:
             message = normalized_message(message, len(self.turns))
-        choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": turn.finish_reason}
+        choice: dict[str, Any] = {
+            "index": 0,
+            "message": message,
+            "finish_reason": turn.finish_reason,
+        }
         if message.get("tool_calls"):
             choice["finish_reason"] = "tool_calls"
         if body.get("logprobs"):
             choice["logprobs"] = {"content": [{"token": "", "logprob": lp} for lp in turn.logprobs]}
-        answer: dict[str, Any] = {"object": "chat.completion", "choices": [choice], "usage": _usage(turn)}
+        answer: dict[str, Any] = {
+            "object": "chat.completion",
+            "choices": [choice],
+            "usage": _usage(turn),
+        }
         if body.get("return_token_ids"):
             choice["token_ids"] = list(turn.ids)
             answer["prompt_token_ids"] = list(turn.prompt_ids)

@@ -13,7 +13,8 @@ def make_unsafe(path: Path, kind: str) -> None:
 
     Args:
         path: the file.
-        kind: ``pipe``, whose reader waits; ``link`` to a readable file beside its directory; ``large``.
+        kind: ``pipe``, whose reader waits; ``link`` to a readable file beside its directory;
+            ``large``.
     """
     if kind == "pipe":
         os.mkfifo(path)

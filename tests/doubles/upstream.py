@@ -1,4 +1,5 @@
-"""A scripted model server for tests: it answers, stalls, fails or breaks the connection. Needs aiohttp.
+"""A scripted model server for tests: it answers, stalls, fails or breaks the connection. Needs
+aiohttp.
 
 It supports both wire formats on real sockets of the loopback interface, and records all requests.
 """
@@ -56,7 +57,13 @@ class Reply:
 
 
 Script = Callable[[Received], Reply]
-_MESSAGE = {"id": "m", "type": "message", "role": "assistant", "model": "scripted", "stop_sequence": None}
+_MESSAGE = {
+    "id": "m",
+    "type": "message",
+    "role": "assistant",
+    "model": "scripted",
+    "stop_sequence": None,
+}
 
 
 def json_reply(body: object, status: int = 200, **headers: str) -> Reply:
@@ -86,15 +93,26 @@ def chat(text: str, prompt_tokens: int = 10, completion_tokens: int = 5) -> Repl
     """Return a reply with an OpenAI chat completion."""
     message = {"role": "assistant", "content": text}
     total = prompt_tokens + completion_tokens
-    usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens, "total_tokens": total}
+    usage = {
+        "prompt_tokens": prompt_tokens,
+        "completion_tokens": completion_tokens,
+        "total_tokens": total,
+    }
     choices = [{"index": 0, "message": message, "finish_reason": "stop"}]
     kind = {"id": "c", "object": "chat.completion", "created": 0, "model": "scripted"}
     return json_reply({**kind, "choices": choices, "usage": usage})
 
 
-def chat_stream(*words: str, prompt_tokens: int = 10, completion_tokens: int = 5, pause_s: float = 0.0) -> Reply:
-    """Return a reply that streams an OpenAI chat completion, one word per piece, and ends with the usage."""
-    said: list[tuple[dict[str, str], str | None]] = [*(({"content": word}, None) for word in words), ({}, "stop")]
+def chat_stream(
+    *words: str, prompt_tokens: int = 10, completion_tokens: int = 5, pause_s: float = 0.0
+) -> Reply:
+    """Return a reply that streams an OpenAI chat completion, one word per piece, and ends with the
+    usage.
+    """
+    said: list[tuple[dict[str, str], str | None]] = [
+        *(({"content": word}, None) for word in words),
+        ({}, "stop"),
+    ]
     deltas = [{"index": 0, "delta": delta, "finish_reason": reason} for delta, reason in said]
     usage = {"prompt_tokens": prompt_tokens, "completion_tokens": completion_tokens}
     events = [event({"choices": [delta], "usage": None}) for delta in deltas]
@@ -114,22 +132,49 @@ def response_stream(*words: str, input_tokens: int = 10, output_tokens: int = 5)
     place = {"item_id": "msg_1", "output_index": 0, "content_index": 0}
     said: list[dict[str, Any]] = [
         {"type": "response.created", "response": begun},
-        *({"type": "response.output_text.delta", **place, "delta": word, "logprobs": []} for word in words),
+        *(
+            {"type": "response.output_text.delta", **place, "delta": word, "logprobs": []}
+            for word in words
+        ),
         {"type": "response.output_text.done", **place, "text": "".join(words), "logprobs": []},
         {"type": "response.completed", "response": whole},
     ]
-    pieces = tuple(event({**data, "sequence_number": n}, data["type"]) for n, data in enumerate(said))
+    pieces = tuple(
+        event({**data, "sequence_number": n}, data["type"]) for n, data in enumerate(said)
+    )
     return Reply(pieces=pieces, stream=True)
 
 
 def _response(text: str, input_tokens: int, output_tokens: int) -> dict[str, Any]:
     content = [{"type": "output_text", "text": text, "annotations": []}]
-    output = [{"type": "message", "id": "msg_1", "status": "completed", "role": "assistant", "content": content}]
+    output = [
+        {
+            "type": "message",
+            "id": "msg_1",
+            "status": "completed",
+            "role": "assistant",
+            "content": content,
+        }
+    ]
     usage: dict[str, Any] = {"input_tokens": input_tokens, "output_tokens": output_tokens}
     usage["total_tokens"] = input_tokens + output_tokens
-    usage |= {"input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}}
-    named = {"id": "resp_1", "object": "response", "created_at": 0, "model": "scripted", "status": "completed"}
-    unset: dict[str, Any] = {"error": None, "incomplete_details": None, "tools": [], "tool_choice": "auto"}
+    usage |= {
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": 0},
+    }
+    named = {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 0,
+        "model": "scripted",
+        "status": "completed",
+    }
+    unset: dict[str, Any] = {
+        "error": None,
+        "incomplete_details": None,
+        "tools": [],
+        "tool_choice": "auto",
+    }
     unset["parallel_tool_calls"] = True
     return {**named, **unset, "output": output, "usage": usage}
 
@@ -145,10 +190,21 @@ def message_stream(*words: str, input_tokens: int = 10, output_tokens: int = 5) 
     """Return a reply that streams an Anthropic message, one word per delta."""
     usage = {"input_tokens": input_tokens, "output_tokens": 1}
     start = {"type": "message_start", "message": {**_MESSAGE, "content": [], "usage": usage}}
-    block = {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
-    deltas = [{"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": w}} for w in words]
+    block = {
+        "type": "content_block_start",
+        "index": 0,
+        "content_block": {"type": "text", "text": ""},
+    }
+    deltas = [
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": w}}
+        for w in words
+    ]
     stop = {"type": "content_block_stop", "index": 0}
-    end = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": output_tokens}}
+    end = {
+        "type": "message_delta",
+        "delta": {"stop_reason": "end_turn"},
+        "usage": {"output_tokens": output_tokens},
+    }
     said: list[dict[str, Any]] = [start, block, *deltas, stop, end, {"type": "message_stop"}]
     return Reply(pieces=tuple(event(data, data["type"]) for data in said), stream=True)
 
@@ -171,7 +227,8 @@ class ScriptedUpstream:
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Record the request and send the script's reply."""
-        body = json.loads(await request.content.read() or b"{}")  # request.read() would limit the size
+        # request.read() would limit the size
+        body = json.loads(await request.content.read() or b"{}")
         headers = {name.lower(): value for name, value in request.headers.items()}
         received = Received(path=request.path, headers=headers, body=body)
         self.received.append(received)
@@ -185,7 +242,9 @@ class ScriptedUpstream:
     async def _play(self, request: web.BaseRequest, reply: Reply) -> web.StreamResponse:
         await asyncio.sleep(reply.wait_s)
         kind = "text/event-stream" if reply.stream else "application/json"
-        response = web.StreamResponse(status=reply.status, headers={"Content-Type": kind, **reply.headers})
+        response = web.StreamResponse(
+            status=reply.status, headers={"Content-Type": kind, **reply.headers}
+        )
         if not reply.stream:
             response.content_length = sum(map(len, reply.pieces)) + reply.cut
         await response.prepare(request)
@@ -204,7 +263,9 @@ class ScriptedUpstream:
 def scripted_upstream(script: Script) -> Iterator[ScriptedUpstream]:
     """Run a scripted server on the loopback interface, in its own thread."""
     upstream = ScriptedUpstream(script)
-    loop = BackgroundLoop("scripted-upstream", lambda why: RuntimeError(f"the scripted server {why}"))
+    loop = BackgroundLoop(
+        "scripted-upstream", lambda why: RuntimeError(f"the scripted server {why}")
+    )
     try:
         runner = loop.run(_start(upstream), 10)
         yield upstream

@@ -13,7 +13,11 @@ from pathlib import Path
 
 @contextmanager
 def watching(
-    run_dir: Path, *words: str, state: Path, env: Mapping[str, str] | None = None, end: signal.Signals = signal.SIGTERM
+    run_dir: Path,
+    *words: str,
+    state: Path,
+    env: Mapping[str, str] | None = None,
+    end: signal.Signals = signal.SIGTERM,
 ) -> Iterator[str]:
     """Yield the address of a live page.
 

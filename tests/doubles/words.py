@@ -1,4 +1,6 @@
-"""A rollout without an engine: a model that adds a word each turn, to containers that hold a list of words."""
+"""A rollout without an engine: a model that adds a word each turn, to containers that hold a list
+of words.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class Boxes:
 
     capacity = 100
 
-    def __init__(self, end: Callable[[int, int], Exception | None] = lambda box, call: None) -> None:
+    def __init__(
+        self, end: Callable[[int, int], Exception | None] = lambda box, call: None
+    ) -> None:
         self.given = 0
         self._end = end
 
@@ -57,7 +61,11 @@ class Box:
         if (error := self.end(self.number, len(self.words))) is not None:
             raise error
         self.words.append(arguments["word"])
-        return json.dumps({"output": f"{len(self.words)} words, {arguments['word']}\udc80 took 0.{self.number}1 s"})
+        return json.dumps(
+            {
+                "output": f"{len(self.words)} words, {arguments['word']}\udc80 took 0.{self.number}1 s"
+            }
+        )
 
 
 class Adder:
@@ -72,9 +80,15 @@ class Adder:
         self._numbers = itertools.count(random.randrange(1 << 30))
 
     async def complete(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        sampling: Sampling,
     ) -> Completion:
-        who, turn = str(messages[0]["content"]), sum(message["role"] == "assistant" for message in messages)
+        who, turn = (
+            str(messages[0]["content"]),
+            sum(message["role"] == "assistant" for message in messages),
+        )
         self.asked.append((who, turn))
         if self._log is not None:
             with self._log.open("a") as file:
@@ -84,8 +98,15 @@ class Adder:
         prompt = tuple(json.dumps(messages, sort_keys=True).encode())
         self.said.append((number, 7))
         arguments = json.dumps({"word": f"w{number}"})
-        call = {"id": f"c{turn}", "type": "function", "function": {"name": "add", "arguments": arguments}}
-        message: dict[str, Any] = {"role": "assistant", "content": "" if turn < COMMANDS else f"done \udc80 {number}"}
+        call = {
+            "id": f"c{turn}",
+            "type": "function",
+            "function": {"name": "add", "arguments": arguments},
+        }
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": "" if turn < COMMANDS else f"done \udc80 {number}",
+        }
         message |= {"tool_calls": [call]} if turn < COMMANDS else {}
         usage = {"prompt_tokens": len(prompt), "completion_tokens": 2}
         return Completion(
@@ -124,7 +145,9 @@ class Words:
     def messages(self, item: Item, meta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         return [{"role": "user", "content": item.id}]
 
-    async def verify(self, item: Item, outcome: Outcome, lease: Any, fresh: Fresh, meta: Mapping[str, Any]) -> Verdict:
+    async def verify(
+        self, item: Item, outcome: Outcome, lease: Any, fresh: Fresh, meta: Mapping[str, Any]
+    ) -> Verdict:
         if self.verify_fails:
             error, *self.verify_fails = self.verify_fails
             raise error
@@ -148,9 +171,17 @@ def rollouts(
 ) -> tuple[RolloutSummary, list[Trajectory]]:
     options = RolloutOptions(**{"environment": "words", "seed": 1, "parallel": 4, **given})
     tools = lambda lease: Tools(schemas=[TOOL], handler=lease.add)  # noqa: E731
-    parts = Parts(environment=world or Words(), model=model, slots=cast(Any, boxes), toolset=tools, agent=agent)
+    parts = Parts(
+        environment=world or Words(),
+        model=model,
+        slots=cast(Any, boxes),
+        toolset=tools,
+        agent=agent,
+    )
     ended: list[Trajectory] = []
-    run = run_rollouts(cast(hr.Runtime, _Runtime()), options, run_dir=run_dir, parts=parts, keep=ended.append)
+    run = run_rollouts(
+        cast(hr.Runtime, _Runtime()), options, run_dir=run_dir, parts=parts, keep=ended.append
+    )
     return asyncio.run(run), ended
 
 

@@ -12,7 +12,9 @@ from hyperruntime.spec import ContainerSpec
 
 
 class World:
-    """The first message names the number for ``answer.txt``; a fresh container compares the file with it."""
+    """The first message names the number for ``answer.txt``; a fresh container compares the file
+    with it.
+    """
 
     name = "world"
 
@@ -36,12 +38,18 @@ class World:
         self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]
     ) -> Verdict:
         still = await lease.exec(
-            ["sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o '[s]leep 77'"]
+            [
+                "sh",
+                "-c",
+                "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -o '[s]leep 77'",
+            ]
         )
         found = await lease.exec(["cat", "answer.txt"])
         async with fresh() as judge:
             used = await judge.exec(["ls", "-A"])
-            right = await judge.exec(["test", found.stdout.decode().strip(), "=", str(item.data["number"])])
+            right = await judge.exec(
+                ["test", found.stdout.decode().strip(), "=", str(item.data["number"])]
+            )
         return Verdict(
             reward=float(right.exit_code == 0),
             phase="tests",

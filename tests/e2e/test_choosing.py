@@ -1,4 +1,6 @@
-"""Runs on real containers in which agents of the default contract choose parents, and the baselines."""
+"""Runs on real containers in which agents of the default contract choose parents, and the
+baselines.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,10 @@ def run(tmp_path: Path, runtime: Runtime, base_image: str) -> Run:
     """Return a function that runs an agent, with a program that chooses parents if one is given."""
 
     def start(
-        choose: str = "", actions: dict[int, str] | None = None, on_event: Any = None, **options: Any
+        choose: str = "",
+        actions: dict[int, str] | None = None,
+        on_event: Any = None,
+        **options: Any,
     ) -> RunSummary:
         agent = make_agent_repository(tmp_path / "agent", actions)
         if choose:
@@ -77,11 +82,13 @@ def parents(summary: RunSummary) -> list[object]:
 
 def test_the_agents_own_program_chooses_parents_from_the_files_it_sees(run: Run) -> None:
     summary = run(
-        "print('looking')\n"
-        "print(max(ids, key=lambda genid: len(facts[genid]['prev_patch_files'] + facts[genid]['curr_patch_files'])))\n"
+        "print('looking')\nprint(max(ids, key=lambda genid: "
+        "len(facts[genid]['prev_patch_files'] + facts[genid]['curr_patch_files'])))\n"
     )
     assert parents(summary) == [None, "initial", 1, 2]
-    report = json.loads((Path(summary.run_dir) / "standings/gen_2/circle_packing_eval_val/report.json").read_text())
+    report = json.loads(
+        (Path(summary.run_dir) / "standings/gen_2/circle_packing_eval_val/report.json").read_text()
+    )
     assert isinstance(report["score"], float)
     assert "tasks" not in report
 
@@ -130,9 +137,16 @@ def test_without_an_archive_an_agent_sees_only_its_parent(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", [{"edit_select_parent": True}, {"run_baseline": "dgm"}, {"optimize_option": "both_agent_ensemble"}]
+    "options",
+    [
+        {"edit_select_parent": True},
+        {"run_baseline": "dgm"},
+        {"optimize_option": "both_agent_ensemble"},
+    ],
 )
-def test_options_that_the_agent_does_not_support_are_refused(run: Run, tmp_path: Path, options: dict[str, Any]) -> None:
+def test_options_that_the_agent_does_not_support_are_refused(
+    run: Run, tmp_path: Path, options: dict[str, Any]
+) -> None:
     with pytest.raises(AgentError):
         run(**options)
     assert not list((tmp_path / "out").glob("generate_*"))

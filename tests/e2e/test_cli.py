@@ -51,7 +51,13 @@ def hyperrun(
     """Run ``hyperrun`` until it exits; ``data`` is its standard input."""
     everything = None if env is None else {**os.environ, **env}
     return subprocess.run(
-        [program(), *args], input=data, capture_output=True, timeout=180, cwd=cwd, env=everything, check=False
+        [program(), *args],
+        input=data,
+        capture_output=True,
+        timeout=180,
+        cwd=cwd,
+        env=everything,
+        check=False,
     )
 
 
@@ -64,7 +70,9 @@ def told(*args: str) -> Any:
 
 @pytest.fixture
 def sleeper(base_image: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Yield another process that owns a container, as on a cluster's node, and the container's name."""
+    """Yield another process that owns a container, as on a cluster's node, and the container's
+    name.
+    """
     args = [sys.executable, "-c", SLEEPER, base_image]
     env = {**os.environ, NODE_VARIABLE: "n7"}
     process = subprocess.Popen(args, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -78,7 +86,10 @@ def sleeper(base_image: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 
 
 def test_exec_passes_both_streams_through_separate_and_unchanged() -> None:
-    code = "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read()); sys.stderr.buffer.write(bytes(range(256)))"
+    code = (
+        "import sys; sys.stdout.buffer.write(sys.stdin.buffer.read()); "
+        "sys.stderr.buffer.write(bytes(range(256)))"
+    )
     done = hyperrun("exec", "--", "python3", "-c", code, data=EVERY_BYTE)
     assert done.returncode == 0
     assert done.stdout == EVERY_BYTE
@@ -90,7 +101,9 @@ def test_exec_streams_64_mib_unchanged(tmp_path: Path) -> None:
     source, target = tmp_path / "in", tmp_path / "out"
     source.write_bytes(os.urandom(1024 * 1024) * 64)
     with open(source, "rb") as stdin, open(target, "wb") as stdout:
-        done = subprocess.run([program(), "exec", "--", "cat"], stdin=stdin, stdout=stdout, timeout=120, check=False)
+        done = subprocess.run(
+            [program(), "exec", "--", "cat"], stdin=stdin, stdout=stdout, timeout=120, check=False
+        )
     assert done.returncode == 0
     assert target.stat().st_size == size
     assert target.read_bytes() == source.read_bytes()
@@ -127,7 +140,15 @@ def test_exec_returns_the_exit_code_of_the_command(command: tuple[str, ...], cod
 
 def test_exec_ends_with_124_at_its_timeout() -> None:
     started = time.monotonic()
-    done = hyperrun("exec", "--timeout", "5s", "--", "sh", "-c", "trap '' TERM; echo begun; sleep 600 & sleep 600")
+    done = hyperrun(
+        "exec",
+        "--timeout",
+        "5s",
+        "--",
+        "sh",
+        "-c",
+        "trap '' TERM; echo begun; sleep 600 & sleep 600",
+    )
     assert done.returncode == 124
     assert done.stdout == b"begun\n"
     assert b"ended after 5.0s" in done.stderr
@@ -137,7 +158,9 @@ def test_exec_ends_with_124_at_its_timeout() -> None:
 def test_exec_does_not_wait_for_an_idle_standard_input() -> None:
     reader, writer = os.pipe()
     try:
-        done = subprocess.run([program(), "exec", "--", "echo", "hi"], stdin=reader, capture_output=True, timeout=60)
+        done = subprocess.run(
+            [program(), "exec", "--", "echo", "hi"], stdin=reader, capture_output=True, timeout=60
+        )
     finally:
         os.close(reader)
         os.close(writer)
@@ -152,7 +175,10 @@ def test_exec_runs_without_a_standard_input() -> None:
 
 def test_exec_ends_when_the_reader_closes_its_output() -> None:
     process = subprocess.Popen(
-        [program(), "exec", "--", "yes"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+        [program(), "exec", "--", "yes"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
     )
     assert process.stdout is not None
     assert process.stdout.read(2) == b"y\n"
@@ -166,30 +192,33 @@ def test_exec_ends_when_the_reader_closes_its_output() -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_exec_leaves_no_container(number: signal.Signals, code: int) -> None:
     args = [program(), "exec", "--", "sh", "-c", "echo up; exec sleep 600"]
-    process = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        args, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+    )
     assert process.stdout is not None
     assert process.stdout.readline() == b"up\n"
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == code
-    assert err.decode().split("\n") == ["", "hyperrun: interrupted", ""]  # after the ^C of a terminal
+    # after the ^C of a terminal
+    assert err.decode().split("\n") == ["", "hyperrun: interrupted", ""]
     assert not [row for row in told("ps") if row["owner_pid"] == process.pid]
 
 
 def test_exec_gives_a_command_access_to_models(tmp_path: Path) -> None:
     ask = (
-        "import json, os, urllib.request as u\n"
-        "body = json.dumps({'model': 'gpt-4o', 'messages': []}).encode()\n"
-        "headers = {'Authorization': 'Bearer ' + os.environ['OPENAI_API_KEY']}\n"
-        "url = os.environ['OPENAI_BASE_URL'] + '/chat/completions'\n"
-        "print(json.load(u.urlopen(u.Request(url, body, headers)))['choices'][0]['message']['content'])\n"
+        "import json, os, urllib.request as u\nbody = json.dumps({'model': 'gpt-4o', "
+        "'messages': []}).encode()\nheaders = {'Authorization': 'Bearer ' + "
+        "os.environ['OPENAI_API_KEY']}\nurl = os.environ['OPENAI_BASE_URL'] + "
+        "'/chat/completions'\nprint(json.load(u.urlopen(u.Request(url, body, "
+        "headers)))['choices'][0]['message']['content'])\n"
     )
     with scripted_upstream(lambda _: chat("hello")) as upstream:
         config = tmp_path / "run.toml"
         models = "[{name = 'gpt-*', upstream = 'u'}]"
         config.write_text(
-            f"[gateway]\nupstreams = [{{name = 'u', url = '{upstream.url}', key_env = 'SECRET'}}]\nmodels = {models}\n"
-            "budget = {requests = 2}\n"
+            f"[gateway]\nupstreams = [{{name = 'u', url = '{upstream.url}', key_env = "
+            f"'SECRET'}}]\nmodels = {models}\nbudget = {{requests = 2}}\n"
         )
         args = ("exec", "--gateway", str(config), "--", "python3", "-c")
         done = hyperrun(*args, ask, env={"SECRET": "sk-secret"})
@@ -208,9 +237,24 @@ def test_exec_options_describe_the_container(tmp_path: Path, runtime: hr.Runtime
         "pwd; id -u; echo $GREETING; cat in; touch /new 2>/dev/null || echo read-only; "
         "echo x 2>/dev/null >out || echo mount read-only"
     )
-    options = ("--mount", "with space:/data", "--workdir", "/data", "--env", "GREETING=a b=c", "--env", "FROM_HERE")
-    wanted = {"memory_bytes": ("--memory", "256m"), "cpus": ("--cpus", "1.5"), "pids": ("--pids", "64")}
-    possible = [words for field, words in wanted.items() if runtime.info.limits.get(field) == "cgroup"]
+    options = (
+        "--mount",
+        "with space:/data",
+        "--workdir",
+        "/data",
+        "--env",
+        "GREETING=a b=c",
+        "--env",
+        "FROM_HERE",
+    )
+    wanted = {
+        "memory_bytes": ("--memory", "256m"),
+        "cpus": ("--cpus", "1.5"),
+        "pids": ("--pids", "64"),
+    }
+    possible = [
+        words for field, words in wanted.items() if runtime.info.limits.get(field) == "cgroup"
+    ]
     more = ("--read-only", "--network", "none", *(word for words in possible for word in words))
     done = hyperrun("exec", *options, *more, "--", "sh", "-c", script + "; echo $FROM_HERE", cwd=tmp_path,
                     env={"FROM_HERE": "ours"})  # fmt: skip
@@ -222,20 +266,41 @@ def test_exec_options_describe_the_container(tmp_path: Path, runtime: hr.Runtime
 
 
 def test_exec_writes_through_a_writable_mount(tmp_path: Path) -> None:
-    done = hyperrun("exec", "--mount", f"{tmp_path}:/out:rw", "--", "sh", "-c", "echo done > /out/file")
+    done = hyperrun(
+        "exec", "--mount", f"{tmp_path}:/out:rw", "--", "sh", "-c", "echo done > /out/file"
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "file").read_text() == "done\n"
 
 
 def test_exec_ends_a_container_whose_files_exceed_the_disk_limit() -> None:
-    done = hyperrun("exec", "--disk", "20m", "--", "sh", "-c", "head -c 200000000 /dev/zero >/var/tmp/x; sleep 100")
+    done = hyperrun(
+        "exec",
+        "--disk",
+        "20m",
+        "--",
+        "sh",
+        "-c",
+        "head -c 200000000 /dev/zero >/var/tmp/x; sleep 100",
+    )
     assert done.returncode == 1
     assert b"its files took" in done.stderr
 
 
 def test_exec_copies_files_in_and_out(tmp_path: Path) -> None:
     (tmp_path / "in").write_bytes(EVERY_BYTE)
-    done = hyperrun("exec", "--put", "in:/tmp/a", "--get", "/tmp/b:out", "--", "cp", "/tmp/a", "/tmp/b", cwd=tmp_path)
+    done = hyperrun(
+        "exec",
+        "--put",
+        "in:/tmp/a",
+        "--get",
+        "/tmp/b:out",
+        "--",
+        "cp",
+        "/tmp/a",
+        "/tmp/b",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out").read_bytes() == EVERY_BYTE
     done = hyperrun("exec", "--get", "/tmp/b:never", "--", "sh", "-c", "exit 9", cwd=tmp_path)
@@ -253,22 +318,48 @@ def test_exec_copies_files_in_and_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "sentence"),
     first_quick(
-        (("exec", "--image", "localhost/no/such:1", "--", "true"), 2, b"image build localhost/no/such:1 --file"),
+        (
+            ("exec", "--image", "localhost/no/such:1", "--", "true"),
+            2,
+            b"image build localhost/no/such:1 --file",
+        ),
         (("exec", "--workdir", "/no/such", "--", "true"), 2, b"/no/such"),
-        (("image", "save", "localhost/no/such:1", "/tmp/x.tar"), 2, b"`hyperrun image list` shows what there is"),
+        (
+            ("image", "save", "localhost/no/such:1", "/tmp/x.tar"),
+            2,
+            b"`hyperrun image list` shows what there is",
+        ),
         (("image", "build", "bse"), 2, b"did you mean 'base'?"),
-        (("exec", "--image", "example.org/x:1", "--", "true"), 2, b"get it with `hyperrun image pull example.org/x:1`"),
-        (("exec", "--image", "no-such-image:1", "--", "true"), 2, b"image build no-such-image:1 --file ./Dockerfile`"),
+        (
+            ("exec", "--image", "example.org/x:1", "--", "true"),
+            2,
+            b"get it with `hyperrun image pull example.org/x:1`",
+        ),
+        (
+            ("exec", "--image", "no-such-image:1", "--", "true"),
+            2,
+            b"image build no-such-image:1 --file ./Dockerfile`",
+        ),
         (("image", "pull", "localhost/no/such:1"), 2, b"no registry serves localhost/ names"),
-        (("image", "build", "cuda", "--build-arg", "CUDA=12.3"), 2, b"one of 11.8, 12.1, 12.4, 13.0"),
+        (
+            ("image", "build", "cuda", "--build-arg", "CUDA=12.3"),
+            2,
+            b"one of 11.8, 12.1, 12.4, 13.0",
+        ),
         (("exec", "--user", "nobody-like-that", "--", "true"), 2, b"user"),
-        (("image", "remove", "localhost/no/such:1"), 2, b"`hyperrun image list` shows what there is"),
+        (
+            ("image", "remove", "localhost/no/such:1"),
+            2,
+            b"`hyperrun image list` shows what there is",
+        ),
         (("image", "build", "x", "--file", "/no/such"), 2, b"a file that exists"),
         (("image", "load", "/no/such"), 2, b"podman save"),
         quick=4,
     ),
 )
-def test_invalid_input_is_reported_in_one_sentence(args: tuple[str, ...], code: int, sentence: bytes) -> None:
+def test_invalid_input_is_reported_in_one_sentence(
+    args: tuple[str, ...], code: int, sentence: bytes
+) -> None:
     done = hyperrun(*args)
     assert done.returncode == code, done.stderr
     assert done.stdout == b""
@@ -277,7 +368,9 @@ def test_invalid_input_is_reported_in_one_sentence(args: tuple[str, ...], code: 
     assert done.stderr.count(b"\n") == 1
 
 
-def test_ps_shows_containers_of_another_process(sleeper: tuple[subprocess.Popen[bytes], str], base_image: str) -> None:
+def test_ps_shows_containers_of_another_process(
+    sleeper: tuple[subprocess.Popen[bytes], str], base_image: str
+) -> None:
     process, name = sleeper
     row = next(row for row in told("ps") if row["name"] == name)
     assert (row["owner_pid"], row["owner_state"], row["state"], row["image"], row["run"]) == (
@@ -289,14 +382,18 @@ def test_ps_shows_containers_of_another_process(sleeper: tuple[subprocess.Popen[
     assert "n7" in next(line for line in table.splitlines() if name in line).split()
 
 
-def test_a_container_of_a_killed_owner_disappears_by_itself(sleeper: tuple[subprocess.Popen[bytes], str]) -> None:
+def test_a_container_of_a_killed_owner_disappears_by_itself(
+    sleeper: tuple[subprocess.Popen[bytes], str],
+) -> None:
     process, name = sleeper
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert wait_until(lambda: name not in {row["name"] for row in told("ps")}, timeout_s=60)
 
 
-def test_prune_keeps_containers_with_a_live_owner(sleeper: tuple[subprocess.Popen[bytes], str]) -> None:
+def test_prune_keeps_containers_with_a_live_owner(
+    sleeper: tuple[subprocess.Popen[bytes], str],
+) -> None:
     _, name = sleeper
     removed = told("prune")
     assert name not in removed["podman"]
@@ -327,9 +424,19 @@ def test_image_list_names_the_base_image(base_image: str, runtime: hr.Runtime) -
 
 def test_image_build_and_remove(tmp_path: Path, base_image: str, runtime: hr.Runtime) -> None:
     reference = "localhost/hyperruntime-test/built-by-cli:1"
-    (tmp_path / "Containerfile").write_text(f"FROM {base_image}\nARG WORD\nRUN echo $WORD > /word\n")
+    (tmp_path / "Containerfile").write_text(
+        f"FROM {base_image}\nARG WORD\nRUN echo $WORD > /word\n"
+    )
     try:
-        args = ("image", "build", reference, "--file", str(tmp_path / "Containerfile"), "--build-arg", "WORD=hello")
+        args = (
+            "image",
+            "build",
+            reference,
+            "--file",
+            str(tmp_path / "Containerfile"),
+            "--build-arg",
+            "WORD=hello",
+        )
         done = hyperrun(*args)
         assert (done.returncode, done.stdout.decode().strip()) == (0, reference), done.stderr
         assert hyperrun("exec", "--image", reference, "--", "cat", "/word").stdout == b"hello\n"
@@ -346,7 +453,10 @@ def test_runtimes_and_doctor_find_podman() -> None:
     assert row["rootless"] == (os.getuid() != 0)
     report = told("doctor")
     assert report["usable"][0] == "podman"
-    assert all(set(found) == {"subject", "ok", "detail", "next_step"} for found in report["findings"]["podman"])
+    assert all(
+        set(found) == {"subject", "ok", "detail", "next_step"}
+        for found in report["findings"]["podman"]
+    )
     done = hyperrun("doctor", "podman")
     assert done.returncode == 0
     assert b"containers run here with: podman\n" in done.stdout
@@ -358,7 +468,16 @@ def test_help_imports_no_sdk() -> None:
     assert done.returncode == 0
     loaded = {line.rpartition(b"|")[2].strip().decode() for line in done.stderr.splitlines()}
     assert "click" in loaded
-    assert not loaded & {"rich", "podman", "stevedore", "asyncio", "structlog", "requests", "attr", "subprocess"}
+    assert not loaded & {
+        "rich",
+        "podman",
+        "stevedore",
+        "asyncio",
+        "structlog",
+        "requests",
+        "attr",
+        "subprocess",
+    }
 
 
 @pytest.mark.slow
@@ -366,12 +485,21 @@ def test_a_run_of_the_current_directory_is_resumed_with_more_generations(tmp_pat
     agent = tmp_path / "agent"
     copy_template("mutator", agent)
     with open(agent / "hyperrun.toml", "a") as file:
-        file.write('\n[generate]\nmax-generation = 1\nseed = 3\nrun-id = "x"\noutput-dir-parent = "../runs"\n')
-    for args in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]):
+        file.write(
+            '\n[generate]\nmax-generation = 1\nseed = 3\nrun-id = "x"\noutput-dir-parent = '
+            '"../runs"\n'
+        )
+    for args in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"],
+    ):
         subprocess.run(["git", *args], cwd=agent, check=True)
     refused = hyperrun("--runtime", "podman", cwd=agent)
     assert refused.returncode == 2
-    assert b"`hyperrun --runtime podman generate --agent . --config hyperrun.toml`" in refused.stderr
+    assert (
+        b"`hyperrun --runtime podman generate --agent . --config hyperrun.toml`" in refused.stderr
+    )
     words = ["--runtime", "podman", "generate", "--agent", ".", "--config", "hyperrun.toml"]
     done = hyperrun(*words, cwd=agent)
     assert done.returncode == 0, done.stderr
@@ -386,12 +514,27 @@ def test_a_run_of_the_current_directory_is_resumed_with_more_generations(tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), first_quick((signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 143))
+    ("number", "code"),
+    first_quick((signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 143)),
 )
 def test_an_ended_run_can_be_resumed(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    args = ["generate", "--domains", "circle_packing", "--max-generation", "2", "--seed", "1", "--run-id", "x"]
+    args = [
+        "generate",
+        "--domains",
+        "circle_packing",
+        "--max-generation",
+        "2",
+        "--seed",
+        "1",
+        "--run-id",
+        "x",
+    ]
     process = subprocess.Popen(
-        [program(), *args], cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [program(), *args],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     assert process.stderr is not None
     for line in process.stderr:
@@ -402,7 +545,9 @@ def test_an_ended_run_can_be_resumed(tmp_path: Path, number: signal.Signals, cod
     assert process.returncode == code, err
     if code > 0:
         assert b"hyperrun resume " in err
-    assert wait_until(lambda: not [r for r in told("ps") if r["owner_pid"] == process.pid], timeout_s=60)
+    assert wait_until(
+        lambda: not [r for r in told("ps") if r["owner_pid"] == process.pid], timeout_s=60
+    )
     run_dir = str(tmp_path / "outputs" / "generate_x")
     state = told("status", run_dir)
     assert state["state"] == "interrupted"
@@ -443,10 +588,16 @@ def test_generate_refuses_invalid_agents_and_missing_images(
     for name in ("dirty", "plain"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "task_agent.py").write_text("x = 1\n")
-    for words in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"]):
+    for words in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"],
+    ):
         subprocess.run(["git", *words], cwd=tmp_path / "dirty", check=True)
     (tmp_path / "dirty" / "task_agent.py").write_text("x = 2\n")
-    done = hyperrun("generate", "--domains", "circle_packing", "--max-generation", "0", *args, cwd=tmp_path)
+    done = hyperrun(
+        "generate", "--domains", "circle_packing", "--max-generation", "0", *args, cwd=tmp_path
+    )
     assert done.returncode == 2, done.stderr
     assert sentence in done.stderr
     assert not list(tmp_path.glob("outputs/*"))

@@ -1,4 +1,6 @@
-"""Nodes of a cluster, with processes of this machine in place of jobs: what works there, and what is left."""
+"""Nodes of a cluster, with processes of this machine in place of jobs: what works there, and what
+is left.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ def check(folder: Path, text: str, *args: str) -> ProcessResult:
 
 def nothing_is_left(folder: Path) -> bool:
     def names(process: psutil.Process) -> bool:
-        return any(str(folder) in word for word in (*(process.info["cmdline"] or ()), process.info["cwd"] or ""))
+        return any(
+            str(folder) in word
+            for word in (*(process.info["cmdline"] or ()), process.info["cwd"] or "")
+        )
 
     running = [process for process in psutil.process_iter(["cmdline", "cwd"]) if names(process)]
     return os.listdir(folder) == ["cluster.toml"] and not running
@@ -55,25 +60,37 @@ def test_a_node_whose_setup_fails_is_named_and_nothing_is_left(tmp_path: Path) -
     assert done.exit_code == 1
     (failed,) = (line for line in done.stdout.decode().splitlines() if line.startswith("FAIL"))
     assert "its job ended before it joined: exit code 3" in failed
-    assert failed.endswith("try the table's `setup` and options in a job of your own, then correct them")
+    assert failed.endswith(
+        "try the table's `setup` and options in a job of your own, then correct them"
+    )
     assert not done.stderr
     assert wait_until(lambda: nothing_is_left(tmp_path), 120)
 
 
 def hyperrun(folder: Path, *words: str) -> ProcessResult:
     env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
-    return run_process([sys.executable, "-m", "hyperruntime.cli", *words], cwd=folder, env=env, timeout_s=100)
+    return run_process(
+        [sys.executable, "-m", "hyperruntime.cli", *words], cwd=folder, env=env, timeout_s=100
+    )
 
 
-@pytest.mark.parametrize("begun", ["in a terminal", pytest.param("by a script, with &", marks=pytest.mark.slow)])
-def test_an_open_cluster_is_listed_read_and_ended_from_another_process(tmp_path: Path, begun: str) -> None:
-    """Commands that a script starts with ``&`` ignore SIGINT: POSIX, "Signals and Error Handling" of the shell."""
+@pytest.mark.parametrize(
+    "begun", ["in a terminal", pytest.param("by a script, with &", marks=pytest.mark.slow)]
+)
+def test_an_open_cluster_is_listed_read_and_ended_from_another_process(
+    tmp_path: Path, begun: str
+) -> None:
+    """Commands that a script starts with ``&`` ignore SIGINT: POSIX, "Signals and Error Handling"
+    of the shell.
+    """
     (tmp_path / "cluster.toml").write_text(f"{LOCAL}max_nodes = 2\n")
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
     words = [sys.executable, "-m", "hyperruntime.cli", "cluster", "up", "cluster.toml"]
     if "script" in begun:
         words = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *words]
-    kept = subprocess.Popen(words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    kept = subprocess.Popen(
+        words, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
     try:
         nodes: list[dict[str, object]] = []
 

@@ -1,4 +1,6 @@
-"""Processes, terminals, shells and ports in slots of a node that is a process of this machine, on a real engine."""
+"""Processes, terminals, shells and ports in slots of a node that is a process of this machine, on a
+real engine.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,10 @@ from hyperruntime.errors import (
     StaleLeaseError,
 )
 
-pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 ECHO_SERVER = """
 import socket, threading
@@ -51,11 +56,16 @@ def leftovers_of_parsl_are_collected() -> Iterator[None]:
 def test_a_slot_of_a_node_has_the_processes_terminals_shells_and_ports_of_a_lease_here(
     runtime: hr.Runtime, runtime_name: str, base_image: str, tmp_path: Path
 ) -> None:
-    config = hr.PoolConfig(spec=hr.ContainerSpec(image=base_image), slots_per_container=1, max_containers=1)
+    config = hr.PoolConfig(
+        spec=hr.ContainerSpec(image=base_image), slots_per_container=1, max_containers=1
+    )
     nodes = hr.ClusterConfig(min_nodes=1, max_nodes=1, runtime=runtime_name)
 
     async def test() -> None:
-        async with hr.Cluster(nodes, tmp_path / "jobs") as cluster, hr.ClusterPool(cluster, config) as pool:
+        async with (
+            hr.Cluster(nodes, tmp_path / "jobs") as cluster,
+            hr.ClusterPool(cluster, config) as pool,
+        ):
             for part in (use_processes, use_terminals, use_shells, use_ports):
                 async with pool.lease(timeout_s=60) as lease:
                     await part(lease)
@@ -78,7 +88,9 @@ async def use_processes(lease: ClusterLease) -> None:
         with pytest.raises(BrokenPipeError):
             await process.awrite(b"late")
 
-    async with await lease.spawn(["sh", "-c", "exec <&-; echo up; exec sleep 300"], group="mine") as process:
+    async with await lease.spawn(
+        ["sh", "-c", "exec <&-; echo up; exec sleep 300"], group="mine"
+    ) as process:
         assert await until(process.read, b"up\n")
         with pytest.raises(BrokenPipeError):
             await process.awrite(bytes(4 * 1024**2))  # nothing reads it
@@ -109,8 +121,10 @@ async def use_terminals(lease: ClusterLease) -> None:
         assert b"30 90" in await read_until(terminal, b"30 90")
         terminal.resize(40, 100)
         await terminal.awrite(b"stty size\r")
-        await read_until(terminal, b"40 100\r\n$ ")  # a command that is typed before the prompt has it in its output
-        await terminal.awrite(b"sh -c 'echo go; exec sleep 300'\r")  # which says that it is in the foreground
+        # a command that is typed before the prompt has it in its output
+        await read_until(terminal, b"40 100\r\n$ ")
+        # which says that it is in the foreground
+        await terminal.awrite(b"sh -c 'echo go; exec sleep 300'\r")
         await read_until(terminal, b"\ngo")
         terminal.interrupt()
         await terminal.awrite(b"echo $? and on\r")
@@ -120,7 +134,8 @@ async def use_terminals(lease: ClusterLease) -> None:
         await terminal.awrite(b"exit 9\r")
         assert await terminal.await_end() == 9
 
-    async with await lease.terminal(["seq", "1", "100000"]) as terminal:  # its end is read after the command's
+    # its end is read after the command's
+    async with await lease.terminal(["seq", "1", "100000"]) as terminal:
         text = await read_until(terminal, None)
         assert text.split() == [b"%d" % number for number in range(1, 100001)]
         assert terminal.poll() == 0
@@ -146,7 +161,8 @@ async def use_shells(lease: ClusterLease) -> None:
 
         text = asyncio.ensure_future(shell.arun("echo up; sleep 298", on_output=hear))
         await begun.wait()
-        while not await is_running(lease, "sleep 298"):  # before, a signal may be lost between bash's fork and exec
+        # before, a signal may be lost between bash's fork and exec
+        while not await is_running(lease, "sleep 298"):
             await asyncio.sleep(0.05)
         assert await shell.ainterrupt()
         assert (await text).exit_code == 130

@@ -1,4 +1,6 @@
-"""Generations on nodes of this machine: the same scores, nodes that die, and models whose key stays on the head."""
+"""Generations on nodes of this machine: the same scores, nodes that die, and models whose key stays
+on the head.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,14 @@ from hyperruntime.testing import make_agent_repository
 from tests.doubles.relay import Relay, relay_nodes
 from tests.doubles.upstream import chat_stream, scripted_upstream
 
-pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 KEY = "sk-of-the-head-0123456789"
-# The view is the only directory of the run that a meta agent sees: it waits until a file in it is gone.
+# The view is the only directory of the run that a meta agent sees: it waits until a file in it is
+# gone.
 WAIT = "import time\nwhile os.path.exists(f'{evals}/wait'):\n    time.sleep(0.05)\n"
 ASK = """
 import json, urllib.request
@@ -58,14 +64,22 @@ def leftovers_of_parsl_are_collected() -> Iterator[None]:
 
 
 @pytest.fixture
-def planned(tmp_path: Path, base_image: str, request: pytest.FixtureRequest) -> Callable[..., NewRunPlan]:
+def planned(
+    tmp_path: Path, base_image: str, request: pytest.FixtureRequest
+) -> Callable[..., NewRunPlan]:
     """Return a function that plans a run of an agent with scripted generations."""
 
     def plan(actions: dict[int, str] | None = None, **options: Any) -> NewRunPlan:
         agent = tmp_path / "an agent's repo"
         if not agent.exists():
             make_agent_repository(agent, actions)
-        known: dict[str, Any] = {"max_generation": 2, "parallel": 2, "seed": 3, "eval_samples": (1,), **options}
+        known: dict[str, Any] = {
+            "max_generation": 2,
+            "parallel": 2,
+            "seed": 3,
+            "eval_samples": (1,),
+            **options,
+        }
         name = f"{tmp_path.parent.name}.{tmp_path.name}"
         home = str(tmp_path / known.pop("out", "out"))
         return plan_run(
@@ -87,7 +101,11 @@ def config(runtime_name: str, tmp_path: Path) -> ClusterConfig:
     """Return two nodes that are processes of this machine, with the engine under test."""
     (tmp_path / "scratch").mkdir()
     return ClusterConfig(
-        max_nodes=2, patience_s=5.0, heartbeat_s=1.0, runtime=runtime_name, scratch=str(tmp_path / "scratch")
+        max_nodes=2,
+        patience_s=5.0,
+        heartbeat_s=1.0,
+        runtime=runtime_name,
+        scratch=str(tmp_path / "scratch"),
     )
 
 
@@ -97,12 +115,16 @@ def same(records: tuple[GenerationRecord, ...]) -> list[GenerationRecord]:
     return [attrs.evolve(record, durations={}, started="") for record in records]
 
 
-def run_on(nodes: RunCluster, plan: NewRunPlan, on_event: Callable[[StepEvent], None] | None = None) -> Any:
+def run_on(
+    nodes: RunCluster, plan: NewRunPlan, on_event: Callable[[StepEvent], None] | None = None
+) -> Any:
     return start_run(nodes.runtime, attrs.evolve(plan, make_executor=nodes.executor), on_event)
 
 
 def node_processes(run_dir: Path) -> list[psutil.Process]:
-    """Return the processes of all nodes: Parsl's managers, whose command lines have the jobs' directory, and below."""
+    """Return the processes of all nodes: Parsl's managers, whose command lines have the jobs'
+    directory, and below.
+    """
     jobs = f"/.{run_dir.name}.jobs-"
     tops = [
         process
@@ -111,7 +133,9 @@ def node_processes(run_dir: Path) -> list[psutil.Process]:
         and any(jobs in word for word in process.info["cmdline"])
         and process.name() != "bash"
     ]
-    return list({one.pid: one for top in tops for one in (top, *top.children(recursive=True))}.values())
+    return list(
+        {one.pid: one for top in tops for one in (top, *top.children(recursive=True))}.values()
+    )
 
 
 @pytest.mark.slow
@@ -158,7 +182,9 @@ def test_generations_of_a_lost_node_are_made_again_elsewhere(
     relays_that_fail: int,
     attempts: list[int],
 ) -> None:
-    """Nodes are given up after 5 s; a relay, or each of them, is silent for 2 s, which costs nothing, or for 15 s."""
+    """Nodes are given up after 5 s; a relay, or each of them, is silent for 2 s, which costs
+    nothing, or for 15 s.
+    """
     plan = planned({1: WAIT + "improve()", 2: WAIT + "improve()"})
     wait, reached, both = plan.layout.view / "wait", set[str](), threading.Event()
     relays = relay_nodes(monkeypatch)
@@ -195,13 +221,23 @@ def test_generations_of_a_lost_node_are_made_again_elsewhere(
     assert len({record.genid for record in load_run(summary.run_dir).generations}) == 3
     mine = f"{tmp_path.parent.name}.{tmp_path.name}"
     assert wait_until(
-        lambda: not [c for c in runtime.containers() if c.record.labels.get("io.hyperruntime.run") == mine], 20
+        lambda: (
+            not [
+                c
+                for c in runtime.containers()
+                if c.record.labels.get("io.hyperruntime.run") == mine
+            ]
+        ),
+        20,
     )
 
 
 @pytest.mark.slow
 def test_agents_on_nodes_ask_models_and_the_key_is_on_no_node(
-    planned: Callable[..., NewRunPlan], config: ClusterConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    planned: Callable[..., NewRunPlan],
+    config: ClusterConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found: list[str] = []
 
@@ -235,21 +271,27 @@ def test_agents_on_nodes_ask_models_and_the_key_is_on_no_node(
             summary = run_on(nodes, plan, on_event)
     assert [record.failure for record in summary.generations] == [None] * 3, summary.generations
     assert found == []
-    assert {received.headers["authorization"] for received in upstream.received} == {f"Bearer {KEY}"}
+    assert {received.headers["authorization"] for received in upstream.received} == {
+        f"Bearer {KEY}"
+    }
     assert [record.usage and record.usage.requests for record in summary.generations] == [0, 1, 1]
     for path in plan.layout.root.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
 
 
 def status_with_a_container(run_dir: str) -> str:
-    """Return what `hyperrun status` says as soon as it names a container; the agent waits meanwhile."""
+    """Return what `hyperrun status` says as soon as it names a container; the agent waits
+    meanwhile.
+    """
     view, said = Layout(Path(run_dir)).view, ""
     assert wait_until(view.is_dir, 60)
     (view / "wait").touch()
 
     def names_one() -> bool:
         nonlocal said
-        done = subprocess.run([sys.executable, "-m", "hyperruntime.cli", "status", run_dir], capture_output=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "hyperruntime.cli", "status", run_dir], capture_output=True
+        )
         said = done.stdout.decode()
         return "\ncontainer " in said
 
@@ -259,7 +301,11 @@ def status_with_a_container(run_dir: str) -> str:
 
 
 def test_the_command_line_needs_no_engine_on_the_head(
-    config: ClusterConfig, tmp_path: Path, base_image: str, runtime_name: str, monkeypatch: pytest.MonkeyPatch
+    config: ClusterConfig,
+    tmp_path: Path,
+    base_image: str,
+    runtime_name: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from hyperruntime.cli import main
 
@@ -268,15 +314,41 @@ def test_the_command_line_needs_no_engine_on_the_head(
 
     agent = make_agent_repository(tmp_path / "agent", {1: WAIT + "improve()"})
     (tmp_path / "c.toml").write_text(
-        f'[cluster]\nprovider = "local"\nmax_nodes = 1\nruntime = "{runtime_name}"\nscratch = "{config.scratch}"\n'
+        f'[cluster]\nprovider = "local"\nmax_nodes = 1\nruntime = "{runtime_name}"\nscratch = '
+        f'"{config.scratch}"\n'
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("hyperruntime.runtime.open_runtime", no_engine)
-    given = ["--domains", "circle_packing", "--agent", str(agent), "--image", base_image, "--eval-samples", "1"]
+    given = [
+        "--domains",
+        "circle_packing",
+        "--agent",
+        str(agent),
+        "--image",
+        base_image,
+        "--eval-samples",
+        "1",
+    ]
     with ThreadPoolExecutor() as threads:
         said = threads.submit(status_with_a_container, str(tmp_path / "outputs" / "generate_r"))
-        assert main(["generate", *given, "--run-id", "r", "--max-generation", "1", "--cluster", "c.toml"]) == 0
-    assert re.search(r"^container hyperruntime-\S+ on node-1 \(\S+\)$", said.result(), re.MULTILINE), said.result()
+        assert (
+            main(
+                [
+                    "generate",
+                    *given,
+                    "--run-id",
+                    "r",
+                    "--max-generation",
+                    "1",
+                    "--cluster",
+                    "c.toml",
+                ]
+            )
+            == 0
+        )
+    assert re.search(
+        r"^container hyperruntime-\S+ on node-1 \(\S+\)$", said.result(), re.MULTILINE
+    ), said.result()
     more = ["--max-generation", "2", "--parallel", "64"]
     assert main(["resume", "outputs/generate_r", "--cluster", "c.toml", *more]) == 0
     assert len(load_run("outputs/generate_r").generations) == 3

@@ -1,6 +1,8 @@
-"""No command, and no process that a command starts, runs code of the directory in which the command is called.
+"""No command, and no process that a command starts, runs code of the directory in which the command
+is called.
 
-An agent may have written that directory: ``hyperrun export`` makes one. A user may get one from somebody else.
+An agent may have written that directory: ``hyperrun export`` makes one. A user may get one from
+somebody else.
 """
 
 from __future__ import annotations
@@ -36,10 +38,11 @@ pytestmark = pytest.mark.engine
 HYPERRUN = str(Path(sysconfig.get_path("scripts"), "hyperrun"))
 WORLD = f"{Path(__file__).with_name('rollout_world.py')}:World"
 MARK = "HYPERRUNTIME_TEST_MARK"
-# Python has read PYTHONPATH before `hyperrun` begins; so here only the processes that `hyperrun` starts meet the value.
+# Python has read PYTHONPATH before `hyperrun` begins; so here only the processes that `hyperrun`
+# starts meet the value.
 INSIDE = (
-    "import os, sys; from hyperruntime.cli import main; os.chdir(sys.argv[1]); os.environ['PYTHONPATH'] = sys.argv[2]; "
-    "sys.exit(main(sys.argv[3:]))"
+    "import os, sys; from hyperruntime.cli import main; os.chdir(sys.argv[1]); "
+    "os.environ['PYTHONPATH'] = sys.argv[2]; sys.exit(main(sys.argv[3:]))"
 )
 VALUES = ("set", "not set", "empty")  # of PYTHONPATH
 
@@ -62,12 +65,17 @@ class Made:
         """Return the environment of a command, with one of :data:`VALUES`."""
         kept = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
         path = {"set": {"PYTHONPATH": str(self.folder)}, "not set": {}, "empty": {"PYTHONPATH": ""}}
-        home = {"HOME": str(self.folder), "XDG_DATA_HOME": str(self.folder / "data"), "SHELL": "/bin/bash"}
+        home = {
+            "HOME": str(self.folder),
+            "XDG_DATA_HOME": str(self.folder / "data"),
+            "SHELL": "/bin/bash",
+        }
         own = home if command.startswith("completion") else {}
         return {**kept, **path[value], **own, "XDG_STATE_HOME": str(self.folder / "state")}
 
 
-# command: its arguments. They make it go as far as it can in a few seconds; its success is tested elsewhere.
+# command: its arguments. They make it go as far as it can in a few seconds; its success is tested
+# elsewhere.
 COMMANDS = {
     "bug-report": "{run} --output {new}.tar.gz",
     "cluster check": "{cluster}",
@@ -84,8 +92,8 @@ COMMANDS = {
     "evaluate": "{run} initial --samples 1",
     "exec": "-- true",
     "export": "{run} best {new}",
-    "generate": "--domains circle_packing --agent {agent} --eval-samples 1 --max-generation 0 --run-id a --watch "
-    "--output-dir-parent {new}",
+    "generate": "--domains circle_packing --agent {agent} --eval-samples 1 --max-generation 0 --run-id "
+    "a --watch --output-dir-parent {new}",
     "image bootstrap": "",
     "image build": "base",
     "image list": "",
@@ -134,20 +142,30 @@ def commands(group: click.Command, *before: str) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory, runtime: Runtime, base_image: str) -> Iterator[Made]:
+def made(
+    tmp_path_factory: pytest.TempPathFactory, runtime: Runtime, base_image: str
+) -> Iterator[Made]:
     """Yield a hostile directory with a run, rollouts, an agent and a model for the commands."""
     folder = tmp_path_factory.mktemp("here")
     make_agent_repository(folder / "agent")
     (folder / "prompts.jsonl").write_text('{"prompt": "hello"}\n')
     (folder / "cluster.toml").write_text('[cluster]\nprovider = "local"\n')
     (folder / "archive.tar").write_bytes(b"")
-    files = {"agent": "agent", "prompts": "prompts.jsonl", "cluster": "cluster.toml", "archive": "archive.tar"}
+    files = {
+        "agent": "agent",
+        "prompts": "prompts.jsonl",
+        "cluster": "cluster.toml",
+        "archive": "archive.tar",
+    }
     paths = {**files, "run": "new/generate_a", "rollouts": "rollouts"}
     with scripted_model(lambda _: says("done")) as model:
         words = {"engine": runtime.name, "model": model.url, "world": WORLD}
         words |= {word: str(folder / path) for word, path in paths.items()}
         made = Made(make_hostile_directory(folder), folder, words)
-        for command, more in (("rollout run", {"new": words["rollouts"]}), ("generate", {"new": str(folder / "new")})):
+        for command, more in (
+            ("rollout run", {"new": words["rollouts"]}),
+            ("generate", {"new": str(folder / "new")}),
+        ):
             arguments = COMMANDS[command].format_map({**words, **more}).split()
             done = call(made, command, arguments, "set")
             assert (done.returncode, made.here.ran()) == (0, {}), done.stderr
@@ -162,10 +180,16 @@ def no_marks(made: Made) -> None:
 
 
 def filled(made: Made, command: str) -> list[str]:
-    return COMMANDS[command].format_map({**made.words, "new": str(made.folder / uuid.uuid4().hex)}).split()
+    return (
+        COMMANDS[command]
+        .format_map({**made.words, "new": str(made.folder / uuid.uuid4().hex)})
+        .split()
+    )
 
 
-def call(made: Made, command: str, words: Sequence[str], value: str) -> subprocess.CompletedProcess[str]:
+def call(
+    made: Made, command: str, words: Sequence[str], value: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command in the hostile directory."""
     args = [HYPERRUN, "--runtime", made.words["engine"], *command.split(), *words]
     if command == "shell":  # which needs a terminal
@@ -177,7 +201,9 @@ def call(made: Made, command: str, words: Sequence[str], value: str) -> subproce
 
 
 @pytest.mark.parametrize("path", [":{}", "../hostile:{}", ""])
-def test_a_path_with_empty_and_relative_elements_runs_nothing_of_the_directory(made: Made, path: str) -> None:
+def test_a_path_with_empty_and_relative_elements_runs_nothing_of_the_directory(
+    made: Made, path: str
+) -> None:
     words = filled(made, "doctor")
     env = {**made.env("doctor", "not set"), "PATH": path.format(os.environ["PATH"])}
     args = [HYPERRUN, "--runtime", made.words["engine"], "doctor", *words]
@@ -190,7 +216,9 @@ def test_every_command_has_arguments_here() -> None:
 
 
 @pytest.mark.parametrize("value", first_quick(*VALUES))
-@pytest.mark.parametrize("command", first_quick(*sorted(COMMANDS, key=SLOW.__contains__), quick=-len(SLOW)))
+@pytest.mark.parametrize(
+    "command", first_quick(*sorted(COMMANDS, key=SLOW.__contains__), quick=-len(SLOW))
+)
 def test_a_command_runs_nothing_of_its_directory(made: Made, command: str, value: str) -> None:
     done = call(made, command, filled(made, command), value)
     assert made.here.ran() == {}, done.stderr
@@ -246,23 +274,44 @@ def helpers_of(mark: str) -> Iterator[set[Helper]]:
         thread.join()
 
 
-PARTS = ("hyperruntime.cli watch", "interchange", "with_children", "with_parent", "multiprocessing", "resource_tracker")
+PARTS = (
+    "hyperruntime.cli watch",
+    "interchange",
+    "with_children",
+    "with_parent",
+    "multiprocessing",
+    "resource_tracker",
+)
 
 
 @pytest.mark.parametrize("value", first_quick("with empty and relative elements", "set", "empty"))
-def test_the_processes_of_a_run_on_nodes_import_nothing_from_its_directory(made: Made, value: str) -> None:
+def test_the_processes_of_a_run_on_nodes_import_nothing_from_its_directory(
+    made: Made, value: str
+) -> None:
     words = ["--runtime", made.words["engine"], "generate", *filled(made, "generate")]
     words += ["--cluster", made.words["cluster"], "--max-generation", "1"]
     mark = uuid.uuid4().hex
     env = {**made.env("generate", value if value in VALUES else "not set"), MARK: mark}
     args = [HYPERRUN, *words]
     if value not in VALUES:
-        args = [sys.executable, "-P", "-c", INSIDE, str(made.here.path), f":{made.folder}::not_here", *words]
+        args = [
+            sys.executable,
+            "-P",
+            "-c",
+            INSIDE,
+            str(made.here.path),
+            f":{made.folder}::not_here",
+            *words,
+        ]
     with helpers_of(mark) as helpers:
         done = run_process(args, cwd=made.here.path, env=env, timeout_s=300)
     assert (done.exit_code, made.here.ran()) == (0, {}), done.stderr
-    started = {helper for helper in helpers if HYPERRUN not in helper.args and INSIDE not in helper.args}
-    assert {part for part in PARTS if any(part in " ".join(one.args) for one in started)} == set(PARTS), started
+    started = {
+        helper for helper in helpers if HYPERRUN not in helper.args and INSIDE not in helper.args
+    }
+    assert {part for part in PARTS if any(part in " ".join(one.args) for one in started)} == set(
+        PARTS
+    ), started
     assert {one for one in started if not one.is_safe} == set()
 
 
@@ -281,7 +330,9 @@ def test_an_open_cluster_and_the_commands_for_it_run_nothing_of_their_directory(
 
 
 @pytest.mark.parametrize("name", ["podman", "docker", "apptainer", "bubblewrap"])
-def test_what_removes_the_containers_of_a_dead_owner_runs_nothing_of_its_directory(made: Made, name: str) -> None:
+def test_what_removes_the_containers_of_a_dead_owner_runs_nothing_of_its_directory(
+    made: Made, name: str
+) -> None:
     """Its guard starts it in another directory; a driver need not rely on that."""
     run_process(load_driver(name).cleanup_args("no-such=label"), cwd=made.here.path, timeout_s=100)
     assert made.here.ran() == {}

@@ -1,4 +1,6 @@
-"""Displays on a terminal, as a person sees them in windows of tmux: the screen holds all that was printed, once."""
+"""Displays on a terminal, as a person sees them in windows of tmux: the screen holds all that was
+printed, once.
+"""
 
 from __future__ import annotations
 
@@ -96,9 +98,17 @@ def test_lines_of_several_threads_stand_above_a_display_once_each_and_nothing_el
     names = [f"{thread}.{number}" for thread in range(THREADS) for number in range(EACH)]
     printed = [f"note {name} {LONG}" for name in names] + [f"log {name}" for name in names]
     if program is LOOP:
-        printed += [f"generation {name}: score 0.5000 in 1.0s; best 0.5000 (generation N)" for name in names]
-    found = [re.sub(r"^.*\[warning *\] ", "", line) for line in lines[lines.index("begin") + 1 : lines.index("ended")]]
-    found = [re.sub(r"best 0.5000 \(generation [\d.]+\)", "best 0.5000 (generation N)", line) for line in found]
+        printed += [
+            f"generation {name}: score 0.5000 in 1.0s; best 0.5000 (generation N)" for name in names
+        ]
+    found = [
+        re.sub(r"^.*\[warning *\] ", "", line)
+        for line in lines[lines.index("begin") + 1 : lines.index("ended")]
+    ]
+    found = [
+        re.sub(r"best 0.5000 \(generation [\d.]+\)", "best 0.5000 (generation N)", line)
+        for line in found
+    ]
     assert sorted(found) == sorted(printed)
 
 
@@ -108,15 +118,42 @@ def test_a_run_with_a_live_page_leaves_its_address_and_each_generation_on_the_sc
     tmp_path: Path, runtime_name: str, base_image: str, cols: int
 ) -> None:
     make_agent_repository(tmp_path / "agent")
-    words = ["generate", "--domains", "circle_packing", "--agent", "agent", "--image", base_image, "--watch"]
+    words = [
+        "generate",
+        "--domains",
+        "circle_packing",
+        "--agent",
+        "agent",
+        "--image",
+        base_image,
+        "--watch",
+    ]
     with opened(tmp_path, runtime_name, cols) as window:
         window.type("export XDG_STATE_HOME=$PWD/state; clear", "Enter")
-        window.start(*words, "--max-generation", "5", "--eval-samples", "1", "--parallel", "3", "--run-id", "a")
+        window.start(
+            *words,
+            "--max-generation",
+            "5",
+            "--eval-samples",
+            "1",
+            "--parallel",
+            "3",
+            "--run-id",
+            "a",
+        )
         window.expect("rc=0")
         lines = [line for line in window.lines() if line]
-    begin = next(number for number, line in enumerate(lines) if line.startswith(("run ", "watch it")))
-    end = next(number for number, line in enumerate(lines) if line.startswith(("generation  ", "4 plots")))
+    begin = next(
+        number for number, line in enumerate(lines) if line.startswith(("run ", "watch it"))
+    )
+    end = next(
+        number for number, line in enumerate(lines) if line.startswith(("generation  ", "4 plots"))
+    )
     printed = [RUN_LINE.fullmatch(line) for line in lines[begin:end]]
     assert all(printed), lines[begin:end]
     kinds = sorted(found.group(found.lastindex or 0) for found in printed if found)
-    assert kinds == [*(f"generation {number}" for number in (1, 2, 3, 4, 5, "initial")), "run", "watch"]
+    assert kinds == [
+        *(f"generation {number}" for number in (1, 2, 3, 4, 5, "initial")),
+        "run",
+        "watch",
+    ]

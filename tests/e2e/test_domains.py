@@ -102,7 +102,9 @@ def run(tmp_path: Path, runtime: Runtime, base_image: str) -> Callable[..., RunS
             "run_id": f"{tmp_path.parent.name}.{tmp_path.name}",
             "output_dir_parent": str(tmp_path / "out"),
         }
-        return start_run(runtime, plan_run(GenerateOptions(**{**defaults, "domains": domains, **options})))
+        return start_run(
+            runtime, plan_run(GenerateOptions(**{**defaults, "domains": domains, **options}))
+        )
 
     return start
 
@@ -122,7 +124,9 @@ def test_an_agent_answers_a_table_without_seeing_its_labels(run: Callable[..., R
     assert summary.generations[0].score == pytest.approx(1 / 3)
 
 
-def test_programs_run_in_fresh_containers_and_cannot_forge_test_results(run: Callable[..., RunSummary]) -> None:
+def test_programs_run_in_fresh_containers_and_cannot_forge_test_results(
+    run: Callable[..., RunSummary],
+) -> None:
     summary = run(("polyglot",), eval_samples=(3,))
     assert summary.generations[0].failure is None
     report = report_of(summary, "polyglot_eval")
@@ -130,7 +134,11 @@ def test_programs_run_in_fresh_containers_and_cannot_forge_test_results(run: Cal
     assert report["total_unresolved_ids"] == ["merge_spans"]
     assert report["total_emptypatch_ids"] == ["first_fault"]
     histories = Path(summary.run_dir) / "gen_initial/polyglot_eval/agent_evals"
-    assert sorted(path.name for path in histories.iterdir()) == ["column_name.md", "first_fault.md", "merge_spans.md"]
+    assert sorted(path.name for path in histories.iterdir()) == [
+        "column_name.md",
+        "first_fault.md",
+        "merge_spans.md",
+    ]
 
 
 def test_an_episode_is_played_turn_by_turn_with_one_agent(run: Callable[..., RunSummary]) -> None:
@@ -138,20 +146,35 @@ def test_an_episode_is_played_turn_by_turn_with_one_agent(run: Callable[..., Run
     assert summary.generations[0].failure is None
     level = report_of(summary, "babyai_eval")["environments"]["GoToLocal-v0"]
     assert (level["progression_percentage"], level["failed_action_candidates"]) == (100.0, 1)
-    lines = (Path(summary.run_dir) / "gen_initial/babyai_eval/predictions.jsonl").read_text().splitlines()
-    assert json.loads(lines[0])["prediction"]["actions"] == ["go forward", "dance", "go forward", "turn right"]
+    lines = (
+        (Path(summary.run_dir) / "gen_initial/babyai_eval/predictions.jsonl")
+        .read_text()
+        .splitlines()
+    )
+    assert json.loads(lines[0])["prediction"]["actions"] == [
+        "go forward",
+        "dance",
+        "go forward",
+        "turn right",
+    ]
 
 
 def test_one_run_evaluates_domains_of_all_forms(run: Callable[..., RunSummary]) -> None:
     summary = run(("polyglot", "table", "babyai"), eval_samples=(1, 4, 1), max_generation=1)
     assert [record.failure for record in summary.generations] == [None, None]
     scores = summary.generations[0].scores
-    assert (scores["polyglot"]["train"], scores["tickets"]["train"], scores["babyai"]["train"]) == (1.0, 0.5, 1.0)
+    assert (scores["polyglot"]["train"], scores["tickets"]["train"], scores["babyai"]["train"]) == (
+        1.0,
+        0.5,
+        1.0,
+    )
     assert report_of(summary, "tickets_eval")["total"] == 4
 
 
 @pytest.mark.slow
-def test_the_domain_of_the_documentation_is_evaluated(tmp_path: Path, runtime_name: str, base_image: str) -> None:
+def test_the_domain_of_the_documentation_is_evaluated(
+    tmp_path: Path, runtime_name: str, base_image: str
+) -> None:
     code = (ROOT / "docs/writing-a-domain.md").read_text().split("```python\n")[1].split("```")[0]
     (tmp_path / "reversal.py").write_text(code)
     info = tmp_path / "reversal-1.dist-info"
@@ -160,15 +183,29 @@ def test_the_domain_of_the_documentation_is_evaluated(tmp_path: Path, runtime_na
     (info / "entry_points.txt").write_text("[hyperruntime.domains]\nreversal = reversal:Reversal\n")
     agent = make_agent_repository(tmp_path / "agent")
     answer = "return inputs['word'][::-1]"
-    text = f"class TaskAgent:\n    def __init__(self, **_): pass\n    def forward(self, inputs): {answer}, []\n"
+    text = (
+        "class TaskAgent:\n    def __init__(self, **_): pass\n    def forward(self, inputs): "
+        f"{answer}, []\n"
+    )
     (agent / "task_agent.py").write_text(text)
     git(["-C", str(agent), "commit", "-q", "-a", "-m", "says words backwards"])
-    options = ["--domains", "reversal", "--agent", str(agent), "--image", base_image, "--max-generation", "0"]
+    options = [
+        "--domains",
+        "reversal",
+        "--agent",
+        str(agent),
+        "--image",
+        base_image,
+        "--max-generation",
+        "0",
+    ]
     done = subprocess.run(
         [sys.executable, "-c", "from hyperruntime.cli import main; main()", "--runtime", runtime_name, "generate",
          *options, "--run-id", "documented", "--output-dir-parent", str(tmp_path / "out")],
         env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    report = json.loads((tmp_path / "out/generate_documented/gen_initial/reversal_eval_val/report.json").read_text())
+    report = json.loads(
+        (tmp_path / "out/generate_documented/gen_initial/reversal_eval_val/report.json").read_text()
+    )
     assert report["score"] == 1.0

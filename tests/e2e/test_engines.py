@@ -24,7 +24,11 @@ OTHERS = ("docker",) if os.geteuid() == 0 else ("apptainer", "bubblewrap")
 def scores(runtime: Runtime, folder: Path) -> dict[str, float | None]:
     """Return the score of each generation of a short run with a fixed seed."""
     options = GenerateOptions(
-        domains=("circle_packing",), max_generation=3, seed=11, run_id=runtime.name, output_dir_parent=str(folder)
+        domains=("circle_packing",),
+        max_generation=3,
+        seed=11,
+        run_id=runtime.name,
+        output_dir_parent=str(folder),
     )
     summary = start_run(runtime, plan_run(options))
     records = load_run(summary.run_dir).generations
@@ -35,7 +39,9 @@ def scores(runtime: Runtime, folder: Path) -> dict[str, float | None]:
 @pytest.mark.slow
 @pytest.mark.timeout(250)
 @pytest.mark.parametrize("name", OTHERS)
-def test_equal_seeds_give_equal_scores_on_every_engine(runtime: Runtime, name: str, tmp_path: Path) -> None:
+def test_equal_seeds_give_equal_scores_on_every_engine(
+    runtime: Runtime, name: str, tmp_path: Path
+) -> None:
     with hr.open_runtime(name) as other:
         there = scores(other, tmp_path)
     here = scores(runtime, tmp_path)

@@ -1,4 +1,6 @@
-"""The programs of ``examples`` run unchanged, and print what they promise; the quick ones in ``make test``."""
+"""The programs of ``examples`` run unchanged, and print what they promise; the quick ones in
+``make test``.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +14,38 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # Lines of each program's output, and whether it is quick.
 PRINTED = {
-    "copy_a_project": (["exit code of the tests: 0", "came back: ['calc.py', 'test_calc.py']"], True),
+    "copy_a_project": (
+        ["exit code of the tests: 0", "came back: ['calc.py', 'test_calc.py']"],
+        True,
+    ),
     "evolve": (["exported: ["], False),
-    "grade_programs": (["right: 1.00", "wrong: 0.00", "endless: 0.00", "broken: 0.00", "cheats: 0.00"], False),
+    "grade_programs": (
+        ["right: 1.00", "wrong: 0.00", "endless: 0.00", "broken: 0.00", "cheats: 0.00"],
+        False,
+    ),
     "many_commands": (["1000 of 1000 outputs are right"], False),
     "model_with_budget": (
-        ["1 hello from the model", "2 refused with 403", "spent: 2 requests", "BudgetExceededError"],
+        [
+            "1 hello from the model",
+            "2 refused with 403",
+            "spent: 2 requests",
+            "BudgetExceededError",
+        ],
         False,
     ),
     "rollouts_to_data": (["6 scored, mean reward 0.33", "6 rows with"], False),
-    "run_untrusted": (["network: OSError", "working", "timed out: True exit code: 124", "sleepers left: 0"], False),
+    "run_untrusted": (
+        ["network: OSError", "working", "timed out: True exit code: 124", "sleepers left: 0"],
+        False,
+    ),
     "shell_session": (
-        ["hello from /tmp/work", "timed out: True", "the shell still knows: hello", "jobs: 1", "sleepers left: 0"],
+        [
+            "hello from /tmp/work",
+            "timed out: True",
+            "the shell still knows: hello",
+            "jobs: 1",
+            "sleepers left: 0",
+        ],
         False,
     ),
     "slots": (["20 of 20 tasks had a clean workspace of their own"], False),
@@ -34,16 +56,24 @@ pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]
 
 def cases() -> list[object]:
     return [
-        pytest.param(path, id=path.stem, marks=() if PRINTED.get(path.stem, ((), False))[1] else pytest.mark.slow)
+        pytest.param(
+            path,
+            id=path.stem,
+            marks=() if PRINTED.get(path.stem, ((), False))[1] else pytest.mark.slow,
+        )
         for path in sorted(EXAMPLES.glob("*.py"))
     ]
 
 
 @pytest.mark.parametrize("program", cases())
-def test_an_example_prints_what_it_promises(program: Path, runtime_name: str, tmp_path: Path) -> None:
+def test_an_example_prints_what_it_promises(
+    program: Path, runtime_name: str, tmp_path: Path
+) -> None:
     env = {**os.environ, "HYPERRUNTIME_RUNTIME": runtime_name}
     args = [sys.executable, "-W", "error", str(program)]
-    done = subprocess.run(args, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run(
+        args, cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr
     lines = iter(done.stdout.splitlines())
     for wanted in PRINTED[program.stem][0]:

@@ -1,4 +1,6 @@
-"""Each command in the tables of docs/reference/exit-codes.md has the exit code that its row names."""
+"""Each command in the tables of docs/reference/exit-codes.md has the exit code that its row
+names.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def test_a_command_has_the_exit_code_of_its_row(
     (tmp_path / "empty").mkdir()
     for name in ("broken.toml", "broken-agent/hyperrun.toml"):
         (tmp_path / name).write_text("[table\n")
-    line = line.replace("\\|", "|").replace("hyperrun ", f"{program()} --runtime {runtime_name} ", 1)
+    line = line.replace("\\|", "|").replace(
+        "hyperrun ", f"{program()} --runtime {runtime_name} ", 1
+    )
     done = subprocess.run(
         ["/bin/bash", "-o", "pipefail", "-c", line], cwd=tmp_path, env=dict(os.environ), capture_output=True,
         text=True, timeout=300, check=False,

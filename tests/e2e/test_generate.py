@@ -65,7 +65,11 @@ def nothing_is_left(tmp_path: Path, runtime: Runtime) -> Any:
 
     def mine() -> set[str]:
         found = (owned.record for owned in runtime.containers())
-        return {record.id for record in found if record.labels.get("io.hyperruntime.run") == run_name(tmp_path)}
+        return {
+            record.id
+            for record in found
+            if record.labels.get("io.hyperruntime.run") == run_name(tmp_path)
+        }
 
     yield
     deadline = time.monotonic() + 60
@@ -95,7 +99,9 @@ def check_whole(view: RunView) -> None:
         if record.parent is not None:
             mine = (folder / "agent_output" / "model_patch.diff").read_bytes()
             patches[record.genid] = [*patches[record.parent], mine]
-        assert store.replay(view.generations[0].commit, patches[record.genid]) == store.tree(record.commit)
+        assert store.replay(view.generations[0].commit, patches[record.genid]) == store.tree(
+            record.commit
+        )
         if record.score is not None:
             report = json.loads((folder / "circle_packing_eval_val" / "report.json").read_text())
             assert report["score"] == record.score
@@ -111,14 +117,21 @@ def test_mutator_improves_on_circle_packing(run: Callable[..., RunSummary]) -> N
     check_whole(load_run(summary.run_dir))
     said = (Path(summary.run_dir) / "gen_3/agent_output/meta_agent_chat_history.md").read_text()
     assert f"- parent: generation {summary.generations[3].parent}, training score " in said
-    assert {line.split()[2] for line in said.splitlines() if " (from " in line} >= {"initial", "1", "2"}
+    assert {line.split()[2] for line in said.splitlines() if " (from " in line} >= {
+        "initial",
+        "1",
+        "2",
+    }
 
 
 @pytest.mark.slow
-def test_each_failure_is_recorded_and_the_run_continues(run: Callable[..., RunSummary], tmp_path: Path) -> None:
+def test_each_failure_is_recorded_and_the_run_continues(
+    run: Callable[..., RunSummary], tmp_path: Path
+) -> None:
     escape = (
-        "text = 'diff --git a/../../escaped b/../../escaped\\nnew file mode 100644\\n--- /dev/null\\n"
-        "+++ b/../../escaped\\n@@ -0,0 +1 @@\\n+out\\n'\nopen(f'{out}/model_patch.diff', 'w').write(text)"
+        "text = 'diff --git a/../../escaped b/../../escaped\\nnew file mode 100644\\n--- "
+        "/dev/null\\n+++ b/../../escaped\\n@@ -0,0 +1 "
+        "@@\\n+out\\n'\nopen(f'{out}/model_patch.diff', 'w').write(text)"
     )
     actions = {
         1: "raise SystemExit(3)",
@@ -137,14 +150,17 @@ def test_each_failure_is_recorded_and_the_run_continues(run: Callable[..., RunSu
     assert list((Path(summary.run_dir) / "work").iterdir()) == []
 
 
-def test_changes_after_the_meta_agent_handed_in_do_not_reach_the_evaluation(run: Callable[..., RunSummary]) -> None:
+def test_changes_after_the_meta_agent_handed_in_do_not_reach_the_evaluation(
+    run: Callable[..., RunSummary],
+) -> None:
     action = "\n".join(
         [
             "improve()",
             "hand_in()",
             "open(f'{repo}/value.py', 'w').write('VALUE = 1.0')",
             "import site",
-            "subprocess.run('echo VALUE=1.0 > /usr/lib/python3/value.py; echo 3 > /etc/marker', shell=True)",
+            "subprocess.run('echo VALUE=1.0 > /usr/lib/python3/value.py; echo 3 > "
+            "/etc/marker', shell=True)",
             "loop = f'while :; do echo VALUE=1.0 > {repo}/value.py; sleep 0.05; done'",
             "subprocess.Popen(['setsid', 'sh', '-c', loop], stdout=-3, stderr=-3)",
         ]
@@ -157,7 +173,9 @@ def test_changes_after_the_meta_agent_handed_in_do_not_reach_the_evaluation(run:
     assert 0.41 < (summary.generations[1].score or 0) < 0.5
 
 
-def test_the_meta_agent_cannot_write_to_files_of_earlier_generations(run: Callable[..., RunSummary]) -> None:
+def test_the_meta_agent_cannot_write_to_files_of_earlier_generations(
+    run: Callable[..., RunSummary],
+) -> None:
     action = "\n".join(
         [
             "try:",
@@ -170,7 +188,9 @@ def test_the_meta_agent_cannot_write_to_files_of_earlier_generations(run: Callab
 
 
 @pytest.mark.slow
-def test_files_of_other_container_users_are_recorded_and_removed(run: Callable[..., RunSummary]) -> None:
+def test_files_of_other_container_users_are_recorded_and_removed(
+    run: Callable[..., RunSummary],
+) -> None:
     action = "\n".join(
         [
             "# by_tree",
@@ -189,7 +209,9 @@ def test_files_of_other_container_users_are_recorded_and_removed(run: Callable[.
     assert list((Path(summary.run_dir) / "work").iterdir()) == []
 
 
-def test_an_agent_over_its_memory_limit_has_the_failure_agent(run: Callable[..., RunSummary], runtime: Runtime) -> None:
+def test_an_agent_over_its_memory_limit_has_the_failure_agent(
+    run: Callable[..., RunSummary], runtime: Runtime
+) -> None:
     if runtime.info.limits["memory_bytes"] == "no":
         with pytest.raises(UnsupportedOptionError, match=r"cannot honour limits\.memory_bytes"):
             run({}, limits=Limits(memory_bytes=192 << 20))
@@ -209,7 +231,9 @@ def test_an_agent_that_kills_its_container_has_the_failure_agent_after_three_att
 
 
 @pytest.mark.slow
-def test_a_task_agent_that_kills_its_container_has_the_failure_evaluation(run: Callable[..., RunSummary]) -> None:
+def test_a_task_agent_that_kills_its_container_has_the_failure_evaluation(
+    run: Callable[..., RunSummary],
+) -> None:
     action = "\n".join(
         [
             "text = open('task_agent.py').read()",

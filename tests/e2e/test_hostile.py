@@ -1,6 +1,8 @@
-"""Hostile agents: every attack fails, the host stays unchanged, and the run continues with correct scores.
+"""Hostile agents: every attack fails, the host stays unchanged, and the run continues with correct
+scores.
 
-The agents are in ``tests/hostile``. Each attempt writes its result to the chat history of its generation.
+The agents are in ``tests/hostile``. Each attempt writes its result to the chat history of its
+generation.
 """
 
 from __future__ import annotations
@@ -38,7 +40,18 @@ pytestmark = pytest.mark.engine
 AGENT = Path(__file__).parents[1] / "hostile" / "agent"
 ROWS = 8
 SPLITS = {"train": "t", "val": "v", "test": "x"}
-HARMLESS = ("lo", "tunl0", "sit0", "ip6tnl0", "gre0", "gretap0", "erspan0", "ip_vti0", "ip6_vti0", "ip6gre0")
+HARMLESS = (
+    "lo",
+    "tunl0",
+    "sit0",
+    "ip6tnl0",
+    "gre0",
+    "gretap0",
+    "erspan0",
+    "ip_vti0",
+    "ip6_vti0",
+    "ip6gre0",
+)
 PLANTED = b"planted"
 
 Step = Mapping[str, Any]
@@ -76,7 +89,11 @@ class Host:
         assert (self.canary / "file").read_text() == "untouched"
         assert (self.canary / "secret").read_text() == self.keys[0]
         deadline = time.monotonic() + 60
-        while left := [process.pid for process in psutil.process_iter() if self.mark in " ".join(_cmdline(process))]:
+        while left := [
+            process.pid
+            for process in psutil.process_iter()
+            if self.mark in " ".join(_cmdline(process))
+        ]:
             assert time.monotonic() < deadline, f"processes left: {left}"
             time.sleep(0.1)
 
@@ -124,23 +141,35 @@ def write_table(folder: Path, task_timeout_s: int = 300) -> Path:
     lines = ['name = "secrets"', 'inputs = ["n", "split"]', 'label = "label"', 'id = "id"']
     lines.append(f"task_timeout_s = {task_timeout_s}")
     for split, letter in SPLITS.items():
-        rows = [{"id": f"{letter}{n}", "n": n, "split": split, "label": label(split, n)} for n in range(ROWS)]
+        rows = [
+            {"id": f"{letter}{n}", "n": n, "split": split, "label": label(split, n)}
+            for n in range(ROWS)
+        ]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         lines += [f"[splits.{split}]", f'file = "{split}.jsonl"']
     (folder / "secrets.toml").write_text("\n".join(lines) + "\n")
     return folder / "secrets.toml"
 
 
-def write_agent(path: Path, steps: Mapping[int, Step], facts: Mapping[str, Any], env_file: str) -> Path:
+def write_agent(
+    path: Path, steps: Mapping[int, Step], facts: Mapping[str, Any], env_file: str
+) -> Path:
     """Make a repository of the hostile agent; ``steps`` says what each generation does."""
     shutil.copytree(AGENT, path, ignore=shutil.ignore_patterns("__pycache__"))
-    plan = {"steps": {str(number): dict(step) for number, step in steps.items()}, "facts": dict(facts)}
+    plan = {
+        "steps": {str(number): dict(step) for number, step in steps.items()},
+        "facts": dict(facts),
+    }
     (path / "plan.json").write_text(json.dumps(plan))
     (path / "task.json").write_text("{}")
     (path / "notes.txt").write_text("")
     if env_file:
         (path / ".env").write_text(env_file)
-    for command in (["init", "-q", "-b", "main"], ["add", "--all"], ["commit", "-q", "-m", "agent"]):
+    for command in (
+        ["init", "-q", "-b", "main"],
+        ["add", "--all"],
+        ["commit", "-q", "-m", "agent"],
+    ):
         git(["-C", str(path), "-c", "user.name=t", "-c", "user.email=t@localhost", *command])
     return path
 
@@ -152,10 +181,13 @@ Attack = Callable[..., RunSummary]
 def attack(host: Host, runtime: Runtime, base_image: str) -> Attack:
     """Return a function that runs the attacking generations, and an honest one at the end.
 
-    Tasks whose attack may hang need a short ``task_timeout_s``; all others end by themselves, on a busy machine late.
+    Tasks whose attack may hang need a short ``task_timeout_s``; all others end by themselves, on a
+    busy machine late.
     """
 
-    def start(*steps: Step, env_file: str = "", task_timeout_s: int = 300, **options: Any) -> RunSummary:
+    def start(
+        *steps: Step, env_file: str = "", task_timeout_s: int = 300, **options: Any
+    ) -> RunSummary:
         table = write_table(host.folder / "table", task_timeout_s)
         agent = write_agent(host.folder / "agent", dict(enumerate(steps, 1)), host.facts, env_file)
         defaults: dict[str, Any] = {
@@ -176,7 +208,9 @@ def attack(host: Host, runtime: Runtime, base_image: str) -> Attack:
 
 
 def check_run(summary: RunSummary, last: int) -> None:
-    """Check that a run is complete and leaves no work files, and that its honest generation has the right score."""
+    """Check that a run is complete and leaves no work files, and that its honest generation has the
+    right score.
+    """
     assert [record.genid for record in summary.generations] == ["initial", *range(1, last + 1)]
     assert not summary.interrupted
     first, honest = summary.generations[0], summary.generations[-1]
@@ -190,22 +224,34 @@ def check_scores(summary: RunSummary, record: GenerationRecord) -> None:
     """Check that the scores of a generation follow from its recorded answers."""
     for split in record.scores.get("secrets", {}) if record.failure is None else ():
         folder = (
-            Path(summary.run_dir) / f"gen_{record.genid}" / ("secrets_eval" + ("" if split == "train" else f"_{split}"))
+            Path(summary.run_dir)
+            / f"gen_{record.genid}"
+            / ("secrets_eval" + ("" if split == "train" else f"_{split}"))
         )
-        lines = [json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()]
-        assert [line["task_id"] for line in lines] == [f"{SPLITS[split]}{n}" for n in range(ROWS)][: len(lines)]
+        lines = [
+            json.loads(line) for line in (folder / "predictions.jsonl").read_text().splitlines()
+        ]
+        assert [line["task_id"] for line in lines] == [f"{SPLITS[split]}{n}" for n in range(ROWS)][
+            : len(lines)
+        ]
         right = [line["prediction"] == label(split, n) for n, line in enumerate(lines)]
         assert [line["score"] for line in lines] == [float(value) for value in right]
         assert record.scores["secrets"][split] == sum(right) / ROWS
-        assert json.loads((folder / "report.json").read_text())["overall_accuracy"] == sum(right) / len(lines)
+        assert json.loads((folder / "report.json").read_text())["overall_accuracy"] == sum(
+            right
+        ) / len(lines)
 
 
 def said_by_meta(summary: RunSummary, number: int) -> dict[str, Any]:
     """Return the results of a meta agent's attempts."""
-    return read_report(Path(summary.run_dir) / f"gen_{number}/agent_output/meta_agent_chat_history.md")
+    return read_report(
+        Path(summary.run_dir) / f"gen_{number}/agent_output/meta_agent_chat_history.md"
+    )
 
 
-def said_by_tasks(summary: RunSummary, number: int, evaluation: str = "secrets_eval") -> dict[str, dict[str, Any]]:
+def said_by_tasks(
+    summary: RunSummary, number: int, evaluation: str = "secrets_eval"
+) -> dict[str, dict[str, Any]]:
     """Return the results of the attempts, by task."""
     folder = Path(summary.run_dir) / f"gen_{number}" / evaluation / "agent_evals"
     return {path.stem: read_report(path) for path in sorted(folder.glob("*.md"))}
@@ -233,13 +279,17 @@ def test_labels_and_keys_are_out_of_reach(attack: Attack, host: Host) -> None:
         assert report["seen beside the inputs"] == []
     assert ("hyperrun.toml", "hyperrun.toml is protected") in summary.generations[1].dropped
     assert summary.generations[2].score == 0.0
-    text = b"".join(path.read_bytes() for path in Path(summary.run_dir).rglob("*") if path.is_file())
+    text = b"".join(
+        path.read_bytes() for path in Path(summary.run_dir).rglob("*") if path.is_file()
+    )
     assert not [key for key in host.keys if key.encode() in text]
 
 
 @contextmanager
 def listeners(facts: dict[str, Any]) -> Iterator[list[str]]:
-    """Listen wherever an agent might reach the host; yield the kinds of sockets that were reached."""
+    """Listen wherever an agent might reach the host; yield the kinds of sockets that were
+    reached.
+    """
     reached: list[str] = []
     with ExitStack() as stack:
         addresses = {"127.0.0.1", "::1"} | {
@@ -248,7 +298,9 @@ def listeners(facts: dict[str, Any]) -> Iterator[list[str]]:
             for entry in entries
             if entry.family == socket.AF_INET
         }
-        first = stack.enter_context(socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True))
+        first = stack.enter_context(
+            socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+        )
         port = first.getsockname()[1]
         second = stack.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_DGRAM))
         second.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
@@ -265,12 +317,19 @@ def listeners(facts: dict[str, Any]) -> Iterator[list[str]]:
         def take(name: str, listener: socket.socket) -> None:
             try:
                 while True:
-                    listener.recv(100) if listener.type == socket.SOCK_DGRAM else listener.accept()[0].close()
+                    listener.recv(100) if listener.type == socket.SOCK_DGRAM else listener.accept()[
+                        0
+                    ].close()
                     reached.append(name)
             except OSError:
                 return
 
-        for name, listener in {"TCP": first, "UDP": second, "abstract": third, "path": fourth}.items():
+        for name, listener in {
+            "TCP": first,
+            "UDP": second,
+            "abstract": third,
+            "path": fourth,
+        }.items():
             threading.Thread(target=take, args=(name, listener), daemon=True).start()
             stack.callback(listener.shutdown, socket.SHUT_RDWR) if listener is not second else None
         yield reached
@@ -291,7 +350,10 @@ def test_the_same_attempts_succeed_with_the_network_of_the_host(attack: Attack, 
     with listeners(host.facts) as reached:
         summary = attack({"meta": "network"}, network="host")
         assert {"TCP", "UDP", "abstract"} <= set(reached)
-    assert dict(worked(said_by_meta(summary, 1))).keys() >= {"TCP to 127.0.0.1", "an abstract Unix socket"}
+    assert dict(worked(said_by_meta(summary, 1))).keys() >= {
+        "TCP to 127.0.0.1",
+        "an abstract Unix socket",
+    }
 
 
 def test_the_gateways_key_is_out_of_reach_and_the_gateway_reaches_only_its_upstream(
@@ -305,7 +367,9 @@ def test_the_gateways_key_is_out_of_reach_and_the_gateway_reaches_only_its_upstr
         settings = f"OPENAI_API_KEY={host.keys[0]}\nOPENAI_BASE_URL={upstream.url}\n"
         summary = attack({"meta": "models"}, {"task": "models"}, env_file=settings)
         assert reached == []
-        assert {received.headers["authorization"] for received in upstream.received} == {f"Bearer {host.keys[0]}"}
+        assert {received.headers["authorization"] for received in upstream.received} == {
+            f"Bearer {host.keys[0]}"
+        }
         assert {received.path.partition("?")[0] for received in upstream.received} <= {
             "/v1/chat/completions", "/v1/models",
         }  # fmt: skip
@@ -313,7 +377,9 @@ def test_the_gateways_key_is_out_of_reach_and_the_gateway_reaches_only_its_upstr
         assert worked(report) == []
         assert report["ask for it"] == "failed: nothing came of it"
         assert len(report) == 19
-    text = b"".join(path.read_bytes() for path in Path(summary.run_dir).rglob("*") if path.is_file())
+    text = b"".join(
+        path.read_bytes() for path in Path(summary.run_dir).rglob("*") if path.is_file()
+    )
     assert host.keys[0].encode() not in text
 
 
@@ -323,14 +389,26 @@ def test_an_agent_cannot_write_outside_its_clone(attack: Attack, host: Host) -> 
     assert len(report) == 12
     assert worked(report) == []
     first, second = summary.generations[1:3]
-    assert (first.failure, first.score) == (None, 0.25), "links are dropped; the files that they replaced stay"
-    assert {"link0", "link1", "link2", "link4", "passwd", "pipe", "sparse", "meta_agent.py", "plan.json"} <= {
-        path for path, _ in first.dropped
-    }
+    assert (first.failure, first.score) == (None, 0.25), (
+        "links are dropped; the files that they replaced stay"
+    )
+    assert {
+        "link0",
+        "link1",
+        "link2",
+        "link4",
+        "passwd",
+        "pipe",
+        "sparse",
+        "meta_agent.py",
+        "plan.json",
+    } <= {path for path, _ in first.dropped}
     assert second.score == 0.0
     kept = [path for path in Path(summary.run_dir).rglob("*") if "repository.git" not in path.parts]
     assert not [path for path in kept if path.is_symlink() or not (path.is_file() or path.is_dir())]
-    assert not [path for path in kept if path.is_file() and host.keys[0].encode() in path.read_bytes()]
+    assert not [
+        path for path in kept if path.is_file() and host.keys[0].encode() in path.read_bytes()
+    ]
     store = RepositoryStore(Path(summary.run_dir) / "repository.git")
     tree = store.git("ls-tree", "-r", "--full-tree", summary.generations[-1].commit).decode()
     assert not [line for line in tree.splitlines() if not line.startswith("100")]
@@ -348,27 +426,49 @@ ODD = (
 
 def test_no_diff_writes_outside_the_clone(attack: Attack) -> None:
     summary = attack(*({"meta": "outside", "diff": kind} for kind in DIFFS))
-    found = {kind: record.failure for kind, record in zip(DIFFS, summary.generations[1:], strict=False)}
+    found = {
+        kind: record.failure for kind, record in zip(DIFFS, summary.generations[1:], strict=False)
+    }
     assert set(found.values()) <= {"refused-patch", "empty-diff"}, found
-    outright = {"dots", "dots inside", "absolute", "quoted dots", "hook", "configuration", "short name"}
+    outright = {
+        "dots",
+        "dots inside",
+        "absolute",
+        "quoted dots",
+        "hook",
+        "configuration",
+        "short name",
+    }
     assert {found[kind] for kind in outright} == {"refused-patch"}
     passwd = Path("/etc/passwd").read_bytes().splitlines()[0]
     objects = RepositoryStore(Path(summary.run_dir) / "repository.git")
-    listed = objects.git("cat-file", "--batch-check=%(objectname) %(objecttype)", "--batch-all-objects").decode()
+    listed = objects.git(
+        "cat-file", "--batch-check=%(objectname) %(objecttype)", "--batch-all-objects"
+    ).decode()
     blobs = [line.split()[0] for line in listed.splitlines() if line.endswith("blob")]
     assert not [blob for blob in blobs if passwd in objects.git("cat-file", "blob", blob)]
 
 
-def test_links_and_special_files_in_place_of_the_diff_are_refused(attack: Attack, host: Host) -> None:
+def test_links_and_special_files_in_place_of_the_diff_are_refused(
+    attack: Attack, host: Host
+) -> None:
     summary = attack(*({"meta": "outside", "odd": kind} for kind in ODD))
-    found = {kind: record.failure for kind, record in zip(ODD, summary.generations[1:], strict=False)}
+    found = {
+        kind: record.failure for kind, record in zip(ODD, summary.generations[1:], strict=False)
+    }
     assert found == dict.fromkeys(ODD, "refused-patch")
     patches = list(Path(summary.run_dir).glob("gen_*/agent_output/*"))
-    assert not [path for path in patches if path.is_symlink() or (path.is_file() and path.stat().st_size > MIB)]
+    assert not [
+        path
+        for path in patches
+        if path.is_symlink() or (path.is_file() and path.stat().st_size > MIB)
+    ]
 
 
 def test_git_runs_no_program_that_an_agent_planted(attack: Attack) -> None:
-    summary = attack({"meta": "hooks"}, {"meta": "hooks", "as file": True}, {"meta": "hooks", "look": True})
+    summary = attack(
+        {"meta": "hooks"}, {"meta": "hooks", "as file": True}, {"meta": "hooks", "look": True}
+    )
     assert said_by_meta(summary, 1)["live"] is True
     assert [record.failure for record in summary.generations] == [None] * 5
     later = said_by_meta(summary, 3)
@@ -382,10 +482,13 @@ def test_git_runs_no_program_that_an_agent_planted(attack: Attack) -> None:
 
 
 def test_an_agent_cannot_change_the_evaluator(attack: Attack) -> None:
-    summary = attack({"meta": "evaluator", "task": "evaluator"}, {"task": "evaluator"}, {"task": "swap"})
+    summary = attack(
+        {"meta": "evaluator", "task": "evaluator"}, {"task": "evaluator"}, {"task": "swap"}
+    )
     first, second, third = summary.generations[1:4]
     assert {path for path, _ in first.dropped} == {"domains/secrets/report.py", "hyperrun.toml"}
-    for record in (first, second, third):  # forged results score nothing; an agent may end its own evaluation
+    # forged results score nothing; an agent may end its own evaluation
+    for record in (first, second, third):
         assert record.failure == "evaluation" or record.score == 0.0
     report = said_by_tasks(summary, 2)["t0"]
     assert len(report) == 6
@@ -417,12 +520,16 @@ def test_background_processes_end_with_their_generation(attack: Attack, host: Ho
         task_timeout_s=30,
     )
     left, evaluated, bomb, spoilt = summary.generations[1:5]
-    assert (left.failure, left.score) == (None, 0.25), "the diff at the end of the meta agent counts"
+    assert (left.failure, left.score) == (None, 0.25), (
+        "the diff at the end of the meta agent counts"
+    )
     store = RepositoryStore(Path(summary.run_dir) / "repository.git")
     assert b"LEVEL = 1" in (store.read_file(left.commit, "honest.py") or b"")
     assert evaluated.score == 0.0 or evaluated.failure in ("evaluation", "timeout")
     assert bomb.failure in (None, "agent", "empty-diff")
-    assert spoilt.failure in (None, "refused-patch", "empty-diff"), "an agent's processes may still change its own diff"
+    assert spoilt.failure in (None, "refused-patch", "empty-diff"), (
+        "an agent's processes may still change its own diff"
+    )
     assert (spoilt.score or 0.25) == 0.25
 
 
@@ -432,18 +539,24 @@ WAYS = ("out", "repo", "image", "tmp", "deleted", "shut", "deep")
 @pytest.mark.slow
 def test_an_agent_cannot_fill_the_disk(attack: Attack) -> None:
     steps: list[Step] = [{"meta": "disk", "way": way} for way in WAYS]
-    summary = attack(*steps, {"task": "disk"}, task_timeout_s=30, limits=Limits(disk_bytes=96 * MIB))
+    summary = attack(
+        *steps, {"task": "disk"}, task_timeout_s=30, limits=Limits(disk_bytes=96 * MIB)
+    )
     found = dict(zip(WAYS, summary.generations[1:], strict=False))
     assert {way: record.failure for way, record in found.items()} == dict.fromkeys(WAYS, "agent")
     assert all("limits.disk_bytes=100663296" in record.detail for record in found.values())
     assert {record.attempts for record in summary.generations} == {1}
     assert summary.generations[-2].failure == "evaluation"
-    assert measure([summary.run_dir], None, GIB).used_bytes < 16 * MIB, "the written files are removed"
+    assert measure([summary.run_dir], None, GIB).used_bytes < 16 * MIB, (
+        "the written files are removed"
+    )
 
 
 @pytest.mark.slow
 def test_many_files_deep_directories_and_long_output_do_no_harm(attack: Attack) -> None:
-    steps: list[Step] = [{"meta": "disk", "way": way} for way in ("many", "only deep", "special files", "output")]
+    steps: list[Step] = [
+        {"meta": "disk", "way": way} for way in ("many", "only deep", "special files", "output")
+    ]
     summary = attack(*steps, limits=Limits(disk_bytes=96 * MIB))
     many, deep, special, loud = summary.generations[1:5]
     assert many.failure == "agent"
@@ -452,4 +565,6 @@ def test_many_files_deep_directories_and_long_output_do_no_harm(attack: Attack) 
     assert len((Path(summary.run_dir) / "archive.jsonl").read_bytes()) < 100_000
     log = Path(summary.run_dir) / "gen_4/generate.log"
     assert log.stat().st_size < 65 * MIB
-    assert sys.getrecursionlimit() < 3000, "the recursion limit must be less than the depth of the directory"
+    assert sys.getrecursionlimit() < 3000, (
+        "the recursion limit must be less than the depth of the directory"
+    )

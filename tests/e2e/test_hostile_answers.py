@@ -59,13 +59,16 @@ for top in ("/workspace/given", "/", "/etc", "/usr/bin", "/proc/1", "/sys", ".."
             pass
 """
 PROGRAMS = {
-    "column_name": "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass\n",
+    "column_name": "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        "
+    "pass\n",
     "merge_spans": FORGE,
     "first_fault": "import time\ntime.sleep(3600)\n",
     "fold_ranges": WRITE,
-    "fill_lines": "import os\nfor _ in range(400):\n    os.write(1, b'x' * 500_000)\n    os.write(2, b'y' * 500_000)\n",
+    "fill_lines": "import os\nfor _ in range(400):\n    os.write(1, b'x' * 500_000)\n    os.write(2, "
+    "b'y' * 500_000)\n",
     "build_order": "import os, time\nif not os.fork():\n    os.setsid()\n    time.sleep(3600)\n",
-    "stack_machine": "import os, signal\nos.kill(-1, signal.SIGKILL)\nos.kill(1, signal.SIGKILL)\nos.kill(0, 9)\n",
+    "stack_machine": "import os, signal\nos.kill(-1, signal.SIGKILL)\nos.kill(1, "
+    "signal.SIGKILL)\nos.kill(0, 9)\n",
     "inward_spiral": SOLVED,
 }
 ANSWERS = (
@@ -106,7 +109,9 @@ def make_agent(path: Path, body: str) -> Path:
 
 @pytest.fixture
 def evaluate(tmp_path: Path, runtime: Runtime, base_image: str) -> Iterator[Callable[..., Path]]:
-    """Yield a function that evaluates such an agent and returns its results directory; no container may be left."""
+    """Yield a function that evaluates such an agent and returns its results directory; no container
+    may be left.
+    """
     run_id = f"{tmp_path.parent.name}.{tmp_path.name}"
 
     def start(body: str, domain: str, **options: Any) -> Path:
@@ -127,7 +132,9 @@ def evaluate(tmp_path: Path, runtime: Runtime, base_image: str) -> Iterator[Call
 
     yield start
     deadline = time.monotonic() + 60
-    while any(owned.record.labels.get("io.hyperruntime.run") == run_id for owned in runtime.containers()):
+    while any(
+        owned.record.labels.get("io.hyperruntime.run") == run_id for owned in runtime.containers()
+    ):
         assert time.monotonic() < deadline, "a container is left"
         time.sleep(0.2)
 
@@ -137,31 +144,46 @@ def lines_of(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_hostile_programs_score_nothing_and_a_correct_program_scores(evaluate: Callable[..., Path]) -> None:
+def test_hostile_programs_score_nothing_and_a_correct_program_scores(
+    evaluate: Callable[..., Path],
+) -> None:
     body = f"(name,) = inputs['files']\nreturn {{'files': {{name: {PROGRAMS!r}[name[:-3]]}}}}, []"
     results = evaluate(body, "polyglot", skip_staged_eval=True)
     report = json.loads((results / "polyglot_eval/report.json").read_text())
     assert report["total_resolved_ids"] == ["inward_spiral"]
     assert set(report["total_unresolved_ids"]) == set(PROGRAMS) - {"inward_spiral"}
-    assert json.loads((results / "polyglot_eval_val/report.json").read_text())["total"] == 4, "the run continued"
+    assert json.loads((results / "polyglot_eval_val/report.json").read_text())["total"] == 4, (
+        "the run continued"
+    )
 
 
 def test_an_answer_that_is_not_a_label_is_invalid_and_affects_no_other(
     evaluate: Callable[..., Path], tmp_path: Path
 ) -> None:
-    cases = "".join(f"if inputs['row'] == {number}:\n{indent(text, '    ')}\n" for number, text in enumerate(ANSWERS))
-    rows = [{"row": number, "label": "high"} for number in range(len(ANSWERS))] + [{"row": -1, "label": "low"}]
+    cases = "".join(
+        f"if inputs['row'] == {number}:\n{indent(text, '    ')}\n"
+        for number, text in enumerate(ANSWERS)
+    )
+    rows = [{"row": number, "label": "high"} for number in range(len(ANSWERS))] + [
+        {"row": -1, "label": "low"}
+    ]
     (tmp_path / "hostile.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     results = evaluate(f"{cases}return 'low', []", f"table:{tmp_path}/hostile.jsonl")
     report = json.loads((results / "hostile_eval/report.json").read_text())
     assert (report["valid"], report["total"], report["total_correct"]) == (1, len(rows), 1)
-    assert [line["score"] for line in lines_of(results / "hostile_eval")] == [0.0] * len(ANSWERS) + [1.0]
+    assert [line["score"] for line in lines_of(results / "hostile_eval")] == [0.0] * len(
+        ANSWERS
+    ) + [1.0]
 
 
-def test_an_episode_counts_each_invalid_turn_as_a_failed_action(evaluate: Callable[..., Path]) -> None:
+def test_an_episode_counts_each_invalid_turn_as_a_failed_action(
+    evaluate: Callable[..., Path],
+) -> None:
     said = f"said = [{', '.join(TURNS)}]"
     then = "['go forward', 'go forward', 'turn right'][self.turns - 1 - len(said)]"
-    results = evaluate(f"{said}\nreturn (said[self.turns - 1] if self.turns <= len(said) else {then}), []", EPISODE)
+    results = evaluate(
+        f"{said}\nreturn (said[self.turns - 1] if self.turns <= len(said) else {then}), []", EPISODE
+    )
     (line,) = lines_of(results / "babyai_eval")
     assert (line["prediction"]["failed_actions"], line["score"]) == (len(TURNS), 1.0)
     assert all(len(action) <= 40 for action in line["prediction"]["actions"])
@@ -266,12 +288,18 @@ return [hashlib.sha256(inputs["text"].encode()).hexdigest(), inputs["text"] * 2]
 
 @pytest.fixture
 def parrot(tmp_path: Path) -> dict[str, str]:
-    """Install the domain ``parrot``; return the environment variables of a process that finds it."""
+    """Install the domain ``parrot``; return the environment variables of a process that finds
+    it.
+    """
     folder = tmp_path / "plugin"
     (folder / "parrot-1.dist-info").mkdir(parents=True)
     (folder / "parrot.py").write_text(DIALOGUE)
-    (folder / "parrot-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: parrot\nVersion: 1\n")
-    (folder / "parrot-1.dist-info/entry_points.txt").write_text("[hyperruntime.domains]\nparrot = parrot:Parrot\n")
+    (folder / "parrot-1.dist-info/METADATA").write_text(
+        "Metadata-Version: 2.1\nName: parrot\nVersion: 1\n"
+    )
+    (folder / "parrot-1.dist-info/entry_points.txt").write_text(
+        "[hyperruntime.domains]\nparrot = parrot:Parrot\n"
+    )
     return {**os.environ, "PYTHONPATH": str(folder)}
 
 
@@ -280,7 +308,16 @@ def test_a_dialogue_passes_every_turn_unchanged_and_ends_for_an_agent_that_stops
     parrot: dict[str, str], tmp_path: Path, runtime_name: str, base_image: str
 ) -> None:
     agent = make_agent(tmp_path / "agent", PARROT)
-    options = ["--domains", "parrot", "--agent", str(agent), "--image", base_image, "--max-generation", "0"]
+    options = [
+        "--domains",
+        "parrot",
+        "--agent",
+        str(agent),
+        "--image",
+        base_image,
+        "--max-generation",
+        "0",
+    ]
     done = subprocess.run(
         [sys.executable, "-c", "from hyperruntime.cli import main; main()", "--runtime", runtime_name, "generate",
          *options, "--run-id", "talk", "--output-dir-parent", str(tmp_path)],

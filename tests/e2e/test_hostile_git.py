@@ -1,4 +1,6 @@
-"""Git of the host on repositories, run directories and patterns that somebody else wrote, on a real engine."""
+"""Git of the host on repositories, run directories and patterns that somebody else wrote, on a real
+engine.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def generate(runtime_name: str, image: str, agent: Path, *more: str) -> list[str
 
 
 def lose_head(git_dir: Path, program: Path) -> None:
-    """Make a repository a partial clone that lacks all objects, and whose remote names a program."""
+    """Make a repository a partial clone that lacks all objects, and whose remote names a
+    program.
+    """
     shutil.rmtree(git_dir / "objects")
     (git_dir / "objects").mkdir()
     for name, value in (
@@ -49,7 +53,9 @@ def lose_head(git_dir: Path, program: Path) -> None:
         ("remote.e.url", str(program.parent)),
         ("remote.e.uploadpack", str(program)),
     ):
-        subprocess.run(["git", "config", "--file", str(git_dir / "config"), name, value], check=True)
+        subprocess.run(
+            ["git", "config", "--file", str(git_dir / "config"), name, value], check=True
+        )
 
 
 def test_a_repository_and_a_received_run_make_git_run_no_program(
@@ -82,7 +88,9 @@ def test_a_repository_and_a_received_run_make_git_run_no_program(
 def test_patterns_that_keep_git_busy_for_ever_cost_a_run_nothing(
     runtime_name: str, base_image: str, tmp_path: Path
 ) -> None:
-    agent = make_agent_repository(tmp_path / "agent", {1: _SLOW_PATTERNS, 2: _BELOW, 3: "improve()  # by_tree"})
+    agent = make_agent_repository(
+        tmp_path / "agent", {1: _SLOW_PATTERNS, 2: _BELOW, 3: "improve()  # by_tree"}
+    )
     latest = ("--parent-selection", "latest", "--max-generation")
     assert main(generate(runtime_name, base_image, agent, *latest, "2")) == 0
     run_dir = tmp_path / "out" / f"generate_{tmp_path.name}.r"
@@ -93,10 +101,13 @@ def test_patterns_that_keep_git_busy_for_ever_cost_a_run_nothing(
 
 
 def naps(argument: str) -> list[psutil.Process]:
-    return [one for one in psutil.process_iter(["cmdline"]) if argument in (one.info["cmdline"] or ())]
+    return [
+        one for one in psutil.process_iter(["cmdline"]) if argument in (one.info["cmdline"] or ())
+    ]
 
 
-@pytest.mark.slow  # after an interrupt, hyperrun waits 30 s for what it began; see tests/unit/git/test_command.py
+# after an interrupt, hyperrun waits 30 s for what it began; see tests/unit/git/test_command.py
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_git_is_left_when_hyperrun_ends_while_it_runs(
     runtime_name: str, base_image: str, tmp_path: Path, number: signal.Signals
@@ -104,7 +115,9 @@ def test_no_git_is_left_when_hyperrun_ends_while_it_runs(
     real, nap = shutil.which("git"), f"98765.{os.getpid()}"
     programs = tmp_path / "programs"
     programs.mkdir()
-    wrapper = f'#!/bin/sh\ncase "$*" in *fast-import*) sleep {nap} & wait;; esac\nexec {real} "$@"\n'
+    wrapper = (
+        f'#!/bin/sh\ncase "$*" in *fast-import*) sleep {nap} & wait;; esac\nexec {real} "$@"\n'
+    )
     (programs / "git").write_text(wrapper)
     (programs / "git").chmod(0o755)
     agent = make_agent_repository(tmp_path / "agent", {1: "improve()  # by_tree"})

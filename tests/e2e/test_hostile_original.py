@@ -1,4 +1,6 @@
-"""Hostile agents in repositories of the HyperAgents layout: they find no label and no key, and forge no score."""
+"""Hostile agents in repositories of the HyperAgents layout: they find no label and no key, and
+forge no score.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from tests.doubles.upstream import chat, scripted_upstream
 pytestmark = pytest.mark.engine
 
 TESTS = Path(__file__).parents[1]
-VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
+VARIABLES = (
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "OPENAI_API_BASE",
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_BASE_URL",
+)
 NOTHING: dict[str, list[str]] = {"files": [], "objects": [], "processes": []}
 
 
@@ -47,7 +55,9 @@ def test_a_hostile_original_repository_finds_no_label_and_forges_no_score(
     key = f"key-{secrets.token_hex(8)}"
     monkeypatch.setenv("HOSTILE_SECRET", key)
     with scripted_upstream(lambda _: chat("nothing")) as upstream:
-        checkout = make_checkout(tmp_path / "checkout", f"OPENAI_BASE_URL={upstream.url}\nOPENAI_API_KEY={key}\n")
+        checkout = make_checkout(
+            tmp_path / "checkout", f"OPENAI_BASE_URL={upstream.url}\nOPENAI_API_KEY={key}\n"
+        )
         options = GenerateOptions(
             domains="paper_review", agent=str(checkout), image=base_image, max_generation=3, seed=3,
             parent_selection="latest", run_id=f"{tmp_path.parent.name}.{tmp_path.name}",
@@ -62,15 +72,25 @@ def test_a_hostile_original_repository_finds_no_label_and_forges_no_score(
         histories = list((root / "gen_2" / name / "agent_evals").glob("*.md"))
         assert histories
         for path in histories:
-            assert json.loads(path.read_text()) == {**NOTHING, "inputs": ["domain", "paper_text"]}, path
+            assert json.loads(path.read_text()) == {
+                **NOTHING,
+                "inputs": ["domain", "paper_text"],
+            }, path
     words = (checkout / "keywords.txt").read_text().split()
     for split in ("train", "val"):
         rows = rows_of(checkout, split)
-        found = ["accept" if any(word in row["paper_text"] for word in words) else "reject" for row in rows]
-        honest = sum(row["outcome"] == said for row, said in zip(rows, found, strict=True)) / len(rows)
+        found = [
+            "accept" if any(word in row["paper_text"] for word in words) else "reject"
+            for row in rows
+        ]
+        honest = sum(row["outcome"] == said for row, said in zip(rows, found, strict=True)) / len(
+            rows
+        )
         accepted = sum(row["outcome"] == "accept" for row in rows) / len(rows)
         scores = [record.scores["paper_review"][split] for record in summary.generations[1:]]
         assert scores == pytest.approx([honest, accepted, honest])
-    kept = b"".join(path.read_bytes() for path in root.rglob("*") if path.is_file() and not path.is_symlink())
+    kept = b"".join(
+        path.read_bytes() for path in root.rglob("*") if path.is_file() and not path.is_symlink()
+    )
     assert key.encode() not in kept
     assert b"root:x:0" not in kept

@@ -1,4 +1,6 @@
-"""Unmodified repositories of the HyperAgents layout, on real containers and with a scripted model."""
+"""Unmodified repositories of the HyperAgents layout, on real containers and with a scripted
+model.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,13 @@ pytestmark = pytest.mark.engine
 
 STANDIN = Path(__file__).parents[1] / "standin"
 KEY = "sk-of-the-host-0123456789"
-ENV = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL")
+ENV = (
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "OPENAI_API_BASE",
+    "ANTHROPIC_API_KEY",
+    "ANTHROPIC_BASE_URL",
+)
 WORDS = ("thorough", "novel", "sound", "clear")
 SEED = 3
 FAILING_CHOICE = "\n\ndef select_next_parent(*_):\n    raise RuntimeError('no idea')\n"
@@ -75,7 +83,9 @@ def word_of(left: int) -> Edits:
 
 
 class Model:
-    """A scripted model that answers with text to append to files; ``edits`` maps generations left to this text."""
+    """A scripted model that answers with text to append to files; ``edits`` maps generations left
+    to this text.
+    """
 
     def __init__(self) -> None:
         self.edits: dict[int, Edits] = {}
@@ -146,8 +156,12 @@ def read_csv(path: Path) -> list[dict[str, str]]:
 
 
 def original_archive() -> ModuleType:
-    """Return the stand-in's module that reads the files of a run, as the tools around HyperAgents do."""
-    spec = importlib.util.spec_from_file_location("original_archive", STANDIN / "utils" / "archive.py")
+    """Return the stand-in's module that reads the files of a run, as the tools around HyperAgents
+    do.
+    """
+    spec = importlib.util.spec_from_file_location(
+        "original_archive", STANDIN / "utils" / "archive.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -164,48 +178,72 @@ def test_a_run_has_the_files_and_scores_of_the_original(run: Run) -> None:
     root = Path(summary.run_dir)
     assert failures(summary) == [None] * 3
     first = summary.generations[0]
-    assert (first.staged_only, first.scores) == (True, {"paper_review": {"train": 0.05, "val": 0.04}})
+    assert (first.staged_only, first.scores) == (
+        True,
+        {"paper_review": {"train": 0.05, "val": 0.04}},
+    )
     last = root / "gen_2"
     expected = {"metadata.json", "generate.log"}
     expected |= {"agent_output/model_patch.diff", "agent_output/meta_agent_chat_history.md"}
-    for name, split, count in (("paper_review_eval", "train", 12), ("paper_review_eval_val", "val", 10)):
+    for name, split, count in (
+        ("paper_review_eval", "train", 12),
+        ("paper_review_eval_val", "val", 10),
+    ):
         expected |= {f"{name}/predictions.csv", f"{name}/report.json"}
-        expected |= {f"{name}/agent_evals/chat_history_{split}-{number:02}.md" for number in range(count)}
+        expected |= {
+            f"{name}/agent_evals/chat_history_{split}-{number:02}.md" for number in range(count)
+        }
         rows = read_csv(last / name / "predictions.csv")
         right = sum(row["prediction"] == row["outcome"] for row in rows)
         report = json.loads((last / name / "report.json").read_text())
         assert (len(rows), report["total"], report["total_correct"]) == (count, count, right)
-        assert report["overall_accuracy"] == summary.generations[2].scores["paper_review"][split] == right / count
+        assert (
+            report["overall_accuracy"]
+            == summary.generations[2].scores["paper_review"][split]
+            == right / count
+        )
     assert files_of(last) == expected
     metadata = json.loads((last / "metadata.json").read_text())
-    assert (metadata["run_eval"], metadata["run_full_eval"], metadata["valid_parent"]) == (True, True, True)
+    assert (metadata["run_eval"], metadata["run_full_eval"], metadata["valid_parent"]) == (
+        True,
+        True,
+        True,
+    )
     assert "run_full_eval" not in json.loads((root / "gen_initial" / "metadata.json").read_text())
-    assert json.loads((root / "archive.jsonl").read_text().splitlines()[-1])["archive"] == ["initial", 1, 2]
+    assert json.loads((root / "archive.jsonl").read_text().splitlines()[-1])["archive"] == [
+        "initial",
+        1,
+        2,
+    ]
 
 
 def test_an_agent_finds_no_label_and_no_key(run: Run, checkout: Path, upstream: object) -> None:
     with open(checkout / "task_agent.py", "a") as file:
         file.write(
-            "\n\nclass TaskAgent(TaskAgent):\n"
-            "    def forward(self, inputs):\n"
-            "        import csv, glob\n"
-            "        places = ('/hyperagents/**/*.csv', '/tmp/**/*.csv')\n"
-            "        tables = [path for place in places for path in glob.glob(place, recursive=True)]\n"
-            "        rows = [row for path in tables for row in csv.DictReader(open(path, newline=''))]\n"
-            "        found = {row.get('outcome') for row in rows if row['paper_text'] == inputs['paper_text']}\n"
-            "        keys = [key for key in ('/hyperagents/.env',) if os.path.exists(key)]\n"
-            "        if '-'.join(['of', 'the', 'host']) in str(os.environ): keys.append('environment')\n"
-            "        return (max(found) if len(tables) > 2 else 'no tables') or ('key' if keys else 'none'), []\n"
+            "\n\nclass TaskAgent(TaskAgent):\n    def forward(self, inputs):\n        import "
+            "csv, glob\n        places = ('/hyperagents/**/*.csv', '/tmp/**/*.csv')\n        "
+            "tables = [path for place in places for path in glob.glob(place, recursive=True)]\n "
+            "       rows = [row for path in tables for row in csv.DictReader(open(path, "
+            "newline=''))]\n        found = {row.get('outcome') for row in rows if "
+            "row['paper_text'] == inputs['paper_text']}\n        keys = [key for key in "
+            "('/hyperagents/.env',) if os.path.exists(key)]\n        if '-'.join(['of', 'the', "
+            "'host']) in str(os.environ): keys.append('environment')\n        return "
+            "(max(found) if len(tables) > 2 else 'no tables') or ('key' if keys else 'none'), "
+            "[]\n"
         )
     summary = run(max_generation=1)
     root = Path(summary.run_dir)
     for name in ("paper_review_eval", "paper_review_eval_val"):
-        assert {row["prediction"] for row in read_csv(root / "gen_initial" / name / "predictions.csv")} == {"none"}
+        assert {
+            row["prediction"] for row in read_csv(root / "gen_initial" / name / "predictions.csv")
+        } == {"none"}
     for path in [*root.rglob("view/**/*.csv"), *root.rglob("standings/**/*.csv")]:
         assert {row["outcome"] for row in read_csv(path)} == {""}, path
     shown = {path for path in files_of(root / "view") if not path.startswith("gen_initial/agent/")}
     assert not any("_val" in path or "_test" in path for path in shown)
-    objects = git(["-C", str(root / "repository.git"), "cat-file", "--batch-all-objects", "--batch"])
+    objects = git(
+        ["-C", str(root / "repository.git"), "cat-file", "--batch-all-objects", "--batch"]
+    )
     tables = re.findall(rb'second line: [a-z ]+\.",([a-z]*)', objects)
     assert len(tables) == 30
     assert set(tables) == {b""}
@@ -230,12 +268,18 @@ def test_a_meta_agent_finds_the_overview_of_the_run_where_the_original_has_it(
     assert f": {best:.6f}" in seen["files"][top]
     assert seen["ensemble"] == pytest.approx(summary.generations[1].scores["paper_review"]["train"])
     text = json.dumps(seen)
-    for hidden in (str(tmp_path), KEY, f"{summary.generations[1].scores['paper_review']['val']:.6f}"):
+    for hidden in (
+        str(tmp_path),
+        KEY,
+        f"{summary.generations[1].scores['paper_review']['val']:.6f}",
+    ):
         assert hidden not in text
     names = sorted(name for name in files_of(root / "view") if "_val" in name or "_test" in name)
     shown = "gen_initial/agent/domains/paper_review/dataset_filtered_100_{}.csv"
-    assert names == [shown.format("test"), shown.format("val")]  # the first agent's own, as in every checkout:
-    assert {row["outcome"] for name in names for row in read_csv(root / "view" / name)} == {""}  # without labels
+    # the first agent's own, as in every checkout:
+    assert names == [shown.format("test"), shown.format("val")]
+    # without labels
+    assert {row["outcome"] for name in names for row in read_csv(root / "view" / name)} == {""}
     assert main(["report", summary.run_dir]) == 0
     assert "report.html" in capsys.readouterr().out
 
@@ -251,10 +295,17 @@ def test_an_agent_cannot_forge_its_score(run: Run, checkout: Path, model: Model)
         "        file.write('raise SystemExit(0)')\n"
         "print('overall_accuracy: 1.0')\n"
     )
-    model.edits[0] = {"task_agent.py": forged, "domains/report.py": "# mine\n", "domains/extra.py": "# mine\n"}
+    model.edits[0] = {
+        "task_agent.py": forged,
+        "domains/report.py": "# mine\n",
+        "domains/extra.py": "# mine\n",
+    }
     with open(checkout / "utils/git.py", "a") as file:
         file.write("\n\nreset = git\n")
-        file.write("git = lambda where, *args, **kw: '' if 'domains/' in args else reset(where, *args, **kw)\n")
+        file.write(
+            "git = lambda where, *args, **kw: '' if 'domains/' in args else reset(where, *args, "
+            "**kw)\n"
+        )
     summary = run(max_generation=1)
     record = summary.generations[1]
     assert record.failure is None
@@ -278,7 +329,10 @@ def test_an_agent_cannot_forge_its_score(run: Run, checkout: Path, model: Model)
 )
 def test_invalid_result_files_fail_only_the_evaluation(run: Run, model: Model, deed: str) -> None:
     """The agent damages the harness's results when its process exits."""
-    at_exit = "\n\nimport atexit, shutil\nfolder = '/tmp/paper_review_eval'\ntable = folder + '/predictions.csv'\n"
+    at_exit = (
+        "\n\nimport atexit, shutil\nfolder = '/tmp/paper_review_eval'\ntable = folder + "
+        "'/predictions.csv'\n"
+    )
     model.edits[1] = {"task_agent.py": f"{at_exit}atexit.register(lambda: exec({deed!r}))\n"}
     summary = run(max_generation=2, parent_selection="best")
     assert failures(summary) == [None, "evaluation", None]
@@ -291,7 +345,8 @@ def test_each_kind_of_failure_is_recorded_separately(run: Run, model: Model) -> 
         3: {"task_agent.py": "import nothing_of_this_name\n"},
         2: {
             "keywords.txt": "\n",
-            "task_agent.py": "\n\ndef fail(*_):\n    raise ValueError('none')\n\n\nTaskAgent.forward = fail\n",
+            "task_agent.py": "\n\ndef fail(*_):\n    raise ValueError('none')\n\n\nTaskAgent.forward = "
+            "fail\n",
         },
         1: {},
         0: {"task_agent.py": "\n\nTaskAgent.forward = lambda *_: ('maybe', [])\n"},
@@ -309,14 +364,20 @@ def test_the_score_of_several_domains_is_their_mean(run: Run) -> None:
     summary = run(domains=("search_arena", "paper_review"), max_generation=1, eval_samples=(4, -1))
     record = summary.generations[1]
     tables = {
-        name: read_csv(Path(summary.run_dir) / f"gen_1/{name}_eval_val/predictions.csv") for name in record.scores
+        name: read_csv(Path(summary.run_dir) / f"gen_1/{name}_eval_val/predictions.csv")
+        for name in record.scores
     }
-    assert {name: len(rows) for name, rows in tables.items()} == {"search_arena": 4, "paper_review": 10}
+    assert {name: len(rows) for name, rows in tables.items()} == {
+        "search_arena": 4,
+        "paper_review": 10,
+    }
     assert record.score == sum(scores["val"] for scores in record.scores.values()) / 2
 
 
 @pytest.mark.slow
-def test_one_domain_that_fails_its_first_stage_stops_the_full_evaluation(run: Run, model: Model) -> None:
+def test_one_domain_that_fails_its_first_stage_stops_the_full_evaluation(
+    run: Run, model: Model
+) -> None:
     model.edits[0] = {"task_agent.py": SEARCH_FAILS}
     summary = run(domains=("search_arena", "paper_review"), max_generation=1)
     record = summary.generations[1]
@@ -331,11 +392,17 @@ def test_initial_results_of_the_checkout_are_used(run: Run, checkout: Path) -> N
         folder = checkout / "outputs" / f"initial_paper_review_filtered_100_{split}_0"
         folder.mkdir(parents=True)
         (folder / "report.json").write_text(json.dumps({"overall_accuracy": score}))
-        (folder / "predictions.csv").write_text("question_id,paper_text,outcome,prediction\nq,text,accept,accept\n")
+        (folder / "predictions.csv").write_text(
+            "question_id,paper_text,outcome,prediction\nq,text,accept,accept\n"
+        )
     summary = run(max_generation=0)
-    assert summary.generations[0].scores == {"paper_review": {"train": 0.05, "val": pytest.approx(0.07)}}
+    assert summary.generations[0].scores == {
+        "paper_review": {"train": 0.05, "val": pytest.approx(0.07)}
+    }
     root = Path(summary.run_dir)
-    assert read_csv(root / "gen_initial/paper_review_eval/predictions.csv")[0]["outcome"] == "accept"
+    assert (
+        read_csv(root / "gen_initial/paper_review_eval/predictions.csv")[0]["outcome"] == "accept"
+    )
     assert read_csv(root / "view/gen_initial/paper_review_eval/predictions.csv")[0]["outcome"] == ""
 
 
@@ -364,21 +431,35 @@ def test_a_repeatedly_killed_run_ends_like_an_undisturbed_one(
     whole = run(max_generation=3, edit_select_parent=True, optimize_option="both_agent_ensemble")
     root, source = checkout / "outputs/generate_killed", random.Random(1)
     program = [str(Path(sys.executable).with_name("hyperrun")), "--runtime", runtime_name]
-    flags = "--domains paper_review --max-generation 3 --seed 3 --edit-select-parent --run-id killed"
-    start = [*program, "generate", *flags.split(), "--optimize-option", "both_agent_ensemble", "--image", base_image]
+    flags = (
+        "--domains paper_review --max-generation 3 --seed 3 --edit-select-parent --run-id killed"
+    )
+    start = [
+        *program,
+        "generate",
+        *flags.split(),
+        "--optimize-option",
+        "both_agent_ensemble",
+        "--image",
+        base_image,
+    ]
     for number in range(9):
         args = [*program, "resume", str(root)] if (root / "run.json").exists() else start
         with open(tmp_path / "output", "wb") as output:
             process = subprocess.Popen(args, cwd=checkout, stdout=output, stderr=output)
         try:
-            assert process.wait(source.uniform(1.0, 6.0) if number < 8 else 120) == 0, (tmp_path / "output").read_text()
+            assert process.wait(source.uniform(1.0, 6.0) if number < 8 else 120) == 0, (
+                tmp_path / "output"
+            ).read_text()
             break
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
     view = load_run(root)
     assert view.state == "finished"
-    assert [facts(record) for record in view.generations] == [facts(record) for record in whole.generations]
+    assert [facts(record) for record in view.generations] == [
+        facts(record) for record in whole.generations
+    ]
     for record in view.generations:
         name = f"gen_{record.genid}"
         assert files_of(root / name) == files_of(Path(whole.run_dir) / name)
@@ -387,8 +468,12 @@ def test_a_repeatedly_killed_run_ends_like_an_undisturbed_one(
 
 @pytest.mark.slow
 def test_the_seed_determines_which_parents_agents_choose(run: Run) -> None:
-    """The stand-in draws uniformly, so its choices are those of Python's generator with the documented seed."""
-    drawn = [random.Random(f"{SEED}:{number}").choice(["initial", 1, 2][:number]) for number in (1, 2, 3)]
+    """The stand-in draws uniformly, so its choices are those of Python's generator with the
+    documented seed.
+    """
+    drawn = [
+        random.Random(f"{SEED}:{number}").choice(["initial", 1, 2][:number]) for number in (1, 2, 3)
+    ]
     assert drawn == ["initial", 1, 2]
     assert parents(run(edit_select_parent=True, seed=SEED, max_generation=3))[1:] == drawn
 
@@ -398,7 +483,10 @@ def test_a_generation_whose_choice_failed_is_not_asked_again(run: Run, model: Mo
     model.edits = {2: {"keywords.txt": "novel\n", "select_next_parent.py": FAILING_CHOICE}}
     summary = run(max_generation=3, edit_select_parent=True)
     root = Path(summary.run_dir)
-    asked = re.findall(r"== generation (\d): generation (\w+) is asked", (root / "select_next_parent.log").read_text())
+    asked = re.findall(
+        r"== generation (\d): generation (\w+) is asked",
+        (root / "select_next_parent.log").read_text(),
+    )
     assert asked[:3] == [("1", "initial"), ("2", "1"), ("2", "initial")]
     assert ("3", "1") not in asked
     assert failures(summary) == [None] * 4
@@ -440,7 +528,9 @@ def test_the_host_scores_an_ensemble_from_its_answers(run: Run) -> None:
         assert (folder / "ensemble.log").read_text().count("== ensemble_") == 2
     saved = original_archive().get_saved_score
     for record in summary.generations:
-        found = {s: saved("paper_review", root, record.genid, s, type="max") for s in ("train", "val")}
+        found = {
+            s: saved("paper_review", root, record.genid, s, type="max") for s in ("train", "val")
+        }
         assert record.scores == {"paper_review": pytest.approx(found)}
         assert (record.staged_only, record.ensemble_failure) == (record.genid == "initial", "")
     for path in (root / "answers").rglob("*.csv"):
@@ -454,7 +544,9 @@ def test_the_score_of_a_first_stage_is_scaled_for_an_ensemble(run: Run, checkout
         folder = checkout / "outputs" / f"initial_paper_review_filtered_100_{split}_0"
         folder.mkdir(parents=True)
         (folder / "report.json").write_text(json.dumps({"overall_accuracy": 1.0}))
-        (folder / "predictions.csv").write_text("question_id,paper_text,outcome,prediction\nval-00,t,accept,accept\n")
+        (folder / "predictions.csv").write_text(
+            "question_id,paper_text,outcome,prediction\nval-00,t,accept,accept\n"
+        )
     summary = run(max_generation=1, optimize_option="both_agent_ensemble")
     root = Path(summary.run_dir)
     agent = read_csv(root / "gen_1/paper_review_eval_val/predictions.csv")
@@ -466,7 +558,9 @@ def test_the_score_of_a_first_stage_is_scaled_for_an_ensemble(run: Run, checkout
 @pytest.mark.slow
 def test_a_run_evolves_the_ensemble_of_another_run(run: Run, tmp_path: Path) -> None:
     other = run(max_generation=1, output_dir_parent=str(tmp_path / "other"))
-    summary = run(max_generation=1, optimize_option="only_ensemble", agent_archive_path=other.run_dir)
+    summary = run(
+        max_generation=1, optimize_option="only_ensemble", agent_archive_path=other.run_dir
+    )
     root = Path(summary.run_dir)
     assert failures(summary) == [None, None]
     assert not list(root.glob("gen_*/paper_review_eval*"))
@@ -479,14 +573,19 @@ def test_a_run_evolves_the_ensemble_of_another_run(run: Run, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("deed", "why"),
     first_quick(
-        ("csv.DictReader = None", r"wrote no predictions_ensemble_paper_review_train\.csv: no score: 'NoneType'"),
+        (
+            "csv.DictReader = None",
+            r"wrote no predictions_ensemble_paper_review_train\.csv: no score: 'NoneType'",
+        ),
         ("import nothing_of_this_name", "exit code 1: ModuleNotFoundError"),
     ),
 )
 def test_a_failed_ensemble_keeps_the_generation_and_is_shown(
     run: Run, model: Model, deed: str, why: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The first deed makes the program end with exit code 0, with ``None`` in place of its files."""
+    """The first deed makes the program end with exit code 0, with ``None`` in place of its
+    files.
+    """
     model.edits = {0: {"keywords.txt": "novel\n", "ensemble.py": f"\n\n{deed}\n"}}
     summary = run(max_generation=1, optimize_option="both_agent_ensemble")
     assert failures(summary) == [None, None]
@@ -496,7 +595,9 @@ def test_a_failed_ensemble_keeps_the_generation_and_is_shown(
     assert "== ensemble: failed" in (Path(summary.run_dir) / "gen_1/generate.log").read_text()
     assert exit_code(summary, 0) == 1
     assert main(["status", summary.run_dir]) == 0
-    assert re.search(r"failed: 1 ensemble\n(.*\n)+1 +.*ensemble: the ensemble", capsys.readouterr().out)
+    assert re.search(
+        r"failed: 1 ensemble\n(.*\n)+1 +.*ensemble: the ensemble", capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow
@@ -504,15 +605,23 @@ def test_an_answer_that_an_ensemble_does_not_give_is_wrong(run: Run, model: Mode
     """The original catches the error of each row; the answer is empty then."""
     model.edits = {0: {"keywords.txt": "novel\n", "ensemble.py": "\n\nensemble = None\n"}}
     summary = run(max_generation=1, optimize_option="both_agent_ensemble")
-    report = json.loads((Path(summary.run_dir) / "gen_1/report_ensemble_paper_review_val.json").read_text())
+    report = json.loads(
+        (Path(summary.run_dir) / "gen_1/report_ensemble_paper_review_val.json").read_text()
+    )
     assert (report["overall_accuracy"], summary.generations[1].ensemble_failure) == (0.0, "")
 
 
 @pytest.mark.slow
-def test_without_self_improvement_the_initial_meta_agent_makes_every_generation(run: Run, model: Model) -> None:
+def test_without_self_improvement_the_initial_meta_agent_makes_every_generation(
+    run: Run, model: Model
+) -> None:
     broken = {"keywords.txt": "novel\n", "meta_agent.py": "\n\nMetaAgent.forward = None\n"}
     model.edits = {1: broken, 0: {"keywords.txt": "sound\n"}}
-    assert failures(run(run_baseline="no_selfimprove", parent_selection="latest")) == [None, None, None]
+    assert failures(run(run_baseline="no_selfimprove", parent_selection="latest")) == [
+        None,
+        None,
+        None,
+    ]
 
 
 @pytest.mark.slow
@@ -531,7 +640,9 @@ def test_a_coding_agent_gets_a_failed_task_as_its_problem(run: Run, baseline: st
     summary = run(run_baseline=baseline, max_generation=1)
     assert failures(summary) == [None, None]
     said = (Path(summary.run_dir) / "gen_1/agent_output/meta_agent_chat_history.md").read_text()
-    failed = json.loads((Path(summary.run_dir) / "gen_initial/paper_review_eval/report.json").read_text())
+    failed = json.loads(
+        (Path(summary.run_dir) / "gen_initial/paper_review_eval/report.json").read_text()
+    )
     told = re.search(r"question_id: (\S+)", said)
     assert told is not None
     assert told[1] in failed["question_ids_failed"]
@@ -540,7 +651,9 @@ def test_a_coding_agent_gets_a_failed_task_as_its_problem(run: Run, baseline: st
 
 
 @pytest.mark.slow
-def test_a_parent_without_failures_gives_the_coding_agent_a_general_problem(run: Run, checkout: Path) -> None:
+def test_a_parent_without_failures_gives_the_coding_agent_a_general_problem(
+    run: Run, checkout: Path
+) -> None:
     (checkout / "keywords.txt").write_text(".\n")
     table = checkout / "domains/paper_review/dataset_filtered_100_train.csv"
     table.write_text(table.read_text().replace(",reject", ",accept"))
@@ -549,7 +662,9 @@ def test_a_parent_without_failures_gives_the_coding_agent_a_general_problem(run:
     assert "No task\nof its last evaluation is known to be answered wrongly" in said
 
 
-def test_unsupported_domains_and_incomplete_checkouts_are_refused(run: Run, checkout: Path, tmp_path: Path) -> None:
+def test_unsupported_domains_and_incomplete_checkouts_are_refused(
+    run: Run, checkout: Path, tmp_path: Path
+) -> None:
     with pytest.raises(DomainNotFoundError):
         run(domains="circle_packing")
     with pytest.raises(SpecError, match="polyglot"):
@@ -570,12 +685,16 @@ def comparable(root: Path) -> dict[str, object]:
     """Return the contents of a run's files without times and durations."""
     found: dict[str, object] = {}
     for name in sorted(files_of(root)):
-        if name.startswith(("repository.git/", ".", "work/")) or name in ("exchanges.jsonl", "owner.json"):
+        if name.startswith(("repository.git/", ".", "work/")) or name in (
+            "exchanges.jsonl",
+            "owner.json",
+        ):
             continue
         data = (root / name).read_text(errors="surrogateescape")
         if name.endswith((".json", ".jsonl")):
             found[name] = [
-                without_times(json.loads(line)) for line in ([data] if name.endswith(".json") else data.splitlines())
+                without_times(json.loads(line))
+                for line in ([data] if name.endswith(".json") else data.splitlines())
             ]
         else:
             found[name] = re.sub(r"\d+\.\d+ s|\d{4}-\d\d-\d\d\S* ?[\d:.,]*", "TIME", data)

@@ -61,7 +61,9 @@ def test_an_image_is_built_saved_removed_and_loaded(
         runtime.images.remove(REFERENCE)
 
 
-def test_a_failing_build_shows_its_step_and_the_path_of_the_output(runtime_name: str, containerfile: Path) -> None:
+def test_a_failing_build_shows_its_step_and_the_path_of_the_output(
+    runtime_name: str, containerfile: Path
+) -> None:
     containerfile.write_text(containerfile.read_text() + "RUN echo because of this; exit 3\n")
     done = hyperrun(runtime_name, "image", "build", REFERENCE, "--file", str(containerfile))
     assert done.returncode == 1
@@ -80,7 +82,9 @@ def test_an_image_is_pulled_and_an_unknown_tag_is_reported_without_a_traceback(
         done = hyperrun(runtime_name, "image", "pull", reference)
         try:
             assert (done.returncode, done.stdout) == (0, f"{reference}\n"), done.stderr
-            greeting = hyperrun(runtime_name, "exec", "--image", reference, "--", "cat", "/greeting")
+            greeting = hyperrun(
+                runtime_name, "exec", "--image", reference, "--", "cat", "/greeting"
+            )
             assert greeting.stdout == "pulled\n"
         finally:
             runtime.images.remove(reference)

@@ -36,7 +36,9 @@ def test_a_run_of_the_original_is_resumed(
     with scripted_upstream(improve) as upstream:
         monkeypatch.setenv("OPENAI_BASE_URL", upstream.url)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-host-0123")
-        summary = resume_run(runtime, plan_resume(old.path, max_generation=2, changes={"image": base_image}))
+        summary = resume_run(
+            runtime, plan_resume(old.path, max_generation=2, changes={"image": base_image})
+        )
     assert [(record.genid, record.parent, record.failure) for record in summary.generations] == [
         ("initial", None, None), (1, "initial", None), (2, 1, None),
     ]  # fmt: skip
@@ -55,6 +57,10 @@ def test_a_run_of_the_original_is_resumed(
         "gen_1",
         "gen_2",
     } | overview
-    assert not [path for path in files if ELSEWHERE in path.read_text() or str(tmp_path) in path.read_text()]
-    tables = [csv.DictReader(io.StringIO(path.read_text())) for path in (old.path / "view").rglob("*.csv")]
+    assert not [
+        path for path in files if ELSEWHERE in path.read_text() or str(tmp_path) in path.read_text()
+    ]
+    tables = [
+        csv.DictReader(io.StringIO(path.read_text())) for path in (old.path / "view").rglob("*.csv")
+    ]
     assert {row["outcome"] for table in tables for row in table if "outcome" in row} == {""}

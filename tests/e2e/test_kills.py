@@ -1,4 +1,6 @@
-"""Runs killed at random instants or interrupted at chosen ones are resumed completely and leave nothing."""
+"""Runs killed at random instants or interrupted at chosen ones are resumed completely and leave
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -70,10 +72,11 @@ Sit = Callable[..., tuple[bool, int]]
 
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Yield the directory for temporary files of the processes under test; check that none of ours is left.
+    """Yield the directory for temporary files of the processes under test; check that none of ours
+    is left.
 
-    A killed Podman may leave files with numbers as names: empty ones, or the configuration of an image.
-    A killed Python may leave the file with which its ``tempfile`` tests the directory.
+    A killed Podman may leave files with numbers as names: empty ones, or the configuration of an
+    image. A killed Python may leave the file with which its ``tempfile`` tests the directory.
     """
     folder = Path(tempfile.mkdtemp(prefix="kills-"))
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -86,14 +89,18 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def sit(temporary: Path, runtime_name: str) -> Iterator[Sit]:
-    """Yield a function that runs ``hyperrun`` and signals it; it returns whether it sent the signal, and the exit code.
+    """Yield a function that runs ``hyperrun`` and signals it; it returns whether it sent the
+    signal, and the exit code.
 
-    The signal comes after ``wait_s`` seconds. With ``until`` (a glob pattern of logs, a text and a number) this time
-    begins when that many logs contain the text. One server process has everything imported and forks for each call, so
-    that many calls fit in a minute.
+    The signal comes after ``wait_s`` seconds. With ``until`` (a glob pattern of logs, a text and a
+    number) this time begins when that many logs contain the text. One server process has everything
+    imported and forks for each call, so that many calls fit in a minute.
     """
     server = subprocess.Popen(
-        [sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        [sys.executable, "-c", SERVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
     )
     assert server.stdin is not None
     assert server.stderr is not None
@@ -102,7 +109,9 @@ def sit(temporary: Path, runtime_name: str) -> Iterator[Sit]:
     def call(
         wait_s: float, number: signal.Signals, *args: str, until: tuple[str, str, int] | None = None
     ) -> tuple[bool, int]:
-        talk.write(json.dumps([wait_s, number, ["--runtime", runtime_name, *args], until]).encode() + b"\n")
+        talk.write(
+            json.dumps([wait_s, number, ["--runtime", runtime_name, *args], until]).encode() + b"\n"
+        )
         talk.flush()
         said = []
         while line := answers.readline():
@@ -139,7 +148,11 @@ def start_args(tmp_path: Path, base_image: str) -> Callable[..., list[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_run_killed_at_any_instant_is_resumed_completely(
-    tmp_path: Path, sit: Sit, start_args: Callable[..., list[str]], runtime: Runtime, number: signal.Signals
+    tmp_path: Path,
+    sit: Sit,
+    start_args: Callable[..., list[str]],
+    runtime: Runtime,
+    number: signal.Signals,
 ) -> None:
     source, kills, orderly, runs, alone = random.Random(int(number)), 0, 0, 0, set()
     while kills < KILLS:
@@ -165,7 +178,9 @@ def test_a_run_killed_at_any_instant_is_resumed_completely(
         view = load_run(run_dir)
         check_whole(view)
         if parallel == "1":
-            alone.add(tuple((one.genid, one.parent, one.score, one.commit) for one in view.generations))
+            alone.add(
+                tuple((one.genid, one.parent, one.score, one.commit) for one in view.generations)
+            )
     assert number == signal.SIGKILL or orderly > KILLS // 2
     assert len(alone) == 1  # runs of the same seed are equal, whenever they were killed
     wait_until_none(lambda: left_of(runtime, tmp_path))
@@ -175,7 +190,8 @@ STUBBORN = "\n".join(
     [
         "import signal, time",
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
-        "subprocess.Popen(['setsid', 'sh', '-c', 'trap \"\" TERM INT HUP; while :; do sleep 0.1; done'])",
+        "subprocess.Popen(['setsid', 'sh', '-c', 'trap \"\" TERM INT HUP; while :; do sleep "
+        "0.1; done'])",
         "time.sleep(600)",
     ]
 )
@@ -189,7 +205,9 @@ SLOW_TASK = "\n".join(
 
 
 @pytest.mark.parametrize("number", first_quick(signal.SIGTERM, signal.SIGINT))
-@pytest.mark.parametrize(("action", "step"), first_quick((STUBBORN, "meta agent"), (SLOW_TASK, "evaluate")))
+@pytest.mark.parametrize(
+    ("action", "step"), first_quick((STUBBORN, "meta agent"), (SLOW_TASK, "evaluate"))
+)
 def test_an_interrupt_ends_everything_in_time_even_if_agents_ignore_signals(
     tmp_path: Path,
     sit: Sit,
@@ -200,12 +218,16 @@ def test_an_interrupt_ends_everything_in_time_even_if_agents_ignore_signals(
     step: str,
 ) -> None:
     run_dir = tmp_path / f"generate_{tmp_path.name}"
-    args = start_args(tmp_path.name, dict.fromkeys(range(1, GENERATIONS + 1), action), "--parallel", "4")
+    args = start_args(
+        tmp_path.name, dict.fromkeys(range(1, GENERATIONS + 1), action), "--parallel", "4"
+    )
     begun = f"== {step}\n"
     until = (f"{run_dir}/work/gen_*/generate.log", begun, 4)
     assert sit(1.0, number, *args, until=until) == (True, 128 + number)
     wait_until_none(lambda: left_of(runtime, tmp_path))
-    assert [begun in path.read_text() for path in run_dir.glob("work/gen_*/generate.log")] == [True] * 4
+    assert [begun in path.read_text() for path in run_dir.glob("work/gen_*/generate.log")] == [
+        True
+    ] * 4
     assert load_run(run_dir).state == "interrupted"
     assert [record.genid for record in load_run(run_dir).generations] == ["initial"]
     assert json.loads((run_dir / "archive.jsonl").read_text())["archive"] == ["initial"]
@@ -213,10 +235,14 @@ def test_an_interrupt_ends_everything_in_time_even_if_agents_ignore_signals(
 
 @pytest.fixture
 def own_image(base_image: str, tmp_path: Path) -> Iterator[str]:
-    """Yield an image of its own: Podman lists a build's container under any name of the image that it starts from."""
+    """Yield an image of its own: Podman lists a build's container under any name of the image that
+    it starts from.
+    """
     name = f"localhost/hyperruntime-test/base-of-{os.getpid()}:{tmp_path.name.lower()}"
     lines = f"FROM {base_image}\nLABEL of={tmp_path}\n"
-    subprocess.run(["podman", "build", "--quiet", "--tag", name, "-"], input=lines.encode(), check=True)
+    subprocess.run(
+        ["podman", "build", "--quiet", "--tag", name, "-"], input=lines.encode(), check=True
+    )
     yield name
     subprocess.run(["podman", "rmi", name], check=True)
 
@@ -228,11 +254,15 @@ def test_an_interrupted_build_leaves_no_process_and_no_container(
     if runtime_name != "podman":
         return
     seconds = f"3117.{os.getpid()}"
-    (tmp_path / "Containerfile").write_text(f"FROM {own_image}\nRUN trap '' TERM; sleep {seconds}\n")
+    (tmp_path / "Containerfile").write_text(
+        f"FROM {own_image}\nRUN trap '' TERM; sleep {seconds}\n"
+    )
     name = f"localhost/hyperruntime-test/interrupted:{os.getpid()}"
     args = ["image", "build", name, "--file", str(tmp_path / "Containerfile")]
     assert sit(wait_s, signal.SIGTERM, *args) == (True, 143)
-    wait_until_none(lambda: [str(p.pid) for p in psutil.process_iter() if f"sleep {seconds}" in command_line(p)])
+    wait_until_none(
+        lambda: [str(p.pid) for p in psutil.process_iter() if f"sleep {seconds}" in command_line(p)]
+    )
     assert building_from(own_image) == []
 
 
@@ -248,22 +278,37 @@ def check_whole(view: RunView) -> None:
     assert archive.marks == []
     assert json.loads(layout.archive.read_text().splitlines()[-1])["archive"] == ids
     assert list(layout.work.iterdir()) == []
-    assert sorted(path.name for path in layout.view.iterdir()) == sorted(f"gen_{genid}" for genid in ids)
+    assert sorted(path.name for path in layout.view.iterdir()) == sorted(
+        f"gen_{genid}" for genid in ids
+    )
     for record in view.generations:
         metadata = json.loads((layout.generation(record.genid) / "metadata.json").read_text())
-        assert (metadata["current_genid"], metadata["parent_genid"]) == (record.genid, record.parent)
+        assert (metadata["current_genid"], metadata["parent_genid"]) == (
+            record.genid,
+            record.parent,
+        )
         assert metadata["prev_patch_files"] == patches_before(archive, record.parent)
-        patches = [root / name for name in (*metadata["prev_patch_files"], *metadata["curr_patch_files"])]
+        patches = [
+            root / name for name in (*metadata["prev_patch_files"], *metadata["curr_patch_files"])
+        ]
         first = view.generations[0].commit
-        assert store.replay(first, [path.read_bytes() for path in patches]) == store.tree(record.commit)
+        assert store.replay(first, [path.read_bytes() for path in patches]) == store.tree(
+            record.commit
+        )
         report = layout.generation(record.genid) / "circle_packing_eval_val" / "report.json"
         assert json.loads(report.read_text())["score"] == record.score
 
 
 def left_of(runtime: Runtime, folder: Path) -> list[str]:
-    """Return the containers of the runs in a directory, by label, and the processes that name it in their arguments."""
+    """Return the containers of the runs in a directory, by label, and the processes that name it in
+    their arguments.
+    """
     records = (owned.record for owned in runtime.containers())
-    found = [one.id for one in records if one.labels.get("io.hyperruntime.run", "").startswith(folder.name)]
+    found = [
+        one.id
+        for one in records
+        if one.labels.get("io.hyperruntime.run", "").startswith(folder.name)
+    ]
     return found + [str(p.pid) for p in psutil.process_iter() if str(folder) in command_line(p)]
 
 
@@ -285,7 +330,8 @@ def command_line(process: psutil.Process) -> str:
 def building_from(image: str) -> list[str]:
     """Return the build containers that start from an image.
 
-    Podman's list fails if a container of another test is removed while it is made; it is asked again then.
+    Podman's list fails if a container of another test is removed while it is made; it is asked
+    again then.
     """
     args = ["podman", "ps", "--all", "--external", "--no-trunc", "--format", "{{.Image}} {{.ID}}"]
     deadline = time.monotonic() + 60

@@ -1,4 +1,6 @@
-"""The agent template ``llm`` in containers without a network; it reaches a scripted model through the gateway."""
+"""The agent template ``llm`` in containers without a network; it reaches a scripted model through
+the gateway.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,10 @@ Request = Mapping[str, Any]
 def urgencies() -> dict[str, str]:
     """Return the right label of each message of the sample."""
     with (SAMPLE / "train.csv").open(newline="") as file:
-        rows = [*csv.DictReader(file), *map(json.loads, (SAMPLE / "val.jsonl").read_text().splitlines())]
+        rows = [
+            *csv.DictReader(file),
+            *map(json.loads, (SAMPLE / "val.jsonl").read_text().splitlines()),
+        ]
     return {row["message"]: row["urgency"] for row in rows}
 
 
@@ -51,7 +56,8 @@ def improve(request: Request) -> ModelReply:
     """Read the report of the parent, then add the labels to the prompt for tasks."""
     turn: int = sum(message["role"] == "assistant" for message in request["messages"])
     steps: list[ModelReply] = [
-        calls(bash={"command": "cd /workspace/evals && ls gen_*/*_eval && cat gen_initial/tickets_eval/report.json"}),
+        calls(bash={"command": "cd /workspace/evals && ls gen_*/*_eval && cat "
+            "gen_initial/tickets_eval/report.json"}),
         calls(edit={"command": "replace", "path": "prompts.py", "old": "# How to answer\\n\\n",
                     "new": f"# How to answer\\n\\n{HINT} "}),
         calls(bash={"command": "cd /workspace/repo && python3 -B -c 'import task_agent' && git diff --stat"}),
@@ -61,9 +67,17 @@ def improve(request: Request) -> ModelReply:
 
 
 @pytest.fixture
-def run(tmp_path: Path, runtime: hr.Runtime, monkeypatch: pytest.MonkeyPatch) -> Callable[..., RunSummary]:
+def run(
+    tmp_path: Path, runtime: hr.Runtime, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., RunSummary]:
     """Return a function that runs the template with a script for its model."""
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
+    for name in (
+        "OPENAI_API_KEY",
+        "OPENAI_BASE_URL",
+        "OPENAI_API_BASE",
+        "ANTHROPIC_API_KEY",
+        "ANTHROPIC_BASE_URL",
+    ):
         monkeypatch.delenv(name, raising=False)
 
     def start(script: Any, **options: Any) -> RunSummary:
@@ -122,13 +136,17 @@ def test_programs_are_written_with_tools_in_the_container(run: Callable[..., Run
         program = (EXERCISES / name / "solution.py").read_text()
         return calls(edit={"command": "create", "path": f"{name}.py", "text": program})
 
-    summary = run(script, domains="polyglot", max_generation=0, eval_samples=(2,), skip_staged_eval=True)
+    summary = run(
+        script, domains="polyglot", max_generation=0, eval_samples=(2,), skip_staged_eval=True
+    )
     (initial,) = summary.generations
     assert (initial.failure, initial.score) == (None, 1.0), initial
 
 
 @pytest.mark.slow
-def test_an_exhausted_budget_ends_the_generation_and_is_logged(run: Callable[..., RunSummary]) -> None:
+def test_an_exhausted_budget_ends_the_generation_and_is_logged(
+    run: Callable[..., RunSummary],
+) -> None:
     def script(request: Request) -> ModelReply:
         return calls(bash={"command": "true"}) if is_meta(request) else answer_task(request)
 
@@ -140,8 +158,12 @@ def test_an_exhausted_budget_ends_the_generation_and_is_logged(run: Callable[...
     assert "the meta agent stopped: the model server refuses further requests" in log
 
 
-def test_without_a_model_server_no_run_is_started(tmp_path: Path, runtime: hr.Runtime, run: Any) -> None:
-    options = GenerateOptions(domains="circle_packing", agent="llm", output_dir_parent=str(tmp_path), run_id="r")
+def test_without_a_model_server_no_run_is_started(
+    tmp_path: Path, runtime: hr.Runtime, run: Any
+) -> None:
+    options = GenerateOptions(
+        domains="circle_packing", agent="llm", output_dir_parent=str(tmp_path), run_id="r"
+    )
     with pytest.raises(GatewayError, match="the agent asks models"):
         start_run(runtime, plan_run(options))
     assert not (tmp_path / "generate_r").exists()
@@ -150,7 +172,11 @@ def test_without_a_model_server_no_run_is_started(tmp_path: Path, runtime: hr.Ru
 def test_the_meta_agent_works_alone_in_a_container(runtime: hr.Runtime, tmp_path: Path) -> None:
     script = [
         fails(503, "busy"),
-        calls(bash={"command": "cd /repo && export WHO=$(id -un) && echo '# by '$WHO >> forms.py; exit 4"}),
+        calls(
+            bash={
+                "command": "cd /repo && export WHO=$(id -un) && echo '# by '$WHO >> forms.py; exit 4"
+            }
+        ),
         calls(bash={"command": "sleep 300", "timeout_s": 1}),
         calls(edit={"command": "insert", "path": "README.md", "line": 0, "text": "Changed."}),
         says("Done."),
@@ -163,10 +189,18 @@ def test_the_meta_agent_works_alone_in_a_container(runtime: hr.Runtime, tmp_path
     ):
         copy_template("llm", tmp_path / "repo")
         container.put(str(tmp_path / "repo"), "/repo")
-        commands = "cd /repo && git init -q && git add -A && git -c user.name=a -c user.email=a@b commit -qm initial"
+        commands = (
+            "cd /repo && git init -q && git add -A && git -c user.name=a -c user.email=a@b "
+            "commit -qm initial"
+        )
         container.exec(["sh", "-c", commands]).check()
         with Access(gateway, container, "test") as access:
-            args = ["sh", "-c", 'cd /repo && exec python3 -B run_meta_agent.py --git_dir . --outdir /out "$@"', "sh"]
+            args = [
+                "sh",
+                "-c",
+                'cd /repo && exec python3 -B run_meta_agent.py --git_dir . --outdir /out "$@"',
+                "sh",
+            ]
             result = container.exec([*args, "--model", "m"], env=dict(access.env), timeout_s=120)
         result.check()
         container.get("/out", str(tmp_path / "out"))
@@ -180,4 +214,6 @@ def test_the_meta_agent_works_alone_in_a_container(runtime: hr.Runtime, tmp_path
 
 def config_for(url: str) -> GatewayConfig:
     """Return a gateway configuration that forwards every model to one server."""
-    return GatewayConfig(upstreams=(Upstream(name="u", url=url),), models=(ModelRule(name="*", upstream="u"),))
+    return GatewayConfig(
+        upstreams=(Upstream(name="u", url=url),), models=(ModelRule(name="*", upstream="u"),)
+    )

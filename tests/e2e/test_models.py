@@ -1,4 +1,6 @@
-"""Runs whose agents use models: keys stay on the host, budgets are enforced, and usage is recorded."""
+"""Runs whose agents use models: keys stay on the host, budgets are enforced, and usage is
+recorded.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,11 @@ def upstream() -> Iterator[ScriptedUpstream]:
 
 @pytest.fixture
 def run(
-    tmp_path: Path, runtime: Runtime, base_image: str, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    runtime: Runtime,
+    base_image: str,
+    upstream: ScriptedUpstream,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., RunSummary]:
     """Return a function that runs an agent with a key and a server in its committed ``.env``."""
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_API_KEY"):
@@ -88,7 +94,9 @@ def run(
         agent = make_agent_repository(tmp_path / f"agent{options.get('run_id', '')}", actions)
         (agent / "ask.py").write_text(ASK)
         if dotenv:
-            (agent / ".env").write_text(f"OPENAI_BASE_URL={upstream.url}\nexport OPENAI_API_KEY='{KEY}' # mine\n")
+            (agent / ".env").write_text(
+                f"OPENAI_BASE_URL={upstream.url}\nexport OPENAI_API_KEY='{KEY}' # mine\n"
+            )
         for command in (["add", "--all"], ["commit", "-q", "-m", "asks"]):
             git(["-C", str(agent), *command])
         defaults: dict[str, Any] = {
@@ -115,10 +123,16 @@ def seats(summary: RunSummary) -> list[str]:
 def test_agents_ask_through_the_gateway_and_their_usage_is_recorded(
     run: Callable[..., RunSummary], upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    summary = run({1: IMPROVE + ASKING_TASK_AGENT, 2: SNOOP}, model="qwen", parent_selection="latest")
-    assert [record.failure for record in summary.generations] == [None, None, None], summary.generations
+    summary = run(
+        {1: IMPROVE + ASKING_TASK_AGENT, 2: SNOOP}, model="qwen", parent_selection="latest"
+    )
+    assert [record.failure for record in summary.generations] == [None, None, None], (
+        summary.generations
+    )
     assert {received.body["model"] for received in upstream.received} == {"qwen"}
-    assert {received.headers["authorization"] for received in upstream.received} == {f"Bearer {KEY}"}
+    assert {received.headers["authorization"] for received in upstream.received} == {
+        f"Bearer {KEY}"
+    }
     initial, first, second = summary.generations
     assert seats(summary).count("1/agent") == 1
     assert set(seats(summary)) == {"1/agent", "1/evaluation", "2/evaluation"}
@@ -128,7 +142,12 @@ def test_agents_ask_through_the_gateway_and_their_usage_is_recorded(
     assert first.usage.requests == 1 + seats(summary).count("1/evaluation") == 3
     assert second.dropped == ((".env", ".env is protected"),)
     metadata = json.loads((Path(summary.run_dir) / "gen_1" / "metadata.json").read_text())
-    assert metadata["hyperruntime"]["usage"] == {"requests": 3, "input_tokens": 30, "output_tokens": 15, "money": 0.0}
+    assert metadata["hyperruntime"]["usage"] == {
+        "requests": 3,
+        "input_tokens": 30,
+        "output_tokens": 15,
+        "money": 0.0,
+    }
     assert load_run(summary.run_dir).generations[1].usage == first.usage
     assert main(["status", summary.run_dir]) == 0
     assert "models: 5 requests, 50 tokens read, 25 written, money 0\n" in capsys.readouterr().out
@@ -152,9 +171,16 @@ def test_a_recorded_run_is_replayed_without_a_server(
     action = IMPROVE.replace("improve()", "") + ASKING_TASK_AGENT
     first = run({1: action}, model="qwen", gateway=f"record:{tape}")
     asked = len(upstream.received)
-    again = run({1: action}, model="qwen", gateway=f"replay:{tape}", run_id=f"{first.generations[0].genid}-again")
+    again = run(
+        {1: action},
+        model="qwen",
+        gateway=f"replay:{tape}",
+        run_id=f"{first.generations[0].genid}-again",
+    )
     assert asked == len(upstream.received) == 3
-    assert [record.score for record in again.generations] == [record.score for record in first.generations]
+    assert [record.score for record in again.generations] == [
+        record.score for record in first.generations
+    ]
     assert again.generations[1].usage == first.generations[1].usage
 
 
@@ -163,14 +189,20 @@ def test_no_file_of_a_run_contains_the_key(run: Callable[..., RunSummary]) -> No
     root = Path(summary.run_dir)
     for path in root.rglob("*"):
         assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
-    everything = git(["-C", str(root / "repository.git"), "cat-file", "--batch-all-objects", "--batch"])
+    everything = git(
+        ["-C", str(root / "repository.git"), "cat-file", "--batch-all-objects", "--batch"]
+    )
     assert b"def ask" in everything
     assert KEY.encode() not in everything
     assert not list((root / "view").rglob("*exchanges*"))
 
 
-def test_a_generation_over_its_budget_fails_and_its_parent_stays_valid(run: Callable[..., RunSummary]) -> None:
-    summary = run({1: "from ask import ask\nwhile True: ask()", 2: IMPROVE}, budget_generation_requests=3)
+def test_a_generation_over_its_budget_fails_and_its_parent_stays_valid(
+    run: Callable[..., RunSummary],
+) -> None:
+    summary = run(
+        {1: "from ask import ask\nwhile True: ask()", 2: IMPROVE}, budget_generation_requests=3
+    )
     initial, first, second = summary.generations
     assert (first.failure, first.valid_parent, first.attempts) == ("budget", False, 1)
     assert "generation 1 is used up: 3 of 3 requests" in first.detail
@@ -186,8 +218,9 @@ def test_an_agent_that_ignores_budget_refusals_is_ended(
 ) -> None:
     config = tmp_path / "gateway.toml"
     config.write_text(
-        f"[gateway]\ngrace_s = 1.0\nupstreams = [{{name = 'u', url = '{upstream.url}'}}]\n"
-        "models = [{name = 'gpt-*', upstream = 'u', output_price = 1e6}]\nbudget = {requests = 50}\n"
+        "[gateway]\ngrace_s = 1.0\nupstreams = [{name = 'u', url = "
+        f"'{upstream.url}'}}]\nmodels = [{{name = 'gpt-*', upstream = 'u', output_price = "
+        "1e6}]\nbudget = {requests = 50}\n"
     )
     summary = run({1: LOOP}, dotenv=False, gateway=str(config), budget_generation_money=15.0)
     first = summary.generations[1]
@@ -217,7 +250,11 @@ def broken_url(request: pytest.FixtureRequest) -> Iterator[str]:
 
 @pytest.mark.slow
 def test_a_broken_server_is_an_infrastructure_failure(
-    run: Callable[..., RunSummary], upstream: ScriptedUpstream, tmp_path: Path, runtime: Runtime, broken_url: str
+    run: Callable[..., RunSummary],
+    upstream: ScriptedUpstream,
+    tmp_path: Path,
+    runtime: Runtime,
+    broken_url: str,
 ) -> None:
     config = tmp_path / "gateway.toml"
     text = (
@@ -225,7 +262,10 @@ def test_a_broken_server_is_an_infrastructure_failure(
         "[[gateway.models]]\nname = '*'\nupstream = 'gone'\n"
     )
     config.write_text(text.format(broken_url))
-    actions = {number: f"from ask import ask\nif {number} != 1: ask()\nimprove()" for number in (1, 2, 3, 4)}
+    actions = {
+        number: f"from ask import ask\nif {number} != 1: ask()\nimprove()"
+        for number in (1, 2, 3, 4)
+    }
     with pytest.raises(RunError, match="upstream 'gone' failed after 1 attempts"):
         run(actions, gateway=str(config), valid_parent="hyperagents", parent_selection="latest")
     [run_dir] = (tmp_path / "out").iterdir()
@@ -241,17 +281,29 @@ def test_a_broken_server_is_an_infrastructure_failure(
 def test_a_run_over_its_budget_ends_normally_and_resumes_with_a_larger_budget(
     run: Callable[..., RunSummary], runtime: Runtime, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    summary = run({1: IMPROVE, 2: IMPROVE, 3: IMPROVE, 4: IMPROVE}, budget_requests=2, max_generation=3)
+    summary = run(
+        {1: IMPROVE, 2: IMPROVE, 3: IMPROVE, 4: IMPROVE}, budget_requests=2, max_generation=3
+    )
     assert [record.genid for record in summary.generations] == ["initial", 1, 2]
     assert "2 of 2 requests" in summary.used_up
     assert not summary.interrupted
     again = resume_run(runtime, plan_resume(summary.run_dir))
     assert [record.genid for record in again.generations] == ["initial", 1, 2]
     assert again.used_up, "usage before the resume counts"
-    command = ["--runtime", runtime.name, "resume", summary.run_dir, "--max-generation", "4", "--json"]
+    command = [
+        "--runtime",
+        runtime.name,
+        "resume",
+        summary.run_dir,
+        "--max-generation",
+        "4",
+        "--json",
+    ]
     assert main([*command, "--budget-requests", "3"]) == 0
     told = capsys.readouterr()
-    assert json.loads(told.out)["used_up"].startswith("the budget of the run is used up: 3 of 3 requests")
+    assert json.loads(told.out)["used_up"].startswith(
+        "the budget of the run is used up: 3 of 3 requests"
+    )
     assert "resume with a larger one" in told.err
     assert main([*command, "--budget-requests", "4"]) == 0
     last = json.loads(capsys.readouterr().out)

@@ -1,4 +1,6 @@
-"""``hyperrun generate`` with the options of HyperAgents, ``evaluate`` and ``export``, on a real engine."""
+"""``hyperrun generate`` with the options of HyperAgents, ``evaluate`` and ``export``, on a real
+engine.
+"""
 
 from __future__ import annotations
 
@@ -52,17 +54,26 @@ file = "test.csv"
 def hyperrun(*args: str, cwd: Path, runtime: str) -> subprocess.CompletedProcess[bytes]:
     """Run ``hyperrun`` until it exits."""
     return subprocess.run(
-        [*PROGRAM, "--runtime", runtime, *args], capture_output=True, timeout=180, cwd=cwd, check=False
+        [*PROGRAM, "--runtime", runtime, *args],
+        capture_output=True,
+        timeout=180,
+        cwd=cwd,
+        check=False,
     )
 
 
 @pytest.fixture
 def place(tmp_path: Path, base_image: str) -> Path:
     """Return a directory with an agent, the two splits of a table, and a file of options."""
-    agent = make_agent_repository(tmp_path / "agent", {1: IMPROVE, 2: "open('notes', 'w').write('2')"})
+    agent = make_agent_repository(
+        tmp_path / "agent", {1: IMPROVE, 2: "open('notes', 'w').write('2')"}
+    )
     (agent / "task_agent.py").write_text(TASK_AGENT)
     subprocess.run(["git", "-C", agent, "add", "--all"], check=True)
-    subprocess.run(["git", "-C", agent, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"], check=True)
+    subprocess.run(
+        ["git", "-C", agent, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"],
+        check=True,
+    )
     (tmp_path / "questions.toml").write_text(TABLE)
     (tmp_path / "train.csv").write_text("question,answer\na,yes\nb,yes\nc,no\nd,no\n")
     (tmp_path / "test.csv").write_text("question,answer\nx,yes\ny,no\nz,yes\n")
@@ -73,8 +84,19 @@ def place(tmp_path: Path, base_image: str) -> Path:
 
 
 @pytest.mark.slow
-def test_the_originals_options_work_and_generations_can_be_tested_and_exported(place: Path, runtime_name: str) -> None:
-    args = ["--domains", "table:questions.toml", "--eval_samples", "-1", "--max_generation", "1", "--run_id", "x"]
+def test_the_originals_options_work_and_generations_can_be_tested_and_exported(
+    place: Path, runtime_name: str
+) -> None:
+    args = [
+        "--domains",
+        "table:questions.toml",
+        "--eval_samples",
+        "-1",
+        "--max_generation",
+        "1",
+        "--run_id",
+        "x",
+    ]
     args += ["--parent_selection", "latest", "--config", "run.toml", "--limits", "pids=128"]
     done = hyperrun("generate", *args, cwd=place, runtime=runtime_name)
     assert done.returncode == 0, done.stderr
@@ -86,11 +108,15 @@ def test_the_originals_options_work_and_generations_can_be_tested_and_exported(p
     assert [one["current_genid"] for one in run["generations"]] == ["initial", 1, 2]
     assert [one["score"] for one in run["generations"]] == [0.75, 1.0, 1.0]
     log = (place / "outputs" / "generate_x" / "generate_loop.log").read_text()
-    assert [line.partition("max_generation=")[2].partition(",")[0] for line in log.splitlines()] == ["1", "2"]
+    assert [
+        line.partition("max_generation=")[2].partition(",")[0] for line in log.splitlines()
+    ] == ["1", "2"]
 
     scores = {}
     for genid in ("initial", "1"):
-        done = hyperrun("evaluate", "outputs/generate_x", genid, "--json", cwd=place, runtime=runtime_name)
+        done = hyperrun(
+            "evaluate", "outputs/generate_x", genid, "--json", cwd=place, runtime=runtime_name
+        )
         assert done.returncode == 0, done.stderr
         (made,) = json.loads(done.stdout)
         scores[genid] = (made["score"], made["tasks"])
@@ -102,14 +128,34 @@ def test_the_originals_options_work_and_generations_can_be_tested_and_exported(p
     done = hyperrun("export", "outputs/generate_x", "2", "copy", cwd=place, runtime=runtime_name)
     assert done.returncode == 0, done.stderr
     assert (place / "copy" / "notes").read_text() == "2"
-    fresh = ["--domains", "table:questions.toml", "--agent", "copy", "--max-generation", "0", "--run-id", "y", "--json"]
+    fresh = [
+        "--domains",
+        "table:questions.toml",
+        "--agent",
+        "copy",
+        "--max-generation",
+        "0",
+        "--run-id",
+        "y",
+        "--json",
+    ]
     done = hyperrun("generate", "--config", "run.toml", *fresh, cwd=place, runtime=runtime_name)
     assert json.loads(done.stdout)["best"]["score"] == 1.0, done.stderr
 
 
 @pytest.mark.slow
-def test_a_batch_script_starts_its_run_once_and_resumes_it_after_that(place: Path, runtime_name: str) -> None:
-    args = ["--domain", "table:questions.toml", "--config", "run.toml", "--run-id", "job", "--resume-or-start"]
+def test_a_batch_script_starts_its_run_once_and_resumes_it_after_that(
+    place: Path, runtime_name: str
+) -> None:
+    args = [
+        "--domain",
+        "table:questions.toml",
+        "--config",
+        "run.toml",
+        "--run-id",
+        "job",
+        "--resume-or-start",
+    ]
     done = [
         hyperrun("generate", *args, "--max", last, "--eval_work", workers, "--timeout-eval", f"{workers}m", "--json",
                  cwd=place, runtime=runtime_name)
@@ -120,15 +166,42 @@ def test_a_batch_script_starts_its_run_once_and_resumes_it_after_that(place: Pat
     assert [one["current_genid"] for one in made] == ["initial", 1, 2]
     journal = (place / "outputs/generate_job/journal.jsonl").read_text().splitlines()
     assert [json.loads(line)["settings"]["eval_workers"] for line in journal] == [10, 10, 3]
-    assert [json.loads(line)["settings"]["timeout_eval_s"] for line in journal] == [600.0, 600.0, 180.0]
+    assert [json.loads(line)["settings"]["timeout_eval_s"] for line in journal] == [
+        600.0,
+        600.0,
+        180.0,
+    ]
 
 
-def test_a_run_ends_at_once_if_its_first_generation_does_not_load(place: Path, runtime_name: str) -> None:
+def test_a_run_ends_at_once_if_its_first_generation_does_not_load(
+    place: Path, runtime_name: str
+) -> None:
     (place / "agent/task_agent.py").write_text("import a_module_that_the_image_lacks\n")
     subprocess.run(
-        ["git", "-C", place / "agent", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qam", "x"], check=True
+        [
+            "git",
+            "-C",
+            place / "agent",
+            "-c",
+            "user.name=a",
+            "-c",
+            "user.email=a@b",
+            "commit",
+            "-qam",
+            "x",
+        ],
+        check=True,
     )
-    args = ["--domains", "table:questions.toml", "--config", "run.toml", "--run-id", "x", "--max-generation", "200"]
+    args = [
+        "--domains",
+        "table:questions.toml",
+        "--config",
+        "run.toml",
+        "--run-id",
+        "x",
+        "--max-generation",
+        "200",
+    ]
     done = hyperrun("generate", *args, cwd=place, runtime=runtime_name)
     assert done.returncode == 1
     said = done.stderr.decode().splitlines()[-1]
@@ -139,8 +212,17 @@ def test_a_run_ends_at_once_if_its_first_generation_does_not_load(place: Path, r
 
 
 def test_a_run_is_announced_only_if_its_options_can_be_used(place: Path, runtime_name: str) -> None:
-    (place / "no.diff").write_text("--- a/task_agent.py\n+++ b/task_agent.py\n@@ -1 +1 @@\n-not there\n+x\n")
-    args = ["--domains", "table:questions.toml", "--config", "run.toml", "--meta-patch-files", "no.diff"]
+    (place / "no.diff").write_text(
+        "--- a/task_agent.py\n+++ b/task_agent.py\n@@ -1 +1 @@\n-not there\n+x\n"
+    )
+    args = [
+        "--domains",
+        "table:questions.toml",
+        "--config",
+        "run.toml",
+        "--meta-patch-files",
+        "no.diff",
+    ]
     done = hyperrun("generate", *args, cwd=place, runtime=runtime_name)
     assert done.returncode == 2, done.stderr
     assert b"--meta-patch-files: 'no.diff'" in done.stderr
@@ -151,20 +233,40 @@ def test_a_run_is_announced_only_if_its_options_can_be_used(place: Path, runtime
 @pytest.mark.slow
 def test_a_run_starts_from_the_diffs_of_another(place: Path, runtime_name: str) -> None:
     common = ["--config", "run.toml", "--domains", "table:questions.toml", "--json"]
-    done = hyperrun("generate", *common, "--max-generation", "1", "--run-id", "x", cwd=place, runtime=runtime_name)
+    done = hyperrun(
+        "generate",
+        *common,
+        "--max-generation",
+        "1",
+        "--run-id",
+        "x",
+        cwd=place,
+        runtime=runtime_name,
+    )
     assert done.returncode == 0, done.stderr
     diff = "outputs/generate_x/gen_1/agent_output/model_patch.diff"
     args = [*common, "--meta_patch_files", diff, "--max_generation", "0", "--run_id", "y"]
     done = hyperrun("generate", *args, cwd=place, runtime=runtime_name)
     (first,) = json.loads(done.stdout)["generations"]
     assert (first["current_genid"], first["score"]) == (0, 1.0), done.stderr
-    args = [*common, "--meta_patch_files", diff, "--reset_task_agent", "--max_generation", "0", "--run_id", "z"]
+    args = [
+        *common,
+        "--meta_patch_files",
+        diff,
+        "--reset_task_agent",
+        "--max_generation",
+        "0",
+        "--run_id",
+        "z",
+    ]
     done = hyperrun("generate", *args, cwd=place, runtime=runtime_name)
     (first,) = json.loads(done.stdout)["generations"]
     assert (first["current_genid"], first["score"]) == ("initial", 0.75), done.stderr
 
 
-@pytest.mark.parametrize(("number", "code"), first_quick((signal.SIGTERM, 143), (signal.SIGINT, 130)))
+@pytest.mark.parametrize(
+    ("number", "code"), first_quick((signal.SIGTERM, 143), (signal.SIGINT, 130))
+)
 def test_an_interrupted_evaluation_leaves_no_files_and_no_containers(
     place: Path, runtime_name: str, number: signal.Signals, code: int
 ) -> None:

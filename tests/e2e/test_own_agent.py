@@ -1,4 +1,6 @@
-"""The agent of docs/writing-an-agent.md runs, improves, and is found as the template of a package."""
+"""The agent of docs/writing-an-agent.md runs, improves, and is found as the template of a
+package.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,13 @@ pytestmark = pytest.mark.engine
 
 def files() -> dict[str, str]:
     """Return the files of the agent on the page."""
-    return dict(re.findall(r"This\s+is\s+all\s+of\s+`([\w.]+)`:\n\n(?:<!--.*?-->\n)?```\w+\n(.*?)```", PAGE, re.DOTALL))
+    return dict(
+        re.findall(
+            r"This\s+is\s+all\s+of\s+`([\w.]+)`:\n\n(?:<!--.*?-->\n)?```\w+\n(.*?)```",
+            PAGE,
+            re.DOTALL,
+        )
+    )
 
 
 def scores(run: Path) -> dict[str | int, float | None]:
@@ -33,7 +41,9 @@ def scores(run: Path) -> dict[str | int, float | None]:
     return {genid: one["hyperruntime"]["score"] for genid, one in found.items()}
 
 
-def test_the_agent_of_the_page_is_made_and_improves(runtime_name: str, base_image: str, tmp_path: Path) -> None:
+def test_the_agent_of_the_page_is_made_and_improves(
+    runtime_name: str, base_image: str, tmp_path: Path
+) -> None:
     (tmp_path / "my-agent").mkdir()
     for name, text in files().items():
         (tmp_path / "my-agent" / name).write_text(text)
@@ -64,6 +74,7 @@ def test_a_package_offers_an_agent_by_name(
     assert (code, "unknown agent template 'grd'; did you mean 'grid'?" in said) == (2, True), said
     code, said = call("generate", "--agent", "grid", "--max-generation", "0", *named)
     assert code == 0, said
-    code, said = call("resume", str(run), "--max-generation", "1", env=dict(os.environ))  # without the package
+    # without the package
+    code, said = call("resume", str(run), "--max-generation", "1", env=dict(os.environ))
     assert code == 0, said
     assert set(scores(run)) == {"initial", 1}

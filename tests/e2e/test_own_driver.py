@@ -26,12 +26,29 @@ def python(env: dict[str, str], *args: str) -> ProcessResult:
 
 
 def has_base_image(runtime: hr.Runtime, image: str, env: dict[str, str], place: Path) -> None:
-    """Give runc the base image of the engine under test, which saves the time to make it from Debian packages."""
+    """Give runc the base image of the engine under test, which saves the time to make it from
+    Debian packages.
+    """
     if python(env, "-c", LOAD, image).exit_code == 0:
         return
-    with open(place / "root.tar", "wb") as file, runtime.container(hr.ContainerSpec(image=image)) as container:
-        tar = ["tar", "-C", "/", "--one-file-system", "--exclude=./run/*", "--exclude=./tmp/*", "-cf", "-", "."]
-        container.exec(tar, on_output=lambda stream, chunk: file.writelines([chunk] * (stream == "stdout")))
+    with (
+        open(place / "root.tar", "wb") as file,
+        runtime.container(hr.ContainerSpec(image=image)) as container,
+    ):
+        tar = [
+            "tar",
+            "-C",
+            "/",
+            "--one-file-system",
+            "--exclude=./run/*",
+            "--exclude=./tmp/*",
+            "-cf",
+            "-",
+            ".",
+        ]
+        container.exec(
+            tar, on_output=lambda stream, chunk: file.writelines([chunk] * (stream == "stdout"))
+        )
     assert python(env, "-c", LOAD, image, str(place / "root.tar")).exit_code == 0
 
 
@@ -43,7 +60,9 @@ def test_the_driver_over_runc_passes_selfcheck(
     has_base_image(runtime, base_image, env, tmp_path)
     done = python(env, "-m", "hyperruntime.cli", "selfcheck", "runc", "--json")
     report = json.loads(done.stdout)
-    assert [(row["name"], row["detail"]) for row in report["checks"] if row["outcome"] == "fail"] == []
+    assert [
+        (row["name"], row["detail"]) for row in report["checks"] if row["outcome"] == "fail"
+    ] == []
     assert report["counts"]["pass"] > 70
     listed = python(env, "-m", "hyperruntime.cli", "--runtime", "runc", "ps", "--json")
     assert json.loads(listed.stdout) == []

@@ -32,7 +32,10 @@ def rewards(runtime: hr.Runtime, image: str, reference: str, commands: list[str]
     async def run() -> list[float]:
         found = []
         judging = PoolConfig(spec=spec, name="judges", slots_per_container=1)
-        async with SlotPool(runtime, PoolConfig(spec=spec)) as agents, SlotPool(runtime, judging) as judges:
+        async with (
+            SlotPool(runtime, PoolConfig(spec=spec)) as agents,
+            SlotPool(runtime, judging) as judges,
+        ):
             for command in commands:
                 async with agents.lease(item.id) as lease:
                     meta = await environment.setup(item, lease)
@@ -46,12 +49,18 @@ def rewards(runtime: hr.Runtime, image: str, reference: str, commands: list[str]
     return asyncio.run(run())
 
 
-def test_thirty_lines_make_an_environment(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+def test_thirty_lines_make_an_environment(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
     """The first program of the page."""
     assert len([line for line in blocks()[0].splitlines() if line.strip()]) <= 30
     (tmp_path / "backwards.py").write_text(blocks()[0])
     commands = ["rev word.txt > answer.txt", "cp word.txt answer.txt", "true"]
-    assert rewards(runtime, base_image, f"{tmp_path}/backwards.py:Backwards", commands) == [1.0, 0.0, 0.0]
+    assert rewards(runtime, base_image, f"{tmp_path}/backwards.py:Backwards", commands) == [
+        1.0,
+        0.0,
+        0.0,
+    ]
 
 
 def test_a_program_is_judged_in_a_container_that_its_author_never_used(
@@ -64,4 +73,8 @@ def test_a_program_is_judged_in_a_container_that_its_author_never_used(
         "echo 'print(open(\"word.txt\").read()[::-1])' > backwards.py",
         "echo 'print(\"elbbep\"[::-1])' > backwards.py",
     ]
-    assert rewards(runtime, base_image, f"{tmp_path}/programs.py:Programs", commands) == [1.0, 0.0, 0.0]
+    assert rewards(runtime, base_image, f"{tmp_path}/programs.py:Programs", commands) == [
+        1.0,
+        0.0,
+        0.0,
+    ]

@@ -46,16 +46,20 @@ class Environment:
     prefix: Path
 
     def install(self, modules: Mapping[str, str]) -> None:
-        """Install a package with one driver entry point for each module: the files that pip would write.
+        """Install a package with one driver entry point for each module: the files that pip would
+        write.
 
-        Source: PyPA specifications, "Recording installed projects" and "Entry points specification".
+        Source: PyPA specifications, "Recording installed projects" and "Entry points
+        specification".
         """
         (packages,) = self.prefix.glob("lib/python3*/site-packages")
         for name, module in modules.items():
             (packages / f"hyperdriver_{name}.py").write_text(module)
             metadata = packages / f"hyperdriver_{name}-1.dist-info"
             metadata.mkdir()
-            (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: hyperdriver-{name}\nVersion: 1\n")
+            (metadata / "METADATA").write_text(
+                f"Metadata-Version: 2.1\nName: hyperdriver-{name}\nVersion: 1\n"
+            )
             entry_point = f"[hyperruntime.runtimes]\n{name} = hyperdriver_{name}:ThrowAwayDriver\n"
             (metadata / "entry_points.txt").write_text(entry_point)
 
@@ -66,9 +70,12 @@ class Environment:
 
     def hyperrun(self, *args: str) -> tuple[int, str, str]:
         """Run the command line in the environment; return its exit code and both outputs."""
-        env = {**os.environ, "XDG_CACHE_HOME": str(self.prefix / "cache")}  # stevedore caches the entry points
+        # stevedore caches the entry points
+        env = {**os.environ, "XDG_CACHE_HOME": str(self.prefix / "cache")}
         command = [str(self.python), "-m", "hyperruntime.cli", *args]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env, cwd=self.prefix)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=120, env=env, cwd=self.prefix
+        )
         return done.returncode, done.stdout, done.stderr
 
     def runtimes(self) -> dict[str, dict[str, object]]:
@@ -82,10 +89,16 @@ class Environment:
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     """Return one environment with all these packages and the library."""
     prefix = tmp_path_factory.mktemp("plugins") / "environment"
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(prefix)], check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(prefix)], check=True, timeout=60
+    )
     (packages,) = prefix.glob("lib/python3*/site-packages")
-    ours = [sysconfig.get_path("purelib"), *(path for path in sys.path if path in site.getsitepackages())]
-    # Python runs .pth lines that begin with `import`; addsitedir also reads .pth files, as of an editable install.
+    ours = [
+        sysconfig.get_path("purelib"),
+        *(path for path in sys.path if path in site.getsitepackages()),
+    ]
+    # Python runs .pth lines that begin with `import`; addsitedir also reads .pth files, as of an
+    # editable install.
     line = f"import site; list(map(site.addsitedir, {list(dict.fromkeys(ours))!r}))\n"
     (packages / "ours.pth").write_text(line)
     made = Environment(prefix)
@@ -94,18 +107,24 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 
 @pytest.mark.slow
-def test_a_driver_of_another_package_is_found_and_used_by_its_name(environment: Environment) -> None:
+def test_a_driver_of_another_package_is_found_and_used_by_its_name(
+    environment: Environment,
+) -> None:
     view = environment.runtimes()["throwaway"]
     assert (view["package"], view["usable"]) == ("hyperdriver-throwaway", True)
     command = ("sh", "-c", "echo from $((6 * 7))")
-    code, out, err = environment.hyperrun("--runtime", "throwaway", "exec", "--pids", "none", "--", *command)
+    code, out, err = environment.hyperrun(
+        "--runtime", "throwaway", "exec", "--pids", "none", "--", *command
+    )
     assert (code, out) == (0, "from 42\n"), err
     code, out, err = environment.hyperrun("selfcheck", "throwaway", "--only", "transfer.*")
     assert code == 0, out + err
 
 
 @pytest.mark.slow
-def test_plugins_come_after_the_shipped_drivers_in_the_order_of_auto(environment: Environment) -> None:
+def test_plugins_come_after_the_shipped_drivers_in_the_order_of_auto(
+    environment: Environment,
+) -> None:
     names = list(environment.runtimes())
     ours = [name for name in AUTO_ORDER if name in names]
     assert names[: len(ours)] == ours
@@ -128,7 +147,9 @@ def test_broken_drivers_are_reported_and_working_ones_still_run(environment: Env
 
 
 @pytest.mark.parametrize("name", first_quick(*BROKEN))
-def test_selecting_a_broken_driver_names_its_package_in_the_error(environment: Environment, name: str) -> None:
+def test_selecting_a_broken_driver_names_its_package_in_the_error(
+    environment: Environment, name: str
+) -> None:
     code, _, err = environment.hyperrun("--runtime", name, "exec", "--", "true")
     assert code == 3
     assert f"hyperdriver-{name}" in err

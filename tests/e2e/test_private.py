@@ -1,6 +1,8 @@
-"""Files that containers write on the host are out of reach of other accounts, before, during and after a kill.
+"""Files that containers write on the host are out of reach of other accounts, before, during and
+after a kill.
 
-As root, the other account is ``nobody``, which really tries. For an ordinary user, the modes of the files are checked.
+As root, the other account is ``nobody``, which really tries. For an ordinary user, the modes of the
+files are checked.
 """
 
 from __future__ import annotations
@@ -62,15 +64,31 @@ class World:
         }
 
     def use_agent(self, *steps: dict[str, Any]) -> None:
-        """Make an agent with these attacks as its generations, and an honest generation at the end."""
-        agent = write_agent(self.folder / "agent", dict(enumerate(steps, 1)), {"mark": self.mark}, "")
+        """Make an agent with these attacks as its generations, and an honest generation at the
+        end.
+        """
+        agent = write_agent(
+            self.folder / "agent", dict(enumerate(steps, 1)), {"mark": self.mark}, ""
+        )
         self.options |= {"agent": str(agent), "max_generation": len(steps) + 1}
 
     def command(self, runtime_name: str) -> list[str]:
         """Return the command that starts the run in a separate process."""
-        options = [word for name, value in self.options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+        options = [
+            word
+            for name, value in self.options.items()
+            for word in (f"--{name.replace('_', '-')}", str(value))
+        ]
         options[1] = self.options["domains"][0]
-        return [sys.executable, "-m", "hyperruntime.cli", "--runtime", runtime_name, "generate", *options]
+        return [
+            sys.executable,
+            "-m",
+            "hyperruntime.cli",
+            "--runtime",
+            runtime_name,
+            "generate",
+            *options,
+        ]
 
     def wait_for_agent(self) -> Path:
         """Wait until the agent has planted all its files; return the directory for its outputs."""
@@ -81,7 +99,9 @@ class World:
         return ready[0].parent
 
     def check_out_of_reach(self, *, finished: bool = False) -> None:
-        """Check that another account reaches no file of a running agent, and no set-id or world-writable file."""
+        """Check that another account reaches no file of a running agent, and no set-id or
+        world-writable file.
+        """
         for name in ("work", "repository.git"):
             assert within_reach(self.run_dir / name) == []
         reached = within_reach(self.run_dir)
@@ -93,10 +113,14 @@ class World:
 
 
 def within_reach(top: Path) -> list[str]:
-    """Return the paths at and below ``top`` that another account may read, write, execute or enter."""
+    """Return the paths at and below ``top`` that another account may read, write, execute or
+    enter.
+    """
     if os.geteuid() == 0:
         found = subprocess.run(
-            [*NOBODY, "find", str(top), "!", "-type", "l", "(", *WITHIN, ")", "-print0"], cwd="/", capture_output=True
+            [*NOBODY, "find", str(top), "!", "-type", "l", "(", *WITHIN, ")", "-print0"],
+            cwd="/",
+            capture_output=True,
         )
         return [os.fsdecode(path) for path in found.stdout.split(b"\0") if path]
     return [str(path) for path in [top, *_below(top)] if _is_open(path)]
@@ -117,7 +141,10 @@ def _is_open(path: Path) -> bool:
 
 def own_temporary_files_within_reach() -> list[str]:
     """Return the paths that another account reaches below this user's own temporary directories."""
-    tops = [Path(root) for root in {tempfile.gettempdir(), os.environ.get("APPTAINER_TMPDIR", "/tmp"), "/tmp"}]
+    tops = [
+        Path(root)
+        for root in {tempfile.gettempdir(), os.environ.get("APPTAINER_TMPDIR", "/tmp"), "/tmp"}
+    ]
     mine = [path for top in tops for path in top.glob("hyperruntime-*") if _is_mine(path)]
     return [found for path in mine for found in within_reach(path)]
 
@@ -131,7 +158,9 @@ def _is_mine(path: Path) -> bool:
 
 def special_files(top: Path) -> list[str]:
     """Return the set-user-id and set-group-id files and directories below a directory."""
-    found = subprocess.run(["find", str(top), "-perm", "/6000", "-print0"], capture_output=True, check=True)
+    found = subprocess.run(
+        ["find", str(top), "-perm", "/6000", "-print0"], capture_output=True, check=True
+    )
     return [os.fsdecode(path) for path in found.stdout.split(b"\0") if path]
 
 
@@ -154,12 +183,16 @@ Finished = Callable[[], RunSummary]
 
 @pytest.fixture
 def run_beside(world: World, runtime: Runtime) -> Callable[[], Finished]:
-    """Return a function that starts the run in a thread and returns a function that waits for its summary."""
+    """Return a function that starts the run in a thread and returns a function that waits for its
+    summary.
+    """
 
     def start() -> Finished:
         result: list[RunSummary] = []
         options = GenerateOptions(**world.options)
-        thread = threading.Thread(target=lambda: result.append(start_run(runtime, plan_run(options))))
+        thread = threading.Thread(
+            target=lambda: result.append(start_run(runtime, plan_run(options)))
+        )
         thread.start()
 
         def finished() -> RunSummary:
@@ -199,13 +232,16 @@ def test_a_killed_run_leaves_no_file_in_reach_and_a_resume_removes_its_files(
     world: World, runtime: Runtime, runtime_name: str
 ) -> None:
     world.use_agent(WAITS)
-    with subprocess.Popen(world.command(runtime_name), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as owner:
+    with subprocess.Popen(
+        world.command(runtime_name), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as owner:
         out = world.wait_for_agent()
         owner.send_signal(signal.SIGKILL)
     world.check_out_of_reach()
     _wait_until(lambda: not _containers(runtime, world.run_id))
     world.check_out_of_reach()
-    for path in (world.run_dir / "work", out.parents[1], out.parent):  # the modes of earlier versions
+    # the modes of earlier versions
+    for path in (world.run_dir / "work", out.parents[1], out.parent):
         path.chmod(0o755)
     assert within_reach(out.parent), "otherwise the next check proves nothing"
     tightened, done = threading.Event(), threading.Event()
@@ -228,28 +264,40 @@ def _let_go(world: World, tightened: threading.Event, done: threading.Event) -> 
     while not done.wait(0.05):
         if within_reach(world.run_dir / "work") == []:
             tightened.set()
-            for ready in world.run_dir.glob("work/*/agent/out/ready"):  # also the killed run's, at first
+            # also the killed run's, at first
+            for ready in world.run_dir.glob("work/*/agent/out/ready"):
                 with suppress(FileNotFoundError):
                     ready.with_name("go").touch()
 
 
 @pytest.mark.slow
-def test_only_its_user_can_enter_the_work_and_repository_directories_of_a_run(world: World, runtime: Runtime) -> None:
+def test_only_its_user_can_enter_the_work_and_repository_directories_of_a_run(
+    world: World, runtime: Runtime
+) -> None:
     world.use_agent()
     start_run(runtime, plan_run(GenerateOptions(**world.options)))
-    modes = {name: stat.S_IMODE((world.run_dir / name).stat().st_mode) for name in ("work", "repository.git", "gen_1")}
+    modes = {
+        name: stat.S_IMODE((world.run_dir / name).stat().st_mode)
+        for name in ("work", "repository.git", "gen_1")
+    }
     assert modes == {"work": 0o700, "repository.git": 0o700, "gen_1": 0o775}
     for path in (world.run_dir / "work", world.run_dir / "repository.git"):
         path.chmod(0o755)
-    resume_run(runtime, plan_resume(world.run_dir, max_generation=load_run(world.run_dir).options.max_generation))
-    assert {stat.S_IMODE((world.run_dir / name).stat().st_mode) for name in ("work", "repository.git")} == {0o700}
+    resume_run(
+        runtime,
+        plan_resume(world.run_dir, max_generation=load_run(world.run_dir).options.max_generation),
+    )
+    assert {
+        stat.S_IMODE((world.run_dir / name).stat().st_mode) for name in ("work", "repository.git")
+    } == {0o700}
 
 
 def _containers(runtime: Runtime, run_id: str) -> list[str]:
     return [
         owned.record.id
         for owned in runtime.containers()
-        if owned.record.labels.get("io.hyperruntime.run") == run_id and owned.owner.pid != os.getpid()
+        if owned.record.labels.get("io.hyperruntime.run") == run_id
+        and owned.owner.pid != os.getpid()
     ]
 
 

@@ -1,4 +1,6 @@
-"""Repositories and run directories that somebody else made, on a real engine: no key of the host leaves it."""
+"""Repositories and run directories that somebody else made, on a real engine: no key of the host
+leaves it.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,13 @@ from tests.e2e.rollout_world import World
 @pytest.fixture(autouse=True)
 def variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the machine's own servers; keep two keys that must not leave the host."""
-    for name in ("OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_API_KEY", "ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL"):
+    for name in (
+        "OPENAI_BASE_URL",
+        "OPENAI_API_BASE",
+        "ANTHROPIC_API_KEY",
+        "ANTHROPIC_API_BASE",
+        "ANTHROPIC_BASE_URL",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
@@ -65,7 +73,11 @@ def generate(runtime_name: str, image: str, agent: Path, *more: str) -> list[str
 
 
 def test_a_committed_dotenv_gets_no_key_of_the_environment(
-    runtime_name: str, base_image: str, elsewhere: ScriptedUpstream, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runtime_name: str,
+    base_image: str,
+    elsewhere: ScriptedUpstream,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     agent = make_agent_repository(tmp_path / "agent", {1: ASK})
     (agent / ".env").write_text(f"OPENAI_BASE_URL={elsewhere.url}\n")
@@ -92,10 +104,14 @@ def theirs(run_dir: Path, gateway: Path, url: str) -> None:
 
 
 def answered(answer: str, *args: str) -> tuple[int, str]:
-    """Run hyperrun on a terminal, give an answer to its question, and return its exit code and what it said."""
+    """Run hyperrun on a terminal, give an answer to its question, and return its exit code and what
+    it said.
+    """
     head, terminal = pty.openpty()
     command = [sys.executable, "-P", "-m", "hyperruntime.cli", *args]
-    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, close_fds=True) as process:
+    with subprocess.Popen(
+        command, stdin=terminal, stdout=terminal, stderr=terminal, close_fds=True
+    ) as process:
         os.close(terminal)
         os.write(head, f"{answer}\n".encode())
         said = b""
@@ -127,7 +143,10 @@ def test_a_received_run_sends_no_variable_of_the_host_unless_the_user_accepts(
     theirs(run_dir, inside, elsewhere.url)
     resume = ["--runtime", runtime_name, "resume", str(run_dir), "--max-generation", "1"]
     capsys.readouterr()
-    asked = [resume, ["--runtime", runtime_name, "evaluate", str(run_dir), "initial", "--split", "train"]]
+    asked = [
+        resume,
+        ["--runtime", runtime_name, "evaluate", str(run_dir), "initial", "--split", "train"],
+    ]
     for command in asked:
         assert main(command) == 2
         said = " ".join(capsys.readouterr().err.split())
@@ -138,14 +157,21 @@ def test_a_received_run_sends_no_variable_of_the_host_unless_the_user_accepts(
 
     theirs(run_dir, outside, elsewhere.url)
     code, said = answered("n", *resume)
-    assert (code, f"asks for --gateway {outside} and --network host; use them? [y/N]" in said) == (2, True), said
+    assert (code, f"asks for --gateway {outside} and --network host; use them? [y/N]" in said) == (
+        2,
+        True,
+    ), said
     assert not elsewhere.received
 
     code, said = answered("y", *resume)
     assert code == 0, said
-    assert {received.headers["authorization"] for received in elsewhere.received} == {f"Bearer {SECRET}"}
+    assert {received.headers["authorization"] for received in elsewhere.received} == {
+        f"Bearer {SECRET}"
+    }
     moved = shutil.move(run_dir, tmp_path / "moved")
-    assert main(["--runtime", runtime_name, "resume", str(moved), "--max-generation", "2"]) == 0, "not asked again"
+    assert main(["--runtime", runtime_name, "resume", str(moved), "--max-generation", "2"]) == 0, (
+        "not asked again"
+    )
 
 
 def test_a_received_run_of_rollouts_runs_no_code_and_sends_no_variable_unless_the_user_accepts(
@@ -160,21 +186,41 @@ def test_a_received_run_of_rollouts_runs_no_code_and_sends_no_variable_unless_th
     world = f"{Path(__file__).with_name('rollout_world.py')}:World"
     run_dir, mark = tmp_path / "received", tmp_path / "code of the run ran"
     with scripted_model(lambda _: says("done")) as model:
-        options = ["--environment", world, "--model", "m", "--base-url", model.url, "--output-dir", str(run_dir)]
+        options = [
+            "--environment",
+            world,
+            "--model",
+            "m",
+            "--base-url",
+            model.url,
+            "--output-dir",
+            str(run_dir),
+        ]
         rollout = ["--runtime", runtime_name, "rollout", "run"]
         assert main([*rollout, *options, "--max-items", "1"]) == 0
         be("me", tmp_path, monkeypatch)
         code = run_dir / "code.py"
         code.write_text(CODE.format(mark=str(mark)))
         stored: dict[str, Any] = json.loads((run_dir / "run.json").read_text())
-        stored["options"] |= {"environment": f"{code}:World", "env_names": ["AWS_SECRET_ACCESS_KEY"], "max_items": 2}
-        stored["options"]["model"] |= {"base_url": elsewhere.url, "key_env": "AWS_SECRET_ACCESS_KEY"}
+        stored["options"] |= {
+            "environment": f"{code}:World",
+            "env_names": ["AWS_SECRET_ACCESS_KEY"],
+            "max_items": 2,
+        }
+        stored["options"]["model"] |= {
+            "base_url": elsewhere.url,
+            "key_env": "AWS_SECRET_ACCESS_KEY",
+        }
         (run_dir / "run.json").write_text(json.dumps(stored))
         capsys.readouterr()
         for more in ([], ["--base-url", model.url]):
             assert main([*rollout, "--resume-from", str(run_dir), *more]) == 2
             said = " ".join(capsys.readouterr().err.split())
-            for asked in (f"--environment {code}:World", "--key-env AWS_SECRET_ACCESS_KEY", "env_names AWS_SECRET"):
+            for asked in (
+                f"--environment {code}:World",
+                "--key-env AWS_SECRET_ACCESS_KEY",
+                "env_names AWS_SECRET",
+            ):
                 assert asked in said
             assert (f"--base-url {elsewhere.url}" in said) == (not more), "given again"
         for command in (["status"], ["report"], ["rollout", "export"]):

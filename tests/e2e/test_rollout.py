@@ -43,30 +43,64 @@ def number_of(request: Mapping[str, Any]) -> str:
 def fixing(request: Mapping[str, Any]) -> ModelReply:
     if request["messages"][-1]["role"] == "tool":
         return says("done")
-    return calls(bash={"command": f"echo {number_of(request)} > answer.txt; (setsid sleep 77 > /dev/null 2>&1 &)"})
+    return calls(
+        bash={
+            "command": f"echo {number_of(request)} > answer.txt; (setsid sleep 77 > /dev/null 2>&1 &)"
+        }
+    )
 
 
 def inspecting(request: Mapping[str, Any]) -> ModelReply:
-    return says("done") if request["messages"][-1]["role"] == "tool" else calls(bash={"command": "cat answer.txt"})
+    return (
+        says("done")
+        if request["messages"][-1]["role"] == "tool"
+        else calls(bash={"command": "cat answer.txt"})
+    )
 
 
 def arguments(runtime_name: str, url: str, run_dir: Path, *more: str) -> list[str]:
-    options = ["--environment", WORLD, "--model", "m", "--base-url", url, "--output-dir", str(run_dir)]
+    options = [
+        "--environment",
+        WORLD,
+        "--model",
+        "m",
+        "--base-url",
+        url,
+        "--output-dir",
+        str(run_dir),
+    ]
     return ["--runtime", runtime_name, "rollout", "run", *options, *more]
 
 
 @pytest.mark.parametrize(("script", "reward"), [(fixing, 1.0), (inspecting, 0.0)])
 def test_r1_a_fixing_model_scores_and_an_inspecting_one_does_not(
-    script: Any, reward: float, runtime_name: str, base_image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    script: Any,
+    reward: float,
+    runtime_name: str,
+    base_image: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with scripted_model(script) as model:
         code = main(
-            arguments(runtime_name, model.url, tmp_path / "run", "--group-size", "2", "--parallel", "2", "--json")
+            arguments(
+                runtime_name,
+                model.url,
+                tmp_path / "run",
+                "--group-size",
+                "2",
+                "--parallel",
+                "2",
+                "--json",
+            )
         )
     summary = json.loads(capsys.readouterr().out)
     assert (code, summary["mean_reward"], summary["scored"], summary["groups"]) == (0, reward, 4, 2)
     groups = read_groups(tmp_path / "run")
-    assert {group.item_id: list(group.rewards) for group in groups} == {"n0": [reward] * 2, "n1": [reward] * 2}
+    assert {group.item_id: list(group.rewards) for group in groups} == {
+        "n0": [reward] * 2,
+        "n1": [reward] * 2,
+    }
     for trajectory in read_trajectories(tmp_path / "run"):
         facts = trajectory.verdict["facts"]
         assert facts["left"] == "", "the agent's processes end before it is judged"
@@ -85,10 +119,15 @@ CONVERSATION = (
 )
 
 
-def test_r5_one_conversation_is_the_same_on_every_engine(runtime_name: str, base_image: str, tmp_path: Path) -> None:
+def test_r5_one_conversation_is_the_same_on_every_engine(
+    runtime_name: str, base_image: str, tmp_path: Path
+) -> None:
     """R5, W21: every tool works in the slot and none on the host."""
     with scripted_model(CONVERSATION) as model:
-        assert main(arguments(runtime_name, model.url, tmp_path, "--max-items", "1", "--tools", TOOLS)) == 0
+        assert (
+            main(arguments(runtime_name, model.url, tmp_path, "--max-items", "1", "--tools", TOOLS))
+            == 0
+        )
     (trajectory,) = read_trajectories(tmp_path)
     answers = [json.loads(m["content"]) for m in trajectory.messages if m["role"] == "tool"]
     assert [m["role"] for m in trajectory.messages] == ["user", *ROLES]
@@ -99,20 +138,29 @@ def test_r5_one_conversation_is_the_same_on_every_engine(runtime_name: str, base
     assert "no_such_tool" in answers[4]["error"]
     assert answers[5]["success"] is True, answers[5]
     assert answers[6] == {"output": "a\nc\n[stderr]\noops\n", "exit_code": 3}
-    assert [(error["turn"], error["tool"]) for error in trajectory.tool_errors] == [(3, "bash"), (4, "no_such_tool")]
+    assert [(error["turn"], error["tool"]) for error in trajectory.tool_errors] == [
+        (3, "bash"),
+        (4, "no_such_tool"),
+    ]
     assert trajectory.stop_reason == "finished"
     assert not Path("list.txt").exists()
 
 
 TOOLS = "terminal,bash,read_file,write_file,edit_file"
-ROLES = ["assistant", "tool"] * 2 + ["assistant", "tool", "tool"] * 2 + ["assistant", "tool", "assistant"]
+ROLES = (
+    ["assistant", "tool"] * 2
+    + ["assistant", "tool", "tool"] * 2
+    + ["assistant", "tool", "assistant"]
+)
 
 
 def test_r21_five_terminal_calls_against_a_generate_endpoint_leave_a_complete_token_record(
     runtime_name: str, base_image: str, tmp_path: Path
 ) -> None:
     commands = ["pwd", "ls -la", "cat answer.txt", "python3 --version", "git --version || true"]
-    texts = [f"Step {n}. " + render_hermes("terminal", {"command": c}) for n, c in enumerate(commands)]
+    texts = [
+        f"Step {n}. " + render_hermes("terminal", {"command": c}) for n, c in enumerate(commands)
+    ]
     make_tokenizer(tmp_path / "model")
     wire = ("--wire", "sglang", "--tokenizer", str(tmp_path / "model"), "--require-tokens")
     more = ("--max-items", "1", "--tools", "terminal", *wire)
@@ -141,15 +189,20 @@ def make_tokenizer(path: Path) -> None:
     built = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
     built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     built.decoder = decoders.ByteLevel()
-    built.add_special_tokens([AddedToken(mark, special=True) for mark in ("<|im_start|>", "<|im_end|>")])
+    built.add_special_tokens(
+        [AddedToken(mark, special=True) for mark in ("<|im_start|>", "<|im_end|>")]
+    )
     built.save(str(path / "tokenizer.json"))
     template = (
-        "{% if tools %}<|im_start|>system\n# Tools\n{{ tools | tojson }}<|im_end|>\n{% endif %}"
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}"
-        "{% for c in m.tool_calls or [] %}\n<tool_call>{{ c.function.arguments | tojson }}</tool_call>{% endfor %}"
-        "<|im_end|>\n{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+        "{% if tools %}<|im_start|>system\n# Tools\n{{ tools | tojson }}<|im_end|>\n{% endif "
+        "%}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in "
+        "m.tool_calls or [] %}\n<tool_call>{{ c.function.arguments | tojson }}</tool_call>{% "
+        "endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt "
+        "%}<|im_start|>assistant\n{% endif %}"
     )
-    (path / "tokenizer_config.json").write_text(json.dumps({"eos_token": plain.eos, "chat_template": template}))
+    (path / "tokenizer_config.json").write_text(
+        json.dumps({"eos_token": plain.eos, "chat_template": template})
+    )
 
 
 def bytes_to_unicode() -> list[str]:
@@ -185,10 +238,16 @@ def stalled(run_dir: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), first_quick((signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 143))
+    ("number", "code"),
+    first_quick((signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 143)),
 )
 def test_r11_an_ended_run_leaves_no_container_and_can_be_resumed(
-    number: signal.Signals, code: int, runtime_name: str, runtime: hr.Runtime, base_image: str, tmp_path: Path
+    number: signal.Signals,
+    code: int,
+    runtime_name: str,
+    runtime: hr.Runtime,
+    base_image: str,
+    tmp_path: Path,
 ) -> None:
     run_dir = tmp_path / "run"
     more = ("--option", "count=4", "--group-size", "2", "--parallel", "2")
@@ -208,7 +267,16 @@ def test_r11_an_ended_run_leaves_no_container_and_can_be_resumed(
     assert left == []
     assert {t.id for t in read_trajectories(run_dir)} == {"n0/0", "n0/1", "n1/0", "n1/1"}
     with scripted_model(fixing) as model:
-        resumed = ["--runtime", runtime_name, "rollout", "run", "--resume-from", str(run_dir), "--base-url", model.url]
+        resumed = [
+            "--runtime",
+            runtime_name,
+            "rollout",
+            "run",
+            "--resume-from",
+            str(run_dir),
+            "--base-url",
+            model.url,
+        ]
         again = arguments(runtime_name, model.url, run_dir, *more, "--resume-or-start")
         assert main(again if number == signal.SIGKILL else resumed) == 0
         assert len(model.requests) == 6  # the first turn of two trajectories is played back
@@ -224,7 +292,11 @@ def owned_by(runtime: hr.Runtime, pid: int) -> list[str]:
 
 
 def test_a_model_server_that_is_down_ends_the_command_with_one_sentence(
-    runtime: hr.Runtime, runtime_name: str, base_image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    runtime: hr.Runtime,
+    runtime_name: str,
+    base_image: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     run_dir = tmp_path / "run"
     assert main(arguments(runtime_name, "http://127.0.0.1:9/v1", run_dir)) == 1
@@ -239,10 +311,30 @@ def test_rollouts_that_start_at_once_each_get_their_own_directory(
     runtime_name: str, base_image: str, tmp_path: Path
 ) -> None:
     with scripted_model(fixing) as model:
-        words = ["--environment", WORLD, "--model", "m", "--base-url", model.url, "--max-items", "1"]
-        asked = [sys.executable, "-m", "hyperruntime.cli", "--runtime", runtime_name, "rollout", "run", *words]
+        words = [
+            "--environment",
+            WORLD,
+            "--model",
+            "m",
+            "--base-url",
+            model.url,
+            "--max-items",
+            "1",
+        ]
+        asked = [
+            sys.executable,
+            "-m",
+            "hyperruntime.cli",
+            "--runtime",
+            runtime_name,
+            "rollout",
+            "run",
+            *words,
+        ]
         begun = [
-            subprocess.Popen(asked, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                asked, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
             for _ in range(3)
         ]
         said = [process.communicate(timeout=200)[1] for process in begun]
@@ -258,7 +350,11 @@ def test_w23_a_model_server_that_fails_gives_no_reward(
     with scripted_upstream(lambda _: json_reply({}, status=500)) as server:
         assert main(arguments(runtime_name, server.url, tmp_path, *more)) == 1
     found: Trajectory = read_trajectories(tmp_path)[0]
-    assert (found.status, found.reward, (found.error or {})["kind"]) == ("infrastructure", None, "ModelError")
+    assert (found.status, found.reward, (found.error or {})["kind"]) == (
+        "infrastructure",
+        None,
+        "ModelError",
+    )
     assert "ModelError" in capsys.readouterr().err
 
 
@@ -295,6 +391,8 @@ def test_rollouts_beyond_the_number_of_slots_start_only_when_a_slot_is_free(
     with scripted_model(fixing) as model:
         more = ("--option", "count=3", "--parallel", "3", "--max-containers", "1")
         assert main(arguments(runtime_name, model.url, tmp_path, *more)) == 0
-    spans = sorted((t.started_at, t.started_at + t.timing["total_s"]) for t in read_trajectories(tmp_path))
+    spans = sorted(
+        (t.started_at, t.started_at + t.timing["total_s"]) for t in read_trajectories(tmp_path)
+    )
     assert len(spans) == 3
     assert all(later[0] >= earlier[1] - 0.1 for earlier, later in itertools.pairwise(spans))

@@ -26,7 +26,16 @@ def command(runtime_name: str, prompts: Path, url: str, *args: str) -> list[str]
     beside = Path(sysconfig.get_path("scripts"), "hyperrun")
     program = str(beside) if beside.is_file() else shutil.which("hyperrun")
     assert program, "hyperrun is not installed beside this Python"
-    words = [program, "--runtime", runtime_name, "rollout", "batch", str(prompts), "--model", "scripted"]
+    words = [
+        program,
+        "--runtime",
+        runtime_name,
+        "rollout",
+        "batch",
+        str(prompts),
+        "--model",
+        "scripted",
+    ]
     return [*words, "--base-url", url, "--output-dir", str(prompts.parent / "out"), *args]
 
 
@@ -37,7 +46,9 @@ def hyperrun(*words: str) -> subprocess.CompletedProcess[str]:
 @contextmanager
 def started(words: list[str]) -> Iterator[subprocess.Popen[str]]:
     """Start a program; kill it at the end of the block."""
-    with subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             yield process
         finally:
@@ -77,7 +88,11 @@ def test_every_row_runs_in_its_own_slot_with_its_image(
     ]
     prompts = write(tmp_path / "prompts.jsonl", rows)
     with scripted_model(works) as model:
-        done = hyperrun(*command(runtime_name, prompts, model.url, "--parallel", "3", "--json", "--attempts", "1"))
+        done = hyperrun(
+            *command(
+                runtime_name, prompts, model.url, "--parallel", "3", "--json", "--attempts", "1"
+            )
+        )
     assert done.returncode == 1, done.stderr
     assert json.loads(done.stdout)["done"] == 5
     assert "level" in done.stderr
@@ -96,32 +111,44 @@ def test_every_row_runs_in_its_own_slot_with_its_image(
 def test_a_killed_batch_can_be_resumed_and_leaves_no_container(
     runtime_name: str, runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
-    prompts = write(tmp_path / "prompts.jsonl", [{"prompt": "look", "id": f"r{n}"} for n in range(12)])
+    prompts = write(
+        tmp_path / "prompts.jsonl", [{"prompt": "look", "id": f"r{n}"} for n in range(12)]
+    )
     results = tmp_path / "out" / "results.jsonl"
     with scripted_model(works) as model:
         words = command(runtime_name, prompts, model.url, "--parallel", "3")
         with started(words) as process:
-            assert wait_until(lambda: results.exists() and results.read_bytes().count(b"\n") >= 3, 120)
+            assert wait_until(
+                lambda: results.exists() and results.read_bytes().count(b"\n") >= 3, 120
+            )
             process.send_signal(signal.SIGKILL)
-        assert wait_until(lambda: all(found.owner.pid != process.pid for found in runtime.containers()), 60)
+        assert wait_until(
+            lambda: all(found.owner.pid != process.pid for found in runtime.containers()), 60
+        )
         done = hyperrun(*words)
         assert done.returncode == 0, done.stderr
         assert "settled before" in done.stderr
         again = hyperrun(*words)
         assert again.returncode == 0, again.stderr
-    assert Counter(line["id"] for line in lines(tmp_path / "out")) == Counter(f"r{n}" for n in range(12))
+    assert Counter(line["id"] for line in lines(tmp_path / "out")) == Counter(
+        f"r{n}" for n in range(12)
+    )
 
 
 @pytest.mark.slow
 def test_an_interrupted_batch_exits_with_143_and_leaves_no_container(
     runtime_name: str, runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
-    prompts = write(tmp_path / "prompts.jsonl", [{"prompt": "look", "id": f"r{n}"} for n in range(400)])
+    prompts = write(
+        tmp_path / "prompts.jsonl", [{"prompt": "look", "id": f"r{n}"} for n in range(400)]
+    )
     results = tmp_path / "out" / "results.jsonl"
     with scripted_model(works) as model:
         words = command(runtime_name, prompts, model.url, "--parallel", "2")
         with started(words) as process:
-            assert wait_until(lambda: results.exists() and results.read_bytes().count(b"\n") >= 2, 120)
+            assert wait_until(
+                lambda: results.exists() and results.read_bytes().count(b"\n") >= 2, 120
+            )
             process.send_signal(signal.SIGTERM)
             said = process.communicate(timeout=60)[1]
     assert process.returncode == 143, said
@@ -129,9 +156,13 @@ def test_an_interrupted_batch_exits_with_143_and_leaves_no_container(
     assert all(found.owner.pid != process.pid for found in runtime.containers())
 
 
-def test_an_invalid_row_is_reported_before_anything_starts(runtime_name: str, tmp_path: Path) -> None:
+def test_an_invalid_row_is_reported_before_anything_starts(
+    runtime_name: str, tmp_path: Path
+) -> None:
     prompts = write(tmp_path / "prompts.jsonl", [{"prompt": "a"}, {"promt": "b"}])
-    done = hyperrun(*command(runtime_name, prompts, "http://127.0.0.1:1/v1"), "--unsupported", "fail")
+    done = hyperrun(
+        *command(runtime_name, prompts, "http://127.0.0.1:1/v1"), "--unsupported", "fail"
+    )
     assert done.returncode == 2
     assert "line 2" in done.stderr
     assert not (tmp_path / "out").exists()

@@ -35,7 +35,10 @@ from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
 from tests.doubles.relay import relay_nodes
 from tests.e2e.test_rollout import WORLD, number_of
 
-pytestmark = [pytest.mark.engine, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+pytestmark = [
+    pytest.mark.engine,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 TURNS_EACH = 4
 
 
@@ -61,8 +64,30 @@ def assert_whole(run_dir: Path, alone: Path) -> None:
 
 
 def arguments(url: str, run_dir: Path, *more: str) -> list[str]:
-    options = ["--environment", WORLD, "--option", "count=4", "--group-size", "2", "--parallel", "4", "--seed", "5"]
-    return ["rollout", "run", *options, "--model", "m", "--base-url", url, "--output-dir", str(run_dir), *more]
+    options = [
+        "--environment",
+        WORLD,
+        "--option",
+        "count=4",
+        "--group-size",
+        "2",
+        "--parallel",
+        "4",
+        "--seed",
+        "5",
+    ]
+    return [
+        "rollout",
+        "run",
+        *options,
+        "--model",
+        "m",
+        "--base-url",
+        url,
+        "--output-dir",
+        str(run_dir),
+        *more,
+    ]
 
 
 def known_turns(run_dir: Path) -> int:
@@ -70,7 +95,9 @@ def known_turns(run_dir: Path) -> int:
     recorded = {each.id: each.turns for each in read_trajectories(run_dir)}
     journals = [path.read_bytes().splitlines() for path in (run_dir / TURNS).glob("*")]
     begun = [lines for lines in journals if json.loads(lines[0])["trajectory"] not in recorded]
-    return sum(recorded.values()) + sum(b'{"is":"turn"' in line for lines in begun for line in lines)
+    return sum(recorded.values()) + sum(
+        b'{"is":"turn"' in line for lines in begun for line in lines
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -91,21 +118,43 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
 def test_nodes_make_the_records_of_one_machine_also_if_the_head_is_killed(
     runtime_name: str, base_image: str, tmp_path: Path
 ) -> None:
-    table = f'[cluster]\nprovider = "local"\nmax_nodes = 2\nruntime = "{runtime_name}"\npatience_s = 3.0\n'
+    table = (
+        f'[cluster]\nprovider = "local"\nmax_nodes = 2\nruntime = "{runtime_name}"\npatience_s '
+        "= 3.0\n"
+    )
     (tmp_path / "cluster.toml").write_text(table)
     run_dir, on_nodes = tmp_path / "run", ["--cluster", str(tmp_path / "cluster.toml")]
     with scripted_model(counting) as model:
         assert main(["--runtime", runtime_name, *arguments(model.url, tmp_path / "alone")]) == 0
         asked = len(model.requests)
-        words = [sys.executable, "-m", "hyperruntime.cli", *arguments(model.url, run_dir, *on_nodes)]
+        words = [
+            sys.executable,
+            "-m",
+            "hyperruntime.cli",
+            *arguments(model.url, run_dir, *on_nodes),
+        ]
         with subprocess.Popen(words, stderr=subprocess.PIPE) as head:
-            assert wait_until(lambda: sum(p.read_bytes().count(b'"call"') for p in (run_dir / TURNS).glob("*")) > 4, 90)
+            assert wait_until(
+                lambda: (
+                    sum(p.read_bytes().count(b'"call"') for p in (run_dir / TURNS).glob("*")) > 4
+                ),
+                90,
+            )
             os.kill(head.pid, signal.SIGKILL)
         time.sleep(0.1)
         known = known_turns(run_dir)
         between = len(model.requests)
         done = subprocess.run(
-            [sys.executable, "-m", "hyperruntime.cli", "rollout", "run", "--resume-from", str(run_dir), *on_nodes],
+            [
+                sys.executable,
+                "-m",
+                "hyperruntime.cli",
+                "rollout",
+                "run",
+                "--resume-from",
+                str(run_dir),
+                *on_nodes,
+            ],
             stderr=subprocess.PIPE,
             check=False,
         )
@@ -136,9 +185,13 @@ def test_a_lost_node_costs_no_trajectory_and_no_journaled_call(
                         psutil.Process(lost[0]).kill()
                     else:
                         relays[0].fail("silent")
-                        asyncio.get_running_loop().call_later(2 if "short" in why else 15, relays[0].recover)
+                        asyncio.get_running_loop().call_later(
+                            2 if "short" in why else 15, relays[0].recover
+                        )
 
-            summary = await run_rollouts_on(nullcontext(cluster), options, run_dir=run_dir, on_event=lose)
+            summary = await run_rollouts_on(
+                nullcontext(cluster), options, run_dir=run_dir, on_event=lose
+            )
         assert (summary.scored, summary.infrastructure, len(lost)) == (8, 0, 1)
 
     with scripted_model(counting) as model:
@@ -154,6 +207,7 @@ def test_a_lost_node_costs_no_trajectory_and_no_journaled_call(
         )
         before = len(model.requests)
         asyncio.run(asyncio.wait_for(run(options), 200))
-        # The loss may cost the answer of each of the node's two trajectories before it was journaled.
+        # The loss may cost the answer of each of the node's two trajectories before it was
+        # journaled.
         assert before <= len(model.requests) - before <= before + (0 if "short" in why else 2)
     assert_whole(run_dir, tmp_path / "alone")

@@ -1,6 +1,8 @@
-"""A public scanner of OpenAI's API says the same through the gateway as directly at a public mock server.
+"""A public scanner of OpenAI's API says the same through the gateway as directly at a public mock
+server.
 
-Both are npm packages, which the test installs into a temporary directory with exact versions and without their scripts.
+Both are npm packages, which the test installs into a temporary directory with exact versions and
+without their scripts.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ SCANNER = "compatcanary@0.2.2"
 SERVER = "@copilotkit/aimock@1.43.0"
 MODEL = "gpt-4o"
 REPLIES = [
-    ("Call the provided tool", {"toolCalls": [{"name": "compatcanary_echo", "arguments": '{"value": "CANARY_OK"}'}]}),
+    (
+        "Call the provided tool",
+        {"toolCalls": [{"name": "compatcanary_echo", "arguments": '{"value": "CANARY_OK"}'}]},
+    ),
     ("Return the requested compatibility status", {"content": '{"status": "ok"}'}),
     ("CANARY_OK", {"content": "CANARY_OK"}),
 ]
@@ -38,8 +43,18 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("npm") is None:
         pytest.skip("NOT RUN: npm is missing; install Debian's package npm")
     folder = tmp_path_factory.mktemp("npm")
-    options = ["--silent", "--no-save", "--no-audit", "--no-fund", "--ignore-scripts", "--prefix", str(folder)]
-    done = subprocess.run(["npm", "install", *options, SCANNER, SERVER], capture_output=True, text=True, timeout=300)
+    options = [
+        "--silent",
+        "--no-save",
+        "--no-audit",
+        "--no-fund",
+        "--ignore-scripts",
+        "--prefix",
+        str(folder),
+    ]
+    done = subprocess.run(
+        ["npm", "install", *options, SCANNER, SERVER], capture_output=True, text=True, timeout=300
+    )
     if done.returncode != 0:
         pytest.skip(f"NOT RUN: npm cannot install {SCANNER} and {SERVER}: {done.stderr[-300:]}")
     return folder / "node_modules"
@@ -48,7 +63,9 @@ def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def printing(command: list[str], pattern: str) -> Iterator[str]:
     """Run a program until the block ends; yield what the pattern finds in its output."""
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as program:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as program:
         try:
             assert program.stdout is not None
             found = (re.search(pattern, line) for line in program.stdout)
@@ -59,15 +76,27 @@ def printing(command: list[str], pattern: str) -> Iterator[str]:
 
 def scan(packages: Path, url: str, key: str) -> dict[str, str]:
     """Return the scanner's result for each of its checks."""
-    command = ["node", str(packages / "compatcanary/src/cli.js"), "scan", "--base-url", url, "--model", MODEL]
+    command = [
+        "node",
+        str(packages / "compatcanary/src/cli.js"),
+        "scan",
+        "--base-url",
+        url,
+        "--model",
+        MODEL,
+    ]
     options = ["--profile", "modern", "--format", "json", "--fail-on", "never"]
     env = {**os.environ, "OPENAI_API_KEY": key}
-    done = subprocess.run([*command, *options], capture_output=True, text=True, env=env, timeout=300)
+    done = subprocess.run(
+        [*command, *options], capture_output=True, text=True, env=env, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return {check["id"]: check["status"] for check in json.loads(done.stdout)["results"]}
 
 
-def test_the_scanner_finds_the_same_through_the_gateway_as_at_the_server(packages: Path, tmp_path: Path) -> None:
+def test_the_scanner_finds_the_same_through_the_gateway_as_at_the_server(
+    packages: Path, tmp_path: Path
+) -> None:
     fixtures = [{"match": {"userMessage": said}, "response": answer} for said, answer in REPLIES]
     file = tmp_path / "fixtures.json"
     file.write_text(json.dumps({"fixtures": fixtures}))
@@ -75,7 +104,8 @@ def test_the_scanner_finds_the_same_through_the_gateway_as_at_the_server(package
     with printing(server, r"listening on (http://\S+)") as address:
         direct = scan(packages, f"{address}/v1", "none")
         config = GatewayConfig(
-            upstreams=(Upstream(name="mock", url=f"{address}/v1"),), models=(ModelRule(name=MODEL, upstream="mock"),)
+            upstreams=(Upstream(name="mock", url=f"{address}/v1"),),
+            models=(ModelRule(name=MODEL, upstream="mock"),),
         )
         with Gateway(config) as gateway, gateway.seat("scanner", str(tmp_path)) as seat:
             command = [sys.executable, forwarder.__file__, seat.socket_path]

@@ -1,4 +1,6 @@
-"""``hyperrun serve`` on a real engine: other programs use it, and nothing is left of it however it ends."""
+"""``hyperrun serve`` on a real engine: other programs use it, and nothing is left of it however it
+ends.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,24 @@ Visit = Callable[[ServiceClient], Awaitable[None]]
 
 
 @contextmanager
-def service(runtime_name: str, place: Path, *words: str) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
+def service(
+    runtime_name: str, place: Path, *words: str
+) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """Yield the process of a service and what it printed."""
-    command = [sys.executable, "-m", "hyperruntime.cli", "--runtime", runtime_name, "serve", "--json", *words]
+    command = [
+        sys.executable,
+        "-m",
+        "hyperruntime.cli",
+        "--runtime",
+        runtime_name,
+        "serve",
+        "--json",
+        *words,
+    ]
     token = [] if "--no-token" in words else ["--token-file", str(place / "token")]
-    process = subprocess.Popen([*command, *token], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command, *token], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdout is not None
     assert process.stdin is not None
     try:
@@ -48,8 +63,14 @@ def service(runtime_name: str, place: Path, *words: str) -> Iterator[tuple[subpr
 
 def visit(where: dict[str, Any], call: Visit) -> ServiceClient:
     async def run() -> ServiceClient:
-        token = None if where["token_file"] is None else Path(where["token_file"]).read_text().strip()
-        connector = aiohttp.UnixConnector(where["socket"]) if where["socket"] is not None else aiohttp.TCPConnector()
+        token = (
+            None if where["token_file"] is None else Path(where["token_file"]).read_text().strip()
+        )
+        connector = (
+            aiohttp.UnixConnector(where["socket"])
+            if where["socket"] is not None
+            else aiohttp.TCPConnector()
+        )
         async with aiohttp.ClientSession(connector=connector) as session:
             client = ServiceClient(session, where["url"], token)
             await call(client)
@@ -69,7 +90,14 @@ def test_curl_runs_a_command_in_a_container(tmp_path: Path, runtime: Runtime) ->
 
         def curl(path: str, *words: str) -> str:
             given = ("--header", f"Authorization: Bearer {token.read_text().strip()}", *words)
-            command = ["curl", "--silent", "--show-error", "--fail-with-body", "--no-buffer", *given]
+            command = [
+                "curl",
+                "--silent",
+                "--show-error",
+                "--fail-with-body",
+                "--no-buffer",
+                *given,
+            ]
             return subprocess.run(
                 [*command, f"{where['url']}{path}"], check=True, capture_output=True, text=True
             ).stdout
@@ -86,7 +114,10 @@ def test_curl_runs_a_command_in_a_container(tmp_path: Path, runtime: Runtime) ->
         args = '{"args": ["sh", "-c", "echo out; echo err >&2; exit 7"]%s}'
         done = json.loads(curl(f"{one}/exec", "--json", args % ""))
         assert (done["exit_code"], done["stdout"], done["stderr"]) == (7, "out\n", "err\n")
-        events = [json.loads(line) for line in curl(f"{one}/exec", "--json", args % ', "stream": true').splitlines()]
+        events = [
+            json.loads(line)
+            for line in curl(f"{one}/exec", "--json", args % ', "stream": true').splitlines()
+        ]
         assert [event["event"] for event in events] == ["output", "output", "end"]
         curl(f"{one}/files?path=/tmp/a/b", "--upload-file", str(token))
         assert curl(f"{one}/files?path=/tmp/a/b") == token.read_text()
@@ -105,7 +136,9 @@ def test_a_socket_needs_no_token_and_ends_with_its_parent(tmp_path: Path, runtim
             one = await client.container(image="base")
             done = await client.ask("POST", f"{one}/exec", json={"args": ["id", "-u"]})
             assert done.value["exit_code"] == 0
-            assert (await client.ask("GET", "/v1/info", headers={"Host": "attacker.example"})).status == 403
+            assert (
+                await client.ask("GET", "/v1/info", headers={"Host": "attacker.example"})
+            ).status == 403
 
         visit(where, use)
         assert len(containers_of(process, runtime)) == 1
@@ -134,15 +167,20 @@ def test_no_container_is_left_when_the_service_is_killed_during_a_stream(
                     lines = [json.loads(line) async for line in answer.content]
                 except aiohttp.ClientError:
                     lines = []
-                assert [line["event"] for line in lines] == ([] if number == signal.SIGKILL else ["error"])
+                assert [line["event"] for line in lines] == (
+                    [] if number == signal.SIGKILL else ["error"]
+                )
 
         visit(where, use)
-        assert process.wait(30) == (-signal.SIGKILL if number == signal.SIGKILL else 0)  # Ctrl-C is its usual end
+        # Ctrl-C is its usual end
+        assert process.wait(30) == (-signal.SIGKILL if number == signal.SIGKILL else 0)
         assert wait_until(lambda: containers_of(process, runtime) == [], 30, 0.1)
 
 
 @pytest.mark.slow
-def test_a_killed_client_takes_its_command_with_it_and_leaves_the_container(tmp_path: Path, runtime: Runtime) -> None:
+def test_a_killed_client_takes_its_command_with_it_and_leaves_the_container(
+    tmp_path: Path, runtime: Runtime
+) -> None:
     listed = "for one in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $one; echo; done"
 
     with service(runtime.name, tmp_path) as (_, where):
@@ -154,7 +192,9 @@ def test_a_killed_client_takes_its_command_with_it_and_leaves_the_container(tmp_
                 done = await client.ask("POST", f"{one}/exec", json={"args": ["sh", "-c", listed]})
                 return "sleep 4321" in done.value["stdout"]
 
-            fields = json.dumps({"args": ["sh", "-c", "(sleep 4321 &); echo begun; sleep 4321"], "stream": True})
+            fields = json.dumps(
+                {"args": ["sh", "-c", "(sleep 4321 &); echo begun; sleep 4321"], "stream": True}
+            )
             header = f"Authorization: {client.headers['Authorization']}"
             words = ["curl", "--silent", "--no-buffer", "--header", header, "--json", fields]
             curl = subprocess.Popen([*words, f"{client.base}{one}/exec"], stdout=subprocess.PIPE)
@@ -181,7 +221,10 @@ def test_many_clients_at_once_get_their_own_output(tmp_path: Path, runtime: Runt
             fields = {"args": args, "stream": number % 2 == 0}
             done = await client.ask("POST", f"{places[number % 4]}/exec", json=fields)
             events = done.value if number % 2 == 0 else [{"data": done.value["stdout"]}]
-            assert "".join(event.get("data", "") for event in events) == f"{number}\n" + str(number % 10) * 100_000
+            assert (
+                "".join(event.get("data", "") for event in events)
+                == f"{number}\n" + str(number % 10) * 100_000
+            )
 
         await asyncio.gather(*map(one, range(200)))
 

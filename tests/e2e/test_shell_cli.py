@@ -1,4 +1,6 @@
-"""``hyperrun shell`` and ``hyperrun exec -it`` as a person uses them: in tmux, which stands for the terminal window."""
+"""``hyperrun shell`` and ``hyperrun exec -it`` as a person uses them: in tmux, which stands for the
+terminal window.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ def window(tmp_path: Path, runtime_name: str) -> Iterator[Window]:
     opened.close()
 
 
-def test_a_shell_has_an_editor_ctrl_c_the_windows_size_and_an_exit_code(window: Window, busybox_image: str) -> None:
+def test_a_shell_has_an_editor_ctrl_c_the_windows_size_and_an_exit_code(
+    window: Window, busybox_image: str
+) -> None:
     window.start("shell", busybox_image, "--env", "PS1=inside> ")
     window.expect("inside>")
     window.type("stty size; tty", "Enter")
@@ -37,8 +41,13 @@ def test_a_shell_has_an_editor_ctrl_c_the_windows_size_and_an_exit_code(window: 
     window.type("iin the editor")
     window.expect("in the editor")
     window.type("", "Escape")
-    # A key right after Escape would be one key with it. The last line is that of busybox, or of vim with its cursor.
-    assert wait_until(lambda: re.search(r"- /tmp/text|1,13 +All$", window.text().rstrip()) is not None, WAIT_S, 0.05)
+    # A key right after Escape would be one key with it. The last line is that of busybox, or of vim
+    # with its cursor.
+    assert wait_until(
+        lambda: re.search(r"- /tmp/text|1,13 +All$", window.text().rstrip()) is not None,
+        WAIT_S,
+        0.05,
+    )
     window.type(":wq", "Enter")
     window.expect("inside>")
     window.type("clear; sed 's/the/an/' /tmp/text", "Enter")
@@ -57,7 +66,11 @@ def test_a_shell_has_an_editor_ctrl_c_the_windows_size_and_an_exit_code(window: 
 
 @pytest.mark.parametrize("how", ["kill -9 of PID 1", "removal"])
 def test_the_terminal_is_sane_after_the_container_was_killed(
-    window: Window, runtime: hr.Runtime, engine_command: EngineCommand | ProcessTable, busybox_image: str, how: str
+    window: Window,
+    runtime: hr.Runtime,
+    engine_command: EngineCommand | ProcessTable,
+    busybox_image: str,
+    how: str,
 ) -> None:
     """The program has another screen and a hidden cursor, as an editor has."""
     window.start("shell", busybox_image)
@@ -82,7 +95,9 @@ def test_the_terminal_is_sane_after_sigterm(window: Window, busybox_image: str) 
     window.end(143)
 
 
-def test_exec_it_passes_on_keys_and_the_exit_code_and_keeps_its_deadline(window: Window, busybox_image: str) -> None:
+def test_exec_it_passes_on_keys_and_the_exit_code_and_keeps_its_deadline(
+    window: Window, busybox_image: str
+) -> None:
     script = "echo TERM=$TERM; read -r word; echo got $word; exit 7"
     window.start("exec", "-it", "--image", busybox_image, "--", "sh", "-c", script)
     window.expect("TERM=screen")

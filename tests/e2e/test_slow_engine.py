@@ -1,4 +1,6 @@
-"""Work on a slow Podman finishes, and nothing is left; a quick test of each promise is in tests/contract."""
+"""Work on a slow Podman finishes, and nothing is left; a quick test of each promise is in
+tests/contract.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def slow_podman(tmp_path: Path, base_image: str, monkeypatch: pytest.MonkeyPatch
 
 def expect_nothing_is_left(engine_command: Any, run: str) -> None:
     found = f"label=io.hyperruntime.owner.run={run}"
-    assert wait_until(lambda: not engine_command.containers(found), _GONE_S, 1.0), engine_command.containers(found)
+    assert wait_until(lambda: not engine_command.containers(found), _GONE_S, 1.0), (
+        engine_command.containers(found)
+    )
 
 
 def generate(tmp_path: Path, run: str, *more: str) -> int:
@@ -51,7 +55,9 @@ def test_a_removal_of_40_seconds_and_a_late_end_of_each_container_do_not_end_a_r
     slow_podman.change(before={"rm": (40, 40)}, after={"run": (15, 15)})
     assert generate(tmp_path, "late", "--max-generation", "1") == 0
     shown = capsys.readouterr()
-    assert [record.failure for record in load_run(tmp_path / "out" / "generate_late").generations] == [None, None]
+    assert [
+        record.failure for record in load_run(tmp_path / "out" / "generate_late").generations
+    ] == [None, None]
     assert "initial" in shown.out
     assert "plots are in" in shown.err
     slow_podman.change()
@@ -109,7 +115,16 @@ def test_a_rollout_scores_all_trajectories_on_an_engine_with_random_delays(
     slow_podman.change(before={ANY: (0.1, 90)}, after={"run": (0.1, 90)})
     run_dir = tmp_path / "rollout_slow"
     with scripted_model(fixing) as model:
-        options = ["--environment", WORLD, "--model", "m", "--base-url", model.url, "--output-dir", str(run_dir)]
+        options = [
+            "--environment",
+            WORLD,
+            "--model",
+            "m",
+            "--base-url",
+            model.url,
+            "--output-dir",
+            str(run_dir),
+        ]
         args = ["rollout", "run", *options, "--group-size", "5", "--parallel", "5", "--json"]
         code = main(["--runtime", "podman", *args])
     shown = capsys.readouterr()

@@ -48,7 +48,10 @@ class TestClass:
     def test_method(self, request):
         assert half(3) == 1.5
 """
-ODD_IDS = [f"tests/test odd.py::test_words[{word}]" for word in ("a b", "c[d]", "it's", 'q"q', "x::y", "$(touch z)")]
+ODD_IDS = [
+    f"tests/test odd.py::test_words[{word}]"
+    for word in ("a b", "c[d]", "it's", 'q"q', "x::y", "$(touch z)")
+]
 
 
 CUT = """
@@ -71,7 +74,9 @@ CUT_EVEN = "tests/test_cut.py::test_even[a"
 
 def solution(task: str) -> str:
     """Return a shell program that applies the shipped solution of a task."""
-    row = json.loads(resources.files("hyperenvironment_swe").joinpath("tasks", task, "task.json").read_text())
+    row = json.loads(
+        resources.files("hyperenvironment_swe").joinpath("tasks", task, "task.json").read_text()
+    )
     return f"git apply - <<'PATCH'\n{row['patch']}PATCH\n"
 
 
@@ -86,7 +91,9 @@ def test_a_repair_scores_one_and_an_inspection_zero(
         "writes beside": bash("echo a note > notes.txt"),
     }
     environment = Swe(cache_dir=str(tmp_path / "cache"))
-    verdicts = asyncio.run(judge_all(runtime, hr.ContainerSpec(image=base_image), environment, agents, task))
+    verdicts = asyncio.run(
+        judge_all(runtime, hr.ContainerSpec(image=base_image), environment, agents, task)
+    )
     assert {name: verdict.reward for name, verdict in verdicts.items()} == {
         "fixes": 1.0,
         "looks": 0.0,
@@ -97,16 +104,27 @@ def test_a_repair_scores_one_and_an_inspection_zero(
         "looks": "agent",
         "writes beside": "tests",
     }
-    assert verdicts["writes beside"].parts == {"install": 1.0, "pass_to_pass": 1.0, "fail_to_pass": 0.0}
+    assert verdicts["writes beside"].parts == {
+        "install": 1.0,
+        "pass_to_pass": 1.0,
+        "fail_to_pass": 0.0,
+    }
 
 
 @pytest.mark.slow
-def test_pytest_ids_reach_pytest_unchanged(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
+def test_pytest_ids_reach_pytest_unchanged(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
     """W24: ids with spaces, brackets, quotes and dollars, or cut at a space as SWE-bench's are.
 
-    A test of PASS_TO_PASS that the base skips, or expects to fail, does not count; one that does not exist is an error.
+    A test of PASS_TO_PASS that the base skips, or expects to fail, does not count; one that does
+    not exist is an error.
     """
-    files = {"odd/__init__.py": "def half(n):\n    return n // 2\n", "tests/test odd.py": ODD, "tests/test_cut.py": CUT}
+    files = {
+        "odd/__init__.py": "def half(n):\n    return n // 2\n",
+        "tests/test odd.py": ODD,
+        "tests/test_cut.py": CUT,
+    }
     commit = make_repository(tmp_path / "odd repo", files)
     common = {
         "repo": str(tmp_path / "odd repo"),
@@ -114,27 +132,61 @@ def test_pytest_ids_reach_pytest_unchanged(runtime: hr.Runtime, base_image: str,
         "problem_statement": "halve",
         "repo_dir": "odd",
     }
-    ids = {"ok": [*ODD_IDS, "tests/test odd.py::TestClass::test_method"], "skips": ["tests/test odd.py::test_skipped"]}
+    ids = {
+        "ok": [*ODD_IDS, "tests/test odd.py::TestClass::test_method"],
+        "skips": ["tests/test odd.py::test_skipped"],
+    }
     rows = [
         {"id": "plain", "FAIL_TO_PASS": json.dumps(ids["ok"]), "PASS_TO_PASS": [], **common},
         {"id": "skip", "FAIL_TO_PASS": ids["ok"], "PASS_TO_PASS": ids["skips"], **common},
-        {"id": "xfail", "FAIL_TO_PASS": ids["ok"], "PASS_TO_PASS": ["tests/test odd.py::test_expected"], **common},
-        {"id": "cut", "FAIL_TO_PASS": ["tests/test_cut.py::test_odd[a"], "PASS_TO_PASS": [CUT_EVEN], **common},
+        {
+            "id": "xfail",
+            "FAIL_TO_PASS": ids["ok"],
+            "PASS_TO_PASS": ["tests/test odd.py::test_expected"],
+            **common,
+        },
+        {
+            "id": "cut",
+            "FAIL_TO_PASS": ["tests/test_cut.py::test_odd[a"],
+            "PASS_TO_PASS": [CUT_EVEN],
+            **common,
+        },
         {"id": "wants-a-skip", "FAIL_TO_PASS": ids["skips"], **common},
         {"id": "absent", "FAIL_TO_PASS": ["tests/test odd.py::test_gone"], **common},
-        {"id": "fails", "FAIL_TO_PASS": ids["ok"], "PASS_TO_PASS": ["tests/test_cut.py::test_network"], **common},
+        {
+            "id": "fails",
+            "FAIL_TO_PASS": ids["ok"],
+            "PASS_TO_PASS": ["tests/test_cut.py::test_network"],
+            **common,
+        },
     ]
     base = with_site(hr.ContainerSpec(image=base_image), make_site(tmp_path / "site"))
-    environment = Swe(items=write_rows(tmp_path / "rows.jsonl", *rows), cache_dir=str(tmp_path / "cache"))
+    environment = Swe(
+        items=write_rows(tmp_path / "rows.jsonl", *rows), cache_dir=str(tmp_path / "cache")
+    )
     agents = {"agent": bash("sed -i s,//,/, odd/__init__.py"), "half": bash("echo half > notes")}
     found = {}
     for row in rows[:5]:
-        found[row["id"]] = asyncio.run(judge_all(runtime, base, environment, agents, str(row["id"])))
-    rewards = {name: tuple(verdict.reward for verdict in verdicts.values()) for name, verdicts in found.items()}
+        found[row["id"]] = asyncio.run(
+            judge_all(runtime, base, environment, agents, str(row["id"]))
+        )
+    rewards = {
+        name: tuple(verdict.reward for verdict in verdicts.values())
+        for name, verdicts in found.items()
+    }
     once = (1.0, 0.0)
-    assert rewards == {"plain": once, "skip": once, "xfail": once, "cut": once, "wants-a-skip": (0.0, 0.0)}, found
+    assert rewards == {
+        "plain": once,
+        "skip": once,
+        "xfail": once,
+        "cut": once,
+        "wants-a-skip": (0.0, 0.0),
+    }, found
     assert found["skip"]["agent"].facts["skipped_on_base"] == ids["skips"]
-    for name, why in (("absent", "test_gone"), ("fails", r"do not pass on its base: .*test_network .*no network")):
+    for name, why in (
+        ("absent", "test_gone"),
+        ("fails", r"do not pass on its base: .*test_network .*no network"),
+    ):
         with pytest.raises(JudgeError, match=rf"(?s)item {name} cannot be judged here.*{why}"):
             asyncio.run(judge_all(runtime, base, environment, agents, name))
 
@@ -166,12 +218,20 @@ def judge_package(
     commit = make_repository(tmp_path / "fruit", PACKAGE)
     wheelhouse = make_wheelhouse(tmp_path / "wheels", (*PYTEST, "pip", "setuptools"))
     tests = {"FAIL_TO_PASS": '["tests/test_count.py::test_count"]', "PASS_TO_PASS": "[]"}
-    common = {"id": "fruit", "repo": "own/fruit", "base_commit": commit, "problem_statement": "count all"}
+    common = {
+        "id": "fruit",
+        "repo": "own/fruit",
+        "base_commit": commit,
+        "problem_statement": "count all",
+    }
     (tmp_path / "own").mkdir()
     (tmp_path / "fruit").rename(tmp_path / "own" / "fruit")
     items = write_rows(tmp_path / "rows.jsonl", {**common, **tests, **row})
     environment = Swe(
-        items=items, repo_base_url=str(tmp_path), wheelhouse=str(wheelhouse), cache_dir=str(tmp_path / "cache")
+        items=items,
+        repo_base_url=str(tmp_path),
+        wheelhouse=str(wheelhouse),
+        cache_dir=str(tmp_path / "cache"),
     )
     programs = {name: bash(program) for name, program in agents.items()}
     return asyncio.run(judge_all(runtime, hr.ContainerSpec(image=image), environment, programs))
@@ -184,7 +244,9 @@ REPAIR = "sed -i 's/len(set(basket))/len(basket)/' src/fruit/__init__.py"
 def test_packages_are_installed_from_a_wheelhouse_without_network(
     runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
-    """R10: pip takes wheels from a directory; an agent that breaks the installation gets 0 in the phase ``install``."""
+    """R10: pip takes wheels from a directory; an agent that breaks the installation gets 0 in the
+    phase ``install``.
+    """
     agents = {
         "fixes": REPAIR,
         "breaks": f"{REPAIR}; echo '[' >> pyproject.toml",
@@ -204,7 +266,13 @@ def test_a_base_that_cannot_be_installed_raises_and_gives_no_reward(
 ) -> None:
     """W23: the agent is not at fault, so there is no reward."""
     with pytest.raises(JudgeError, match=r"item fruit cannot be judged.*no compiler here"):
-        judge_package(runtime, base_image, tmp_path, {"fixes": REPAIR}, install="echo no compiler here; exit 1")
+        judge_package(
+            runtime,
+            base_image,
+            tmp_path,
+            {"fixes": REPAIR},
+            install="echo no compiler here; exit 1",
+        )
 
 
 @pytest.mark.slow
@@ -216,8 +284,12 @@ def test_an_image_without_a_test_runner_raises_and_gives_no_reward(
         judge_package(runtime, base_image, tmp_path, {"fixes": REPAIR}, install="true")
 
 
-def test_the_judge_adds_tests_that_the_agent_never_sees(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """A test_patch is applied to the agent's result; the agent can reach neither it nor the solution."""
+def test_the_judge_adds_tests_that_the_agent_never_sees(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    """A test_patch is applied to the agent's result; the agent can reach neither it nor the
+    solution.
+    """
     files = {"odd/__init__.py": "def half(n):\n    return n // 2\n", "tests/old.py": "import odd\n"}
     commit = make_repository(tmp_path / "odd", files)
     test_patch = """--- /dev/null
@@ -233,14 +305,18 @@ def test_the_judge_adds_tests_that_the_agent_never_sees(runtime: hr.Runtime, bas
         "runner": "unittest", "test_patch": test_patch, "FAIL_TO_PASS": ["tests/test_new.py::Half::test_odd"],
         "patch": "the solution",
     }  # fmt: skip
-    environment = Swe(items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache"))
+    environment = Swe(
+        items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache")
+    )
     agents = {
         "fixes": "test ! -e tests/test_new.py && sed -i s,//,/, odd/__init__.py",
         "stands in its way": "sed -i s,//,/, odd/__init__.py; rm -r tests; echo 1 > tests",
         "writes the test": "mkdir -p tests; echo pass > tests/test_new.py",
     }
     programs = {name: bash(program) for name, program in agents.items()}
-    verdicts = asyncio.run(judge_all(runtime, hr.ContainerSpec(image=base_image), environment, programs))
+    verdicts = asyncio.run(
+        judge_all(runtime, hr.ContainerSpec(image=base_image), environment, programs)
+    )
     assert {name: verdict.reward for name, verdict in verdicts.items()} == {
         "fixes": 1.0,
         "stands in its way": 1.0,
@@ -250,8 +326,12 @@ def test_the_judge_adds_tests_that_the_agent_never_sees(runtime: hr.Runtime, bas
 
 
 @pytest.mark.slow
-def test_a_row_of_swe_smith_begins_with_its_bug(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """It has an image and no commit; its patch is the bug. The ids are those that unittest prints."""
+def test_a_row_of_swe_smith_begins_with_its_bug(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    """It has an image and no commit; its patch is the bug. The ids are those that unittest
+    prints.
+    """
     files = {
         "odd/__init__.py": "def half(n):\n    return n / 2\n",
         "tests/__init__.py": "",
@@ -268,28 +348,46 @@ def test_a_row_of_swe_smith_begins_with_its_bug(runtime: hr.Runtime, base_image:
         "PASS_TO_PASS": ["test_even (tests.test_half.Half.test_even)"], "runner": "unittest",
     }  # fmt: skip
     items = write_rows(tmp_path / "rows.jsonl", row)
-    environment = Swe(items=items, repo_base_url=str(tmp_path), repo_dir="work", cache_dir=str(tmp_path / "cache"))
+    environment = Swe(
+        items=items, repo_base_url=str(tmp_path), repo_dir="work", cache_dir=str(tmp_path / "cache")
+    )
     agents = {
         "fixes": bash("sed -i s,//,/, odd/__init__.py"),
         "finds the solution": bash(
             "git checkout HEAD~1 -- odd || git show origin/main:odd/__init__.py > odd/__init__.py"
         ),
     }
-    verdicts = asyncio.run(judge_all(runtime, hr.ContainerSpec(image="localhost/none"), environment, agents))
-    assert {name: verdict.reward for name, verdict in verdicts.items()} == {"fixes": 1.0, "finds the solution": 0.0}
+    verdicts = asyncio.run(
+        judge_all(runtime, hr.ContainerSpec(image="localhost/none"), environment, agents)
+    )
+    assert {name: verdict.reward for name, verdict in verdicts.items()} == {
+        "fixes": 1.0,
+        "finds the solution": 0.0,
+    }
     assert verdicts["fixes"].parts == {"install": 1.0, "pass_to_pass": 1.0, "fail_to_pass": 1.0}
 
 
 @pytest.mark.slow
-def test_files_that_are_too_large_are_in_the_facts(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """A file that is not even read out stays as in the base; its name and the reason are reported."""
+def test_files_that_are_too_large_are_in_the_facts(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    """A file that is not even read out stays as in the base; its name and the reason are
+    reported.
+    """
     agents = {
         "leaves a dump": bash(solution("split-bill") + "truncate -s 300M core"),
-        "swells": bash(solution("split-bill") + "truncate -s 300M README.md; truncate -s 20M notes"),
+        "swells": bash(
+            solution("split-bill") + "truncate -s 300M README.md; truncate -s 20M notes"
+        ),
     }
     environment = Swe(cache_dir=str(tmp_path / "cache"))
-    verdicts = asyncio.run(judge_all(runtime, hr.ContainerSpec(image=base_image), environment, agents, "split-bill"))
-    assert {name: verdict.reward for name, verdict in verdicts.items()} == {"leaves a dump": 1.0, "swells": 1.0}
+    verdicts = asyncio.run(
+        judge_all(runtime, hr.ContainerSpec(image=base_image), environment, agents, "split-bill")
+    )
+    assert {name: verdict.reward for name, verdict in verdicts.items()} == {
+        "leaves a dump": 1.0,
+        "swells": 1.0,
+    }
     dropped = {name: dict(verdict.facts["dropped"]) for name, verdict in verdicts.items()}
     assert dropped["leaves a dump"].keys() == {"core"}
     assert dropped["swells"].keys() == {"README.md", "notes"}
@@ -297,22 +395,26 @@ def test_files_that_are_too_large_are_in_the_facts(runtime: hr.Runtime, base_ima
 
 
 @pytest.mark.slow
-def test_a_repository_may_be_at_a_path_of_the_image(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """SWE-bench images have it in /testbed, with built files that must stay and a history that must go."""
+def test_a_repository_may_be_at_a_path_of_the_image(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    """SWE-bench images have it in /testbed, with built files that must stay and a history that must
+    go.
+    """
     if runtime.name == "bubblewrap":
         pytest.skip("bubblewrap has no images")
     reference = f"{base_image.rpartition('/')[0]}/test-testbed:latest"
     (tmp_path / "image").mkdir()
     (tmp_path / "image" / "Containerfile").write_text(
-        f"FROM {base_image}\n"
-        "RUN mkdir -p /testbed/.git && echo later > /testbed/.git/future && echo 3.5 > /testbed/built && "
-        "echo old > /testbed/gone.py\n"
+        f"FROM {base_image}\nRUN mkdir -p /testbed/.git && echo later > /testbed/.git/future && "
+        "echo 3.5 > /testbed/built && echo old > /testbed/gone.py\n"
     )
     runtime.images.build(reference, containerfile=tmp_path / "image" / "Containerfile")
     files = {"odd.py": "def half(n):\n    return n // 2\n", "gone.py": "x = 1\n"}
     test = (
-        "import os, unittest, odd\nclass Half(unittest.TestCase):\n    def test_odd(self):\n"
-        "        assert odd.half(7) == float(open('built').read())\n        assert not os.path.exists('gone.py')\n"
+        "import os, unittest, odd\nclass Half(unittest.TestCase):\n    def test_odd(self):\n    "
+        "    assert odd.half(7) == float(open('built').read())\n        assert not "
+        "os.path.exists('gone.py')\n"
     )
     commit = make_repository(tmp_path / "odd", {**files, "tests/test_half.py": test})
     row = {
@@ -320,14 +422,22 @@ def test_a_repository_may_be_at_a_path_of_the_image(runtime: hr.Runtime, base_im
         "repo_dir": "/testbed", "image": reference, "runner": "unittest",
         "FAIL_TO_PASS": ["tests/test_half.py::Half::test_odd"],
     }  # fmt: skip
-    environment = Swe(items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache"))
+    environment = Swe(
+        items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache")
+    )
     agents = {
-        "fixes": "sed -i s,//,/, odd.py; rm gone.py; test ! -e .git/future && git diff --quiet HEAD -- tests",
+        "fixes": "sed -i s,//,/, odd.py; rm gone.py; test ! -e .git/future && git diff --quiet HEAD "
+        "-- tests",
         "leaves a file": "sed -i s,//,/, odd.py",
     }
     programs = {name: bash(f"{program} || rm odd.py") for name, program in agents.items()}
     try:
-        verdicts = asyncio.run(judge_all(runtime, hr.ContainerSpec(image=base_image), environment, programs))
+        verdicts = asyncio.run(
+            judge_all(runtime, hr.ContainerSpec(image=base_image), environment, programs)
+        )
     finally:
         runtime.images.remove(reference)
-    assert {name: verdict.reward for name, verdict in verdicts.items()} == {"fixes": 1.0, "leaves a file": 0.0}
+    assert {name: verdict.reward for name, verdict in verdicts.items()} == {
+        "fixes": 1.0,
+        "leaves a file": 0.0,
+    }

@@ -43,15 +43,35 @@ def test_a_run_serves_its_page_while_it_goes_on(
     agent = tmp_path / "agent"
     make_agent_repository(agent)
     (tmp_path / "cluster.toml").write_text('[cluster]\nprovider = "local"\nmax_nodes = 2\n')
-    words = ["generate", "--domains", "circle_packing", "--agent", str(agent), "--image", base_image, "--watch"]
-    place = ["--max-generation", "500", "--eval-samples", "1", "--run-id", f"{tmp_path.parent.name}.{tmp_path.name}"]
+    words = [
+        "generate",
+        "--domains",
+        "circle_packing",
+        "--agent",
+        str(agent),
+        "--image",
+        base_image,
+        "--watch",
+    ]
+    place = [
+        "--max-generation",
+        "500",
+        "--eval-samples",
+        "1",
+        "--run-id",
+        f"{tmp_path.parent.name}.{tmp_path.name}",
+    ]
     command = [sys.executable, "-m", "hyperruntime.cli", "--runtime", runtime.name, *words, *place]
     command += ["--output-dir-parent", str(tmp_path)]
     command += ["--cluster", str(tmp_path / "cluster.toml")] if made_by == "nodes" else []
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env)
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env
+    )
     assert process.stderr is not None
-    address = next(line.strip().removeprefix(SAID) for line in process.stderr if line.startswith(SAID))
+    address = next(
+        line.strip().removeprefix(SAID) for line in process.stderr if line.startswith(SAID)
+    )
     found, made = [], set[str]()
     for event in events(address):
         found.append(event)
@@ -77,15 +97,35 @@ def test_rollouts_serve_their_page_too(tmp_path: Path, runtime: Runtime, base_im
         return says("done")
 
     with scripted_model(answer) as model:
-        words = ["--environment", WORLD, "--model", "m", "--base-url", model.url, "--output-dir", str(tmp_path / "run")]
-        command = [sys.executable, "-m", "hyperruntime.cli", "--runtime", runtime.name, "rollout", "run", *words]
+        words = [
+            "--environment",
+            WORLD,
+            "--model",
+            "m",
+            "--base-url",
+            model.url,
+            "--output-dir",
+            str(tmp_path / "run"),
+        ]
+        command = [
+            sys.executable,
+            "-m",
+            "hyperruntime.cli",
+            "--runtime",
+            runtime.name,
+            "rollout",
+            "run",
+            *words,
+        ]
         env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
         process = subprocess.Popen(
             [*command, "--group-size", "1", "--watch"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
             env=env,
         )  # fmt: skip
         assert process.stderr is not None
-        address = next(line.strip().removeprefix(SAID) for line in process.stderr if line.startswith(SAID))
+        address = next(
+            line.strip().removeprefix(SAID) for line in process.stderr if line.startswith(SAID)
+        )
         found = []
         for event in events(address):
             seen.set()
@@ -93,6 +133,10 @@ def test_rollouts_serve_their_page_too(tmp_path: Path, runtime: Runtime, base_im
         process.stderr.read()
         process.stderr.close()
         assert process.wait(60) == 0
-    assert (found[0]["state"], found[-2]["state"], found[-1]["event"]) == ("running", "not running", "end")
+    assert (found[0]["state"], found[-2]["state"], found[-1]["event"]) == (
+        "running",
+        "not running",
+        "end",
+    )
     assert sorted(name for one in found[:-1] for name in one["rows"]["ids"]) == ["n0/0", "n1/0"]
     assert {score for one in found[:-1] for score in one["rows"]["score"]} == {0}

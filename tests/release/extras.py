@@ -2,8 +2,8 @@
 
     python -I tests/release/extras.py EXTRA
 
-imports them, and first checks that our package and our commands import nothing of any extra. `scripts/extras` runs it
-in a fresh environment for each extra, so this module imports nothing else.
+imports them, and first checks that our package and our commands import nothing of any extra.
+`scripts/extras` runs it in a fresh environment for each extra, so this module imports nothing else.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     python -m tests.release.licences EXTRA FOLDER
 
-checks what an extra brings, as it is installed in a folder of packages: ``scripts/integrations`` calls it for the
-environment of each framework. The exit code is 1 if a package is missing or its licence is not allowed.
+checks what an extra brings, as it is installed in a folder of packages: ``scripts/integrations``
+calls it for the environment of each framework. The exit code is 1 if a package is missing or its
+licence is not allowed.
 """
 
 from __future__ import annotations
@@ -18,18 +19,35 @@ from tests.release.sbom import Part, installed_parts
 
 # Licences that ask of users only to keep a notice.
 ALLOWED = {
-    *("0BSD", "Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "HPND", "ISC", "MIT", "MIT-0", "MIT-CMU"),
+    *(
+        "0BSD",
+        "Apache-2.0",
+        "BSD-2-Clause",
+        "BSD-3-Clause",
+        "CC0-1.0",
+        "HPND",
+        "ISC",
+        "MIT",
+        "MIT-0",
+        "MIT-CMU",
+    ),
     *("PSF-2.0", "Python-2.0", "Unlicense", "Zlib", "CNRI-Python", "BSL-1.0"),
     "Apache-2.0 WITH LLVM-exception",
 }
-# Licences that also ask to publish changes of the package itself. These packages are used as they are, and not shipped.
+# Licences that also ask to publish changes of the package itself. These packages are used as they
+# are, and not shipped.
 UNCHANGED = {"MPL-2.0", "LGPL-2.1-or-later", "LGPL-2.1-only", "LGPL-3.0-only", "LGPL-3.0-or-later"}
 # Packages whose metadata does not say it; read in their files.
 READ = {"pygame-ce": "LGPL-2.1-or-later", "farama-notifications": "MIT", "smolagents": "Apache-2.0"}
-READ |= {"agent-client-protocol": "Apache-2.0", "torchcodec": "BSD-3-Clause", "mathruler": "Apache-2.0"}
-# Named on the page of the integration. SWE-ReX itself requires the one; the CUDA builds of torch, which verl requires,
-# the others.
-OF_ONE_EXTRA = {"swe-rex": ("bashlex",), "verl": ("nvidia-", "cuda-")}  # names, and beginnings of names
+READ |= {
+    "agent-client-protocol": "Apache-2.0",
+    "torchcodec": "BSD-3-Clause",
+    "mathruler": "Apache-2.0",
+}
+# Named on the page of the integration. SWE-ReX itself requires the one; the CUDA builds of torch,
+# which verl requires, the others.
+# names, and beginnings of names
+OF_ONE_EXTRA = {"swe-rex": ("bashlex",), "verl": ("nvidia-", "cuda-")}
 
 
 @cache
@@ -39,7 +57,9 @@ def spdx() -> Any:
 
 
 def is_allowed(expression: str, allowed: set[str]) -> bool:
-    """Return whether an SPDX expression can be met with allowed licences: all sides of AND, one side of OR."""
+    """Return whether an SPDX expression can be met with allowed licences: all sides of AND, one
+    side of OR.
+    """
     licensing = spdx()
     try:
         tree = licensing.parse(expression, validate=True)
@@ -49,7 +69,9 @@ def is_allowed(expression: str, allowed: set[str]) -> bool:
     def is_met(node: Any) -> bool:
         if isinstance(node, licensing.AND):
             return all(map(is_met, node.args))
-        return any(map(is_met, node.args)) if isinstance(node, licensing.OR) else str(node) in allowed
+        return (
+            any(map(is_met, node.args)) if isinstance(node, licensing.OR) else str(node) in allowed
+        )
 
     return tree is not None and is_met(tree)
 
@@ -57,7 +79,11 @@ def is_allowed(expression: str, allowed: set[str]) -> bool:
 def refused(parts: dict[str, Part]) -> dict[str, str]:
     """Return the licences of packages that are not allowed, by the names of the packages."""
     found = {part.name: READ.get(part.name, part.licence) for part in parts.values()}
-    return {name: licence for name, licence in found.items() if not is_allowed(licence, ALLOWED | UNCHANGED)}
+    return {
+        name: licence
+        for name, licence in found.items()
+        if not is_allowed(licence, ALLOWED | UNCHANGED)
+    }
 
 
 def main(extra: str, folder: str) -> int:
@@ -65,8 +91,13 @@ def main(extra: str, folder: str) -> int:
     parts, missing = installed_parts((extra,))
     found, known = refused(parts), OF_ONE_EXTRA.get(extra, ())
     wrong = {name: licence for name, licence in found.items() if not name.startswith(known)}
-    excepted = f", excepted: {sorted(found.keys() - wrong.keys())}" if len(found) > len(wrong) else ""
-    print(f"licences of {extra}: {len(parts)} packages, not installed: {missing}, not allowed: {wrong}{excepted}")
+    excepted = (
+        f", excepted: {sorted(found.keys() - wrong.keys())}" if len(found) > len(wrong) else ""
+    )
+    print(
+        f"licences of {extra}: {len(parts)} packages, not installed: {missing}, not allowed: "
+        f"{wrong}{excepted}"
+    )
     return 1 if missing or wrong else 0
 
 

@@ -18,9 +18,14 @@ def notes(changelog: str, version: str) -> str:
     Raises:
         LookupError: the changelog has no section for it, or an empty one.
     """
-    found = re.search(rf"^## \[{re.escape(version)}\].*?\n(.*?)(?=^## \[|\Z)", changelog, re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf"^## \[{re.escape(version)}\].*?\n(.*?)(?=^## \[|\Z)", changelog, re.MULTILINE | re.DOTALL
+    )
     if found is None or not found[1].strip():
-        raise LookupError(f"CHANGELOG.md has no entries under ## [{version}]; rename [Unreleased] with today's date")
+        raise LookupError(
+            f"CHANGELOG.md has no entries under ## [{version}]; rename [Unreleased] with "
+            "today's date"
+        )
     return found[1].strip()
 
 

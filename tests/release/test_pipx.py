@@ -1,4 +1,6 @@
-"""The first minute: ``pipx run`` of the wheel, for an ordinary user who has no container engine but bubblewrap."""
+"""The first minute: ``pipx run`` of the wheel, for an ordinary user who has no container engine but
+bubblewrap.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,13 @@ NOWHERE = "http://127.0.0.1:9"  # the port `discard`, which nothing serves
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.geteuid() == 0, reason="bubblewrap is for ordinary users; the track of one runs it")
+@pytest.mark.skipif(
+    os.geteuid() == 0, reason="bubblewrap is for ordinary users; the track of one runs it"
+)
 @pytest.mark.timeout(1200)
-def test_pipx_runs_the_demo_on_bubblewrap_alone_and_offline_once_it_is_installed(tmp_path: Path) -> None:
+def test_pipx_runs_the_demo_on_bubblewrap_alone_and_offline_once_it_is_installed(
+    tmp_path: Path,
+) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
     for name in PROGRAMS:
@@ -45,9 +51,24 @@ def test_pipx_runs_the_demo_on_bubblewrap_alone_and_offline_once_it_is_installed
     wheel = build_wheel(tmp_path)
     kept = ("PIP_", "SSL_CERT_", "REQUESTS_CA_BUNDLE", "http", "HTTP", "no_proxy", "NO_PROXY")
     env = {name: value for name, value in os.environ.items() if name.startswith(kept)}
-    env |= {"HOME": str(tmp_path), "PATH": str(programs), "PIPX_HOME": str(tmp_path / "pipx"), "LANG": "C.UTF-8"}
+    env |= {
+        "HOME": str(tmp_path),
+        "PATH": str(programs),
+        "PIPX_HOME": str(tmp_path / "pipx"),
+        "LANG": "C.UTF-8",
+    }
     env["DOCKER_HOST"] = f"unix://{tmp_path}/no-daemon"
-    run = [sys.executable, "-m", "pipx", "run", "--python", "/usr/bin/python3", "--spec", str(wheel), "hyperruntime"]
+    run = [
+        sys.executable,
+        "-m",
+        "pipx",
+        "run",
+        "--python",
+        "/usr/bin/python3",
+        "--spec",
+        str(wheel),
+        "hyperruntime",
+    ]
     subprocess.run([*run, "--version"], check=True, env=env, cwd=tmp_path)  # it installs
     offline = {**env, "PIP_NO_INDEX": "1", "http_proxy": NOWHERE, "https_proxy": NOWHERE}
     demo = [*run, "demo", "--generations", "2", "--seed", "1"]
@@ -55,7 +76,14 @@ def test_pipx_runs_the_demo_on_bubblewrap_alone_and_offline_once_it_is_installed
     assert done.returncode == 0, done.stdout + done.stderr
     assert ", bubblewrap " in done.stderr
     assert "the score went from " in done.stdout
-    (resume,) = [line.removeprefix("resume:  ") for line in done.stdout.splitlines() if line.startswith("resume:")]
-    resumed = subprocess.run(["sh", "-c", resume.replace(" 12", " 3")], env=offline, cwd=tmp_path, capture_output=True)
-    assert resumed.returncode == 0, resumed.stderr.decode()  # as printed, though `hyperrun` is not on PATH
+    (resume,) = [
+        line.removeprefix("resume:  ")
+        for line in done.stdout.splitlines()
+        if line.startswith("resume:")
+    ]
+    resumed = subprocess.run(
+        ["sh", "-c", resume.replace(" 12", " 3")], env=offline, cwd=tmp_path, capture_output=True
+    )
+    # as printed, though `hyperrun` is not on PATH
+    assert resumed.returncode == 0, resumed.stderr.decode()
     assert len(list(tmp_path.glob("outputs/generate_*/gen_*"))) == 4

@@ -9,7 +9,14 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from tests.release.licences import ALLOWED, READ, is_allowed, refused
-from tests.release.sbom import PROJECT, bill_of_materials, installed_parts, licence_of, required, vendored_parts
+from tests.release.sbom import (
+    PROJECT,
+    bill_of_materials,
+    installed_parts,
+    licence_of,
+    required,
+    vendored_parts,
+)
 
 # The extras that .venv has; scripts/integrations checks those of the frameworks.
 EXTRAS = ("report", "tensorboard", "tokens", "hpc", "babyai", "swe", "terminal", "pytest")
@@ -23,7 +30,8 @@ def test_the_bill_of_materials_is_valid_and_complete() -> None:
     direct = set(dict(required(PROJECT)))
     assert {"aiohttp", "stevedore", "pyyaml"} < direct <= set(components)
     assert components["uplot"]["purl"] == f"pkg:npm/uplot@{vendored_parts()[0].version}"
-    assert components["multidict"]["purl"].startswith("pkg:pypi/multidict@")  # aiohttp requires it, we do not
+    # aiohttp requires it, we do not
+    assert components["multidict"]["purl"].startswith("pkg:pypi/multidict@")
     assert [name for name, one in components.items() if not one.get("licenses")] == []
     below = {entry["ref"]: entry.get("dependsOn", []) for entry in bill["dependencies"]}
     assert components["multidict"]["purl"] in below[components["aiohttp"]["purl"]]
@@ -35,7 +43,9 @@ def test_every_dependency_has_an_allowed_licence() -> None:
     assert len(parts) > 40
     assert refused(parts | {part.name: part for part in vendored_parts()}) == {}
     base, _ = installed_parts()
-    weak = {name for name, part in base.items() if not is_allowed(READ.get(name, part.licence), ALLOWED)}
+    weak = {
+        name for name, part in base.items() if not is_allowed(READ.get(name, part.licence), ALLOWED)
+    }
     assert weak <= {"certifi"}  # all that `pip install hyperruntime` brings
 
 
@@ -43,7 +53,12 @@ def test_training_brings_only_allowed_licences_where_it_is_installed() -> None:
     parts, missing = installed_parts(("train",))
     if missing:
         pytest.skip(f"NOT RUN: the extra train is not installed ({', '.join(missing)})")
-    assert refused({name: part for name, part in parts.items() if not name.startswith(("nvidia", "cuda"))}) == {}
+    assert (
+        refused(
+            {name: part for name, part in parts.items() if not name.startswith(("nvidia", "cuda"))}
+        )
+        == {}
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""The source distribution has every file of the repository, and whoever has only it can build, install and test."""
+"""The source distribution has every file of the repository, and whoever has only it can build,
+install and test.
+"""
 
 from __future__ import annotations
 
@@ -19,28 +21,61 @@ import pytest
 ROOT = Path(__file__).parents[2]
 MADE_BY_SETUPTOOLS = {"PKG-INFO"}
 # What a checkout has beside the files of the repository.
-IGNORED = {".venv", ".git", "build", "dist", "outputs", "shared", ".mypy_cache", ".ruff_cache", ".pytest_cache"}
+IGNORED = {
+    ".venv",
+    ".git",
+    "build",
+    "dist",
+    "outputs",
+    "shared",
+    ".mypy_cache",
+    ".ruff_cache",
+    ".pytest_cache",
+}
 HOME = "https://forge.example/owner/hyperruntime"
 WHAT_A_READER_WANTS = (
-    *("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CITATION.cff", "LICENSE", "Makefile"),
-    *("docs/tour.md", "docs/decisions/0001-layout-and-direction.md", "tests/conftest.py", "scripts/setup"),
-    *("containers/base/Containerfile", "hyperruntime/report/page/assets/vendor/uplot/LICENSE", ".ci/run"),
+    *(
+        "README.md",
+        "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "CITATION.cff",
+        "LICENSE",
+        "Makefile",
+    ),
+    *(
+        "docs/tour.md",
+        "docs/decisions/0001-layout-and-direction.md",
+        "tests/conftest.py",
+        "scripts/setup",
+    ),
+    *(
+        "containers/base/Containerfile",
+        "hyperruntime/report/page/assets/vendor/uplot/LICENSE",
+        ".ci/run",
+    ),
 )
 
 
 def run(*args: str | Path, cwd: Path) -> str:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV_"))}
-    done = subprocess.run([str(arg) for arg in args], cwd=cwd, env=env, capture_output=True, text=True)
+    env = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "COV_"))
+    }
+    done = subprocess.run(
+        [str(arg) for arg in args], cwd=cwd, env=env, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout
 
 
 def files_of_repository() -> list[str]:
-    """Return the paths of the repository's files: those of git, or all files where there is no git, as in an sdist."""
+    """Return the paths of the repository's files: those of git, or all files where there is no git,
+    as in an sdist.
+    """
     if (ROOT / ".git").exists():
-        listed = run("git", "-c", "safe.directory=*", "ls-files", "-z", "-co", "--exclude-standard", cwd=ROOT).split(
-            "\0"
-        )
+        listed = run(
+            "git", "-c", "safe.directory=*", "ls-files", "-z", "-co", "--exclude-standard", cwd=ROOT
+        ).split("\0")
         return sorted(name for name in listed if name and os.path.lexists(ROOT / name))
     found = (path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
     return sorted(
@@ -54,7 +89,9 @@ def files_of_repository() -> list[str]:
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Build the sdist from a copy, so that stale results in the checkout cannot hide a missing file."""
+    """Build the sdist from a copy, so that stale results in the checkout cannot hide a missing
+    file.
+    """
     work = tmp_path_factory.mktemp("sdist")
     source = work / "source"
     for name in files_of_repository():
@@ -76,7 +113,9 @@ def test_the_sdist_has_every_file_of_the_repository_and_nothing_else(sdist: Path
     here, there = set(files_of_repository()), names_in(sdist)
     assert set(WHAT_A_READER_WANTS) <= there
     assert here - there == set()
-    made = {name for name in there - here if name.startswith("hyperruntime.egg-info/")} | MADE_BY_SETUPTOOLS
+    made = {
+        name for name in there - here if name.startswith("hyperruntime.egg-info/")
+    } | MADE_BY_SETUPTOOLS
     assert there - here <= made
 
 
@@ -85,7 +124,17 @@ def test_the_sdist_alone_can_be_built_installed_and_tested(sdist: Path, tmp_path
     with tarfile.open(sdist) as tar:
         tar.extractall(tmp_path, filter="data")
     (source,) = tmp_path.glob("hyperruntime-*")
-    run(sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", tmp_path, source, cwd=tmp_path)
+    run(
+        sys.executable,
+        "-m",
+        "build",
+        "--no-isolation",
+        "--wheel",
+        "--outdir",
+        tmp_path,
+        source,
+        cwd=tmp_path,
+    )
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         packed = archive.namelist()
@@ -94,19 +143,47 @@ def test_the_sdist_alone_can_be_built_installed_and_tested(sdist: Path, tmp_path
     python = installed(tmp_path, wheel)
     assert run(python.with_name("hyperrun"), "--version", cwd=tmp_path).startswith("hyperrun ")
     # -I leaves out the current directory, so that the tests import the installed package.
-    pytest_ = (python, "-I", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", "-o", "pythonpath=")
-    chosen: Sequence[str] = ("tests/unit/test_spec.py", "tests/unit/test_values.py", "tests/unit/test_pages.py")
+    pytest_ = (
+        python,
+        "-I",
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-n",
+        "0",
+        "-o",
+        "pythonpath=",
+    )
+    chosen: Sequence[str] = (
+        "tests/unit/test_spec.py",
+        "tests/unit/test_values.py",
+        "tests/unit/test_pages.py",
+    )
     where = run(python, "-I", "-c", "import hyperruntime; print(hyperruntime.__file__)", cwd=source)
     assert where.startswith(str(tmp_path / "environment"))
     assert " passed" in run(*pytest_, *chosen, cwd=source)
 
 
 def installed(place: Path, wheel: Path) -> Path:
-    """Install the wheel in a new environment, with the dependencies of this one; return its Python."""
+    """Install the wheel in a new environment, with the dependencies of this one; return its
+    Python.
+    """
     prefix = place / "environment"
     run(sys.executable, "-m", "venv", "--without-pip", prefix, cwd=place)
     python = prefix / "bin" / "python"
-    pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index")
+    pip = (
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+    )
     run(*pip, wheel, cwd=place)
     (packages,) = prefix.glob("lib/python3*/site-packages")
     (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
@@ -117,7 +194,10 @@ def test_the_addresses_of_a_published_project_are_in_its_metadata(tmp_path: Path
     for name in ("setup.cfg", "CITATION.cff", "README.md", "LICENSE"):
         copy2(ROOT / name, tmp_path / name)
     assert "project_urls" not in (tmp_path / "setup.cfg").read_text().replace("(project_urls)", "")
-    script = f"import pathlib, tests.release.set_home as s; s.set_home(pathlib.Path({str(tmp_path)!r}), {HOME!r})"
+    script = (
+        "import pathlib, tests.release.set_home as s; "
+        f"s.set_home(pathlib.Path({str(tmp_path)!r}), {HOME!r})"
+    )
     run(sys.executable, "-c", script, cwd=ROOT)
     metadata = message_from_string(read_metadata(tmp_path))
     urls = dict(str(line).split(", ", 1) for line in metadata.get_all("Project-URL") or ())
@@ -136,8 +216,8 @@ def test_the_addresses_of_a_published_project_are_in_its_metadata(tmp_path: Path
 def read_metadata(folder: Path) -> str:
     """Return the metadata that setuptools makes of a folder's setup.cfg."""
     script = (
-        "import sys; from setuptools import Distribution\n"
-        "made = Distribution(); made.parse_config_files(['setup.cfg']); made.metadata.write_pkg_file(sys.stdout)"
+        "import sys; from setuptools import Distribution\nmade = Distribution(); "
+        "made.parse_config_files(['setup.cfg']); made.metadata.write_pkg_file(sys.stdout)"
     )
     return run(sys.executable, "-c", script, cwd=folder)
 

@@ -16,7 +16,10 @@ import pytest
 
 from hyperruntime.host.process import ProcessResult, run_process, wait_until
 
-SLURM = '[cluster]\nprovider = "slurm"\nwalltime = "00:10:00"\naddress = "127.0.0.1"\nmax_nodes = 4\ndrain_s = 0\n'
+SLURM = (
+    '[cluster]\nprovider = "slurm"\nwalltime = "00:10:00"\naddress = "127.0.0.1"\nmax_nodes = '
+    "4\ndrain_s = 0\n"
+)
 SOON_S = 60.0  # not a promise
 
 
@@ -28,7 +31,9 @@ def runs_on_slurm() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A directory with a configuration; after the test no job is left and no process names the directory."""
+    """A directory with a configuration; after the test no job is left and no process names the
+    directory.
+    """
     before, sockets = containers(), sockets_of_python()
     (tmp_path / "cluster.toml").write_text(SLURM)
     yield tmp_path
@@ -36,11 +41,15 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     assert wait_until(lambda: not processes(str(tmp_path)), SOON_S, 0.2), processes(str(tmp_path))
     assert wait_until(lambda: not of_jobs(), 10, 0.2), of_jobs()
     assert wait_until(lambda: containers() <= before, 10, 0.2), containers() - before
-    assert wait_until(lambda: sockets_of_python() <= sockets, 10, 0.2), sockets_of_python() - sockets
+    assert wait_until(lambda: sockets_of_python() <= sockets, 10, 0.2), (
+        sockets_of_python() - sockets
+    )
 
 
 def jobs() -> list[str]:
-    return run_process(["squeue", "--noheader", "--format=%i"], timeout_s=30).stdout.decode().split()
+    return (
+        run_process(["squeue", "--noheader", "--format=%i"], timeout_s=30).stdout.decode().split()
+    )
 
 
 def processes(word: str) -> list[list[str]]:
@@ -60,7 +69,9 @@ def containers() -> set[str]:
 
 
 def sockets_of_python() -> set[str]:
-    """Return this user's directories of ``multiprocessing``, which a process that SIGTERM ends leaves behind."""
+    """Return this user's directories of ``multiprocessing``, which a process that SIGTERM ends
+    leaves behind.
+    """
     found = Path(tempfile.gettempdir()).glob("pymp-*")
     return {str(path) for path in found if path.stat().st_uid == os.getuid()}
 
@@ -77,7 +88,9 @@ def of_jobs() -> list[list[str]]:
 
 def hyperrun(folder: Path, *words: str, env: dict[str, str] | None = None) -> ProcessResult:
     env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), **(env or {})}
-    return run_process([sys.executable, "-m", "hyperruntime.cli", *words], cwd=folder, env=env, timeout_s=250)
+    return run_process(
+        [sys.executable, "-m", "hyperruntime.cli", *words], cwd=folder, env=env, timeout_s=250
+    )
 
 
 def nodes(folder: Path) -> list[dict[str, Any]]:

@@ -1,4 +1,6 @@
-"""Nodes of a real Slurm, as an ordinary user; `scripts/on-slurm .venv/bin/pytest tests/slurm` starts one."""
+"""Nodes of a real Slurm, as an ordinary user; `scripts/on-slurm .venv/bin/pytest tests/slurm`
+starts one.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,18 @@ def up(folder: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def gpu_setup(folder: Path) -> str:
-    """Describe two GPUs of each node by CDI; return the lines of a configuration that asks for one of them."""
+    """Describe two GPUs of each node by CDI; return the lines of a configuration that asks for one
+    of them.
+    """
     gpus = folder / "cdi"
     gpus.mkdir()
     devices = [
-        {"name": str(n), "containerEdits": {"deviceNodes": [{"path": f"/dev/fakegpu{n}", "hostPath": "/dev/null"}]}}
+        {
+            "name": str(n),
+            "containerEdits": {
+                "deviceNodes": [{"path": f"/dev/fakegpu{n}", "hostPath": "/dev/null"}]
+            },
+        }
         for n in range(2)
     ]
     spec = {"cdiVersion": "0.5.0", "kind": "nvidia.com/gpu", "devices": devices}
@@ -64,22 +73,34 @@ def test_a_check_finds_every_engine_and_exactly_the_granted_gpu(folder: Path) ->
         assert found[engine]["ok"] is True, found[engine]
     refused = found["bubblewrap: GPUs visible inside"]
     assert (refused["ok"], refused["detail"]) == (None, "none")
-    assert refused["next_step"] == "it cannot give GPUs to containers; use another engine, if work needs GPUs"
+    assert (
+        refused["next_step"]
+        == "it cannot give GPUs to containers; use another engine, if work needs GPUs"
+    )
     for engine in ("podman", "apptainer"):
         seen = found[f"{engine}: GPUs visible inside"]
-        assert (seen["ok"], seen["detail"]) == (True, f"/dev/fakegpu{granted}; granted: /dev/fakegpu{granted}")
+        assert (seen["ok"], seen["detail"]) == (
+            True,
+            f"/dev/fakegpu{granted}; granted: /dev/fakegpu{granted}",
+        )
 
 
-def test_nodes_that_are_cancelled_or_killed_are_replaced_and_down_cancels_all_jobs(folder: Path) -> None:
+def test_nodes_that_are_cancelled_or_killed_are_replaced_and_down_cancels_all_jobs(
+    folder: Path,
+) -> None:
     with up(folder) as head:
-        assert wait_until(lambda: len(ready(folder)) == 4, SOON_S, 0.3), (folder / "up.out").read_text()
+        assert wait_until(lambda: len(ready(folder)) == 4, SOON_S, 0.3), (
+            folder / "up.out"
+        ).read_text()
         first = ready(folder)
         assert {node["host"] for node in first} == {"n1", "n2", "n3", "n4"}
         run_process(["scancel", first[0]["job"]], timeout_s=30)
         psutil.Process(first[1]["pid"]).kill()
         gone = {first[0]["name"], first[1]["name"]}
         assert wait_until(
-            lambda: len(now := ready(folder)) == 4 and not gone & {node["name"] for node in now}, 2 * SOON_S, 0.3
+            lambda: len(now := ready(folder)) == 4 and not gone & {node["name"] for node in now},
+            2 * SOON_S,
+            0.3,
         ), nodes(folder)
         assert hyperrun(folder, "cluster", "down").exit_code == 0
         assert head.wait(SOON_S) != 0
@@ -89,7 +110,9 @@ def test_nodes_that_are_cancelled_or_killed_are_replaced_and_down_cancels_all_jo
 
 
 def test_a_cluster_that_gives_up_cancels_the_jobs_that_are_still_in_the_queue(folder: Path) -> None:
-    """Jobs that are held do not start; the newest three are cancelled, as an administrator may do."""
+    """Jobs that are held do not start; the newest three are cancelled, as an administrator may
+    do.
+    """
     (folder / "cluster.toml").write_text(f'{SLURM}options = ["#SBATCH --hold"]\n')
     with up(folder) as head:
         assert wait_until(lambda: len(jobs()) == 4, SOON_S, 0.3), (folder / "up.out").read_text()
@@ -103,7 +126,9 @@ def test_a_cluster_that_gives_up_cancels_the_jobs_that_are_still_in_the_queue(fo
 def test_nothing_is_left_after_the_head_was_killed(folder: Path) -> None:
     (folder / "cluster.toml").write_text(f"{SLURM}patience_s = 3\nheartbeat_s = 1\n")
     with up(folder, "--nodes", "2") as head:
-        assert wait_until(lambda: len(ready(folder)) == 2, SOON_S, 0.3), (folder / "up.out").read_text()
+        assert wait_until(lambda: len(ready(folder)) == 2, SOON_S, 0.3), (
+            folder / "up.out"
+        ).read_text()
         head.kill()
         begin = time.monotonic()
         assert wait_until(lambda: not jobs(), 200, 0.3)
@@ -113,19 +138,31 @@ def test_nothing_is_left_after_the_head_was_killed(folder: Path) -> None:
 
 @pytest.mark.parametrize("source", ["this machine", "a registry"])
 def test_each_node_gets_the_image_before_it_is_ready(folder: Path, source: str) -> None:
-    """Each node has a store of its own, without images; this machine or a registry has the image."""
+    """Each node has a store of its own, without images; this machine or a registry has the
+    image.
+    """
     with ExitStack() as stack:
         image = "base"
         if source == "a registry":
-            image = stack.enter_context(run_registry(folder / "registry")).push_busybox("of/nodes", "1", "hello\n")
+            image = stack.enter_context(run_registry(folder / "registry")).push_busybox(
+                "of/nodes", "1", "hello\n"
+            )
         setup = f'["export HYPERRUNTIME_APPTAINER_IMAGES={folder}/store-$SLURMD_NODENAME"]'
-        (folder / "cluster.toml").write_text(f'{SLURM}runtime = "apptainer"\nimages = ["{image}"]\nsetup = {setup}\n')
+        (folder / "cluster.toml").write_text(
+            f'{SLURM}runtime = "apptainer"\nimages = ["{image}"]\nsetup = {setup}\n'
+        )
         stack.enter_context(up(folder, "--nodes", "2"))
-        assert wait_until(lambda: len(ready(folder)) == 2, 3 * SOON_S, 0.3), (folder / "up.out").read_text()
+        assert wait_until(lambda: len(ready(folder)) == 2, 3 * SOON_S, 0.3), (
+            folder / "up.out"
+        ).read_text()
         hosts = [node["host"] for node in ready(folder)]
-        copies = [path for host in hosts for path in folder.glob(f"**/store-{host}/images/*/image.sif")]
+        copies = [
+            path for host in hosts for path in folder.glob(f"**/store-{host}/images/*/image.sif")
+        ]
         assert len(copies) == 2, sorted(folder.rglob("*"))
-        assert len({file_digest(copy) for copy in copies}) == 1, "the second node got what the first one converted"
+        assert len({file_digest(copy) for copy in copies}) == 1, (
+            "the second node got what the first one converted"
+        )
         assert hyperrun(folder, "cluster", "down").exit_code == 0
 
 
@@ -175,5 +212,7 @@ def test_slots_of_a_pool_see_the_gpu_that_their_job_was_granted_and_a_cancelled_
     assert done.exit_code == 0, done.stderr.decode()
     used = json.loads(done.stdout)
     assert (used["nodes"], used["again"]) == (4, "on\n")
-    assert all(seen in (["/dev/fakegpu0"], ["/dev/fakegpu1"]) for seen in used["seen"]), used["seen"]
+    assert all(seen in (["/dev/fakegpu0"], ["/dev/fakegpu1"]) for seen in used["seen"]), used[
+        "seen"
+    ]
     assert "is lost" in used["lost"] or "the batch system ends the job" in used["lost"]

@@ -42,12 +42,32 @@ def start(folder: Path, *words: str, out: IO[bytes] | None = None) -> subprocess
 
 
 def generate(engine: str, name: str, *more: str) -> list[str]:
-    given = ["--domains", "circle_packing", "--agent", "./agent", "--seed", "5", "--eval-samples", "1"]
+    given = [
+        "--domains",
+        "circle_packing",
+        "--agent",
+        "./agent",
+        "--seed",
+        "5",
+        "--eval-samples",
+        "1",
+    ]
     return ["--runtime", engine, "generate", *given, "--run-id", name, "--parallel", "4", *more]
 
 
 def rollout(engine: str, url: str, name: str, *more: str) -> list[str]:
-    given = ["--environment", WORLD, "--option", "count=8", "--group-size", "2", "--parallel", "8", "--seed", "5"]
+    given = [
+        "--environment",
+        WORLD,
+        "--option",
+        "count=8",
+        "--group-size",
+        "2",
+        "--parallel",
+        "8",
+        "--seed",
+        "5",
+    ]
     return [
         "--runtime",
         engine,
@@ -78,7 +98,15 @@ def running() -> list[str]:
 def submit(folder: Path, command: str, *words: str) -> str:
     """Submit a job that runs a command of the shell; return its id."""
     (folder / "job.sh").write_text(f"#!/bin/sh\nexport XDG_CACHE_HOME={folder}/cache\n{command}\n")
-    asked = ["sbatch", "--parsable", f"--chdir={folder}", "--open-mode=append", "--output=said", *words, "job.sh"]
+    asked = [
+        "sbatch",
+        "--parsable",
+        f"--chdir={folder}",
+        "--open-mode=append",
+        "--output=said",
+        *words,
+        "job.sh",
+    ]
     done = run_process(asked, timeout_s=30, cwd=folder)
     assert done.exit_code == 0, done.stderr.decode()
     return done.stdout.decode().strip()
@@ -105,17 +133,30 @@ def test_the_demo_on_four_nodes_prints_the_table_of_one_machine(
     folder: Path, engine: str, generations: int, parallel: int
 ) -> None:
     (folder / "cluster.toml").write_text(f"{SLURM}min_nodes = 4\n")
-    words = ["--runtime", engine, "demo", f"--generations={generations}", f"--parallel={parallel}", "--json"]
+    words = [
+        "--runtime",
+        engine,
+        "demo",
+        f"--generations={generations}",
+        f"--parallel={parallel}",
+        "--json",
+    ]
     done, most = hyperrun(folder, *words, "--output=alone"), 0
     assert done.exit_code == 0, done.stderr.decode()
-    with (folder / "table").open("wb") as table, start(folder, *words, "--output=nodes", *ON_NODES, out=table) as head:
+    with (
+        (folder / "table").open("wb") as table,
+        start(folder, *words, "--output=nodes", *ON_NODES, out=table) as head,
+    ):
         while head.poll() is None:
             most = max(most, len(running()))
             time.sleep(0.2)
     assert head.returncode == 0, (folder / "said").read_text()
     assert most == 4
     first, second = (
-        [(each["current_genid"], each["parent_genid"], each["score"]) for each in json.loads(text)["generations"]]
+        [
+            (each["current_genid"], each["parent_genid"], each["score"])
+            for each in json.loads(text)["generations"]
+        ]
         for text in (done.stdout, (folder / "table").read_bytes())
     )
     assert sorted(second, key=str) == sorted(first, key=str)
@@ -131,10 +172,17 @@ def test_a_run_survives_cancelled_jobs_and_a_killed_head(folder: Path) -> None:
         journal = folder / "outputs" / "generate_hit" / "journal.jsonl"
         assert wait_until(lambda: journal.read_bytes().count(b"\n") >= 5, SOON_S, 0.1)
         head.kill()
-    resumed = hyperrun(folder, "--runtime", "bubblewrap", "resume", "outputs/generate_hit", *ON_NODES)
+    resumed = hyperrun(
+        folder, "--runtime", "bubblewrap", "resume", "outputs/generate_hit", *ON_NODES
+    )
     assert resumed.exit_code == 0, resumed.stderr.decode()
-    assert [genid for genid, _, _ in lineage(folder, "hit")] == sorted(["initial", *map(str, range(1, 11))])
-    assert sum(record.attempts for record in load_run(folder / "outputs" / "generate_hit").generations) > 11
+    assert [genid for genid, _, _ in lineage(folder, "hit")] == sorted(
+        ["initial", *map(str, range(1, 11))]
+    )
+    assert (
+        sum(record.attempts for record in load_run(folder / "outputs" / "generate_hit").generations)
+        > 11
+    )
     assert [path.name for path in (folder / "outputs").iterdir()] == ["generate_hit"]
 
 
@@ -143,14 +191,25 @@ def cancel_one(folder: Path) -> None:
 
 
 def preempt_one(folder: Path) -> None:
-    """Let a job of another partition take a node, whose job gets SIGTERM, and SIGKILL after 30 s."""
+    """Let a job of another partition take a node, whose job gets SIGTERM, and SIGKILL after 30
+    s.
+    """
     wrapped = f"squeue --noheader --format='%P %T' >{folder}/urgent"
-    asked = ["sbatch", "--parsable", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap", wrapped]
+    asked = [
+        "sbatch",
+        "--parsable",
+        "--partition=urgent",
+        "--exclusive",
+        "--output=/dev/null",
+        "--wrap",
+        wrapped,
+    ]
     assert run_process(asked, timeout_s=30, cwd=folder).exit_code == 0
 
 
 @pytest.mark.parametrize(
-    ("engine", "lose_one"), [*((engine, cancel_one) for engine in ENGINES), ("bubblewrap", preempt_one)]
+    ("engine", "lose_one"),
+    [*((engine, cancel_one) for engine in ENGINES), ("bubblewrap", preempt_one)],
 )
 def test_rollouts_on_four_nodes_of_which_one_is_lost_are_those_of_one_machine(
     folder: Path, engine: str, lose_one: Callable[[Path], None]
@@ -159,7 +218,11 @@ def test_rollouts_on_four_nodes_of_which_one_is_lost_are_those_of_one_machine(
         alone = hyperrun(folder, *rollout(engine, model.url, "alone"))
         assert alone.exit_code == 0, alone.stderr.decode()
         with start(folder, *rollout(engine, model.url, "nodes", *ON_NODES)) as head:
-            assert wait_until(lambda: len(running()) == 4 and any((folder / "nodes" / TURNS).glob("*")), SOON_S, 0.1)
+            assert wait_until(
+                lambda: len(running()) == 4 and any((folder / "nodes" / TURNS).glob("*")),
+                SOON_S,
+                0.1,
+            )
             lose_one(folder)
     assert head.returncode == 0, (folder / "said").read_text()
     first, second = (
@@ -171,37 +234,59 @@ def test_rollouts_on_four_nodes_of_which_one_is_lost_are_those_of_one_machine(
     )
     assert second == first
     assert len((folder / "nodes" / TRAJECTORIES).read_bytes().splitlines()) == len(first) == 16
-    assert lose_one is cancel_one or wait_until((folder / "urgent").exists, SOON_S, 0.2), "nothing was preempted"
-    assert sorted(read_groups(folder / "nodes"), key=str) == sorted(read_groups(folder / "alone"), key=str)
+    assert lose_one is cancel_one or wait_until((folder / "urgent").exists, SOON_S, 0.2), (
+        "nothing was preempted"
+    )
+    assert sorted(read_groups(folder / "nodes"), key=str) == sorted(
+        read_groups(folder / "alone"), key=str
+    )
     assert not jobs() or wait_until(lambda: not jobs(), SOON_S, 0.2)
 
 
-def test_a_node_that_is_preempted_with_30_s_notice_gives_its_work_to_others_at_once(folder: Path) -> None:
+def test_a_node_that_is_preempted_with_30_s_notice_gives_its_work_to_others_at_once(
+    folder: Path,
+) -> None:
     make_agent_repository(folder / "agent", dict.fromkeys(range(1, 25), SLEEPS))
-    with start(folder, *generate("bubblewrap", "left", "--max-generation", "24", *ON_NODES)) as head:
+    with start(
+        folder, *generate("bubblewrap", "left", "--max-generation", "24", *ON_NODES)
+    ) as head:
         assert wait_until(lambda: len(running()) == 4, SOON_S, 0.2), (folder / "said").read_text()
         time.sleep(2)
         preempt_one(folder)
     assert head.returncode == 0, (folder / "said").read_text()
     assert wait_until((folder / "urgent").exists, SOON_S, 0.2), "nothing was preempted"
-    assert [genid for genid, _, _ in lineage(folder, "left")] == sorted(["initial", *map(str, range(1, 25))])
+    assert [genid for genid, _, _ in lineage(folder, "left")] == sorted(
+        ["initial", *map(str, range(1, 25))]
+    )
     records = load_run(folder / "outputs" / "generate_left").generations
-    assert sum(record.attempts for record in records) > len(records), "a generation was made again elsewhere"
+    assert sum(record.attempts for record in records) > len(records), (
+        "a generation was made again elsewhere"
+    )
 
 
 def test_a_head_in_a_job_that_is_put_back_in_the_queue_goes_on_by_itself(folder: Path) -> None:
     make_agent_repository(folder / "agent", dict.fromkeys(range(1, 7), SLEEPS))
     words = generate("bubblewrap", "again", "--max-generation", "6", "--resume-or-start", *ON_NODES)
-    job = submit(folder, shlex.join([sys.executable, "-m", "hyperruntime.cli", *words]), "--requeue")
+    job = submit(
+        folder, shlex.join([sys.executable, "-m", "hyperruntime.cli", *words]), "--requeue"
+    )
     journal = folder / "outputs" / "generate_again" / "journal.jsonl"
-    assert wait_until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 3, SOON_S, 0.2)
+    assert wait_until(
+        lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 3, SOON_S, 0.2
+    )
     requeue(job)
     assert wait_until(lambda: job not in jobs(), 200, 0.5), (folder / "said").read_text()
-    assert [genid for genid, _, _ in lineage(folder, "again")] == sorted(["initial", *map(str, range(1, 7))])
+    assert [genid for genid, _, _ in lineage(folder, "again")] == sorted(
+        ["initial", *map(str, range(1, 7))]
+    )
 
 
-def test_each_node_gets_the_image_of_an_item_which_the_head_has_and_converts_nothing(folder: Path) -> None:
-    """Each node has a store of its own, without images; the image that the run names does not exist."""
+def test_each_node_gets_the_image_of_an_item_which_the_head_has_and_converts_nothing(
+    folder: Path,
+) -> None:
+    """Each node has a store of its own, without images; the image that the run names does not
+    exist.
+    """
     setup = f'["export HYPERRUNTIME_APPTAINER_IMAGES={folder}/store-$SLURMD_NODENAME"]'
     (folder / "cluster.toml").write_text(f"{SLURM}min_nodes = 2\nsetup = {setup}\n")
     with scripted_model(counting) as model:
@@ -215,18 +300,28 @@ def test_each_node_gets_the_image_of_an_item_which_the_head_has_and_converts_not
     assert len({file_digest(copy) for copy in copies}) == 1
 
 
-def test_rollouts_whose_head_is_in_a_job_that_is_put_back_in_the_queue_go_on_by_themselves(folder: Path) -> None:
+def test_rollouts_whose_head_is_in_a_job_that_is_put_back_in_the_queue_go_on_by_themselves(
+    folder: Path,
+) -> None:
     with scripted_model(counting) as model:
         words = rollout("bubblewrap", model.url, "again", "--resume-or-start", *ON_NODES)
-        job = submit(folder, shlex.join([sys.executable, "-m", "hyperruntime.cli", *words]), "--requeue")
+        job = submit(
+            folder, shlex.join([sys.executable, "-m", "hyperruntime.cli", *words]), "--requeue"
+        )
         lines = folder / "again" / TRAJECTORIES
-        assert wait_until(lambda: lines.exists() and lines.read_bytes().count(b"\n") >= 1, SOON_S, 0.05)
+        assert wait_until(
+            lambda: lines.exists() and lines.read_bytes().count(b"\n") >= 1, SOON_S, 0.05
+        )
         requeue(job)
         # `squeue` may not list a job for an instant while Slurm puts it back.
-        ended = wait_until(lambda: lines.read_bytes().count(b"\n") >= 16 and job not in jobs(), 200, 0.5)
+        ended = wait_until(
+            lambda: lines.read_bytes().count(b"\n") >= 16 and job not in jobs(), 200, 0.5
+        )
         assert ended, (folder / "said").read_text()
     found = read_trajectories(folder / "again")
-    assert len({each.id for each in found}) == len(found) == len(lines.read_bytes().splitlines()) == 16
+    assert (
+        len({each.id for each in found}) == len(found) == len(lines.read_bytes().splitlines()) == 16
+    )
     assert all(each.reward is not None for each in found)
 
 
@@ -238,16 +333,32 @@ def requeue(job: str) -> None:
     run_process(["scontrol", "update", f"jobid={job}", "StartTime=now"], timeout_s=30)
 
 
-def test_a_head_of_another_machine_is_replaced_as_soon_as_slurm_says_that_its_job_is_over(folder: Path) -> None:
-    """The machine is another one by its process IDs: the head has a namespace of its own for them."""
+def test_a_head_of_another_machine_is_replaced_as_soon_as_slurm_says_that_its_job_is_over(
+    folder: Path,
+) -> None:
+    """The machine is another one by its process IDs: the head has a namespace of its own for
+    them.
+    """
     (folder / "cluster.toml").write_text(f"{SLURM}patience_s = 3\nheartbeat_s = 1\n")
     make_agent_repository(folder / "agent", dict.fromkeys(range(1, 5), SLEEPS))
     words = generate("bubblewrap", "far", "--max-generation", "4", *ON_NODES)
-    apart = ["bwrap", "--dev-bind", "/", "/", "--unshare-pid", "--proc", "/proc", "--die-with-parent", "--"]
+    apart = [
+        "bwrap",
+        "--dev-bind",
+        "/",
+        "/",
+        "--unshare-pid",
+        "--proc",
+        "/proc",
+        "--die-with-parent",
+        "--",
+    ]
     job = submit(folder, shlex.join([*apart, sys.executable, "-m", "hyperruntime.cli", *words]))
     run_dir = folder / "outputs" / "generate_far"
     journal = run_dir / "journal.jsonl"
-    assert wait_until(lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 1, SOON_S, 0.2), jobs()
+    assert wait_until(
+        lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 1, SOON_S, 0.2
+    ), jobs()
     lease = read_lease(run_dir)
     assert lease is not None
     assert lease.job is not None
@@ -257,20 +368,31 @@ def test_a_head_of_another_machine_is_replaced_as_soon_as_slurm_says_that_its_jo
     refused = hyperrun(folder, "resume", str(run_dir), *ON_NODES)
     assert b"which renewed its lease less than" in refused.stderr, refused.stderr.decode()
     run_process(["scancel", "--signal=KILL", "--full", job], timeout_s=30)
-    assert wait_until(lambda: owner_state(run_dir) == "dead", STALE_S - 30, 0.5), (folder / "said").read_text()
+    assert wait_until(lambda: owner_state(run_dir) == "dead", STALE_S - 30, 0.5), (
+        folder / "said"
+    ).read_text()
     assert read_lease(run_dir) == lease, "it was not released"
     resumed = hyperrun(folder, "resume", str(run_dir), *ON_NODES)
     assert resumed.exit_code == 0, resumed.stderr.decode()
-    assert [genid for genid, _, _ in lineage(folder, "far")] == sorted(["initial", *map(str, range(1, 5))])
+    assert [genid for genid, _, _ in lineage(folder, "far")] == sorted(
+        ["initial", *map(str, range(1, 5))]
+    )
 
 
 def test_slurm_says_which_jobs_are_over(folder: Path) -> None:
     job = submit(folder, "echo name=$SLURM_CLUSTER_NAME; exec sleep 100")
-    assert wait_until(lambda: job in running() and "name=" in (folder / "said").read_text(), SOON_S, 0.2)
+    assert wait_until(
+        lambda: job in running() and "name=" in (folder / "said").read_text(), SOON_S, 0.2
+    )
     cluster = (folder / "said").read_text().partition("name=")[2].strip()
-    mine, others = BatchJob(slurm_job=job, slurm_cluster=cluster), BatchJob(slurm_job=job, slurm_cluster="another")
+    mine, others = (
+        BatchJob(slurm_job=job, slurm_cluster=cluster),
+        BatchJob(slurm_job=job, slurm_cluster="another"),
+    )
     assert not mine.is_over()
     run_process(["scancel", job], timeout_s=30)
     assert wait_until(mine.is_over, SOON_S, 0.2)
     assert not others.is_over()
-    assert BatchJob(slurm_job="999999", slurm_cluster=cluster).is_over(), "Slurm does not know it any more"
+    assert BatchJob(slurm_job="999999", slurm_cluster=cluster).is_over(), (
+        "Slurm does not know it any more"
+    )

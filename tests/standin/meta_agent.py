@@ -12,7 +12,10 @@ class MetaAgent:
 
     def forward(self, repo_path, eval_path, iterations_left):
         seen = sorted(os.listdir(eval_path)) if eval_path and os.path.isdir(eval_path) else []
-        said = ask(self.model, [{"role": "user", "content": f"iterations left: {iterations_left}\nseen: {seen}"}])
+        said = ask(
+            self.model,
+            [{"role": "user", "content": f"iterations left: {iterations_left}\nseen: {seen}"}],
+        )
         with open(self.chat_history_file, "w") as file:
             file.write(f"# Edit\n\nearlier generations: {', '.join(seen)}\n\n{said}\n")
         for path, text in json.loads(said).get("append", {}).items():

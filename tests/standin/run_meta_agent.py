@@ -22,7 +22,9 @@ def main():
     args = parser.parse_args()
     os.makedirs(os.path.dirname(args.chat_history_file), exist_ok=True)
     agent = MetaAgent(model=args.model, chat_history_file=args.chat_history_file)
-    agent.forward(repo_path=args.repo_path, eval_path=args.evals_folder, iterations_left=args.iterations_left)
+    agent.forward(
+        repo_path=args.repo_path, eval_path=args.evals_folder, iterations_left=args.iterations_left
+    )
     write_diff(args.git_dir, args.base_commit, args.outdir)
 
 

@@ -17,5 +17,7 @@ class TaskAgent:
         history = ["# Task", f"model {self.model}", f"found: {', '.join(found) or 'nothing'}"]
         with open(self.chat_history_file, "w") as file:
             file.write("\n\n".join(history) + "\n")
-        answers = ("accept", "reject") if inputs["domain"] == "paper_review" else ("model_a", "model_b")
+        answers = (
+            ("accept", "reject") if inputs["domain"] == "paper_review" else ("model_a", "model_b")
+        )
         return answers[0 if found else 1], history

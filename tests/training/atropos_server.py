@@ -1,4 +1,6 @@
-"""The real API server of atroposlib on loopback, in the separate environment that ``scripts/setup test`` makes."""
+"""The real API server of atroposlib on loopback, in the separate environment that
+``scripts/setup test`` makes.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ PROGRAM = Path(sys.prefix) / "atroposlib/bin/run-api"
 class TrainerApi(AtroposApi):
     """The server as a trainer sees it."""
 
-    async def register(self, *, batch_size: int, max_token_len: int, num_steps: int, starting_step: int = 0) -> None:
+    async def register(
+        self, *, batch_size: int, max_token_len: int, num_steps: int, starting_step: int = 0
+    ) -> None:
         """Register as the trainer."""
         fields = {
             "wandb_group": "",
@@ -36,10 +40,14 @@ class TrainerApi(AtroposApi):
         await self.call("POST", "/register", fields)
 
     async def batch(self) -> list[dict[str, Any]] | None:
-        """Return the next batch, or None if there are too few groups; the first call starts the run."""
+        """Return the next batch, or None if there are too few groups; the first call starts the
+        run.
+        """
         answer = await self.call("GET", "/batch")
         if answer.get("status") == "error":
-            raise TrainerError(f"{self.url} returned no batch: {answer.get('message')}; register first")
+            raise TrainerError(
+                f"{self.url} returned no batch: {answer.get('message')}; register first"
+            )
         batch: list[dict[str, Any]] | None = answer.get("batch")
         return batch
 
@@ -60,7 +68,10 @@ def atropos_server() -> Iterator[str]:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     process = spawn(
-        [str(PROGRAM), "--host", "127.0.0.1", "--port", str(port)], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL
+        [str(PROGRAM), "--host", "127.0.0.1", "--port", str(port)],
+        stdin=DEVNULL,
+        stdout=DEVNULL,
+        stderr=DEVNULL,
     )
     try:
         assert wait_until(lambda: _answers(port), 60), "run-api does not answer"
@@ -71,7 +82,9 @@ def atropos_server() -> Iterator[str]:
 
 
 def reset(url: str) -> None:
-    """Make the server forget its trainer, environments and groups; an empty server answers with HTTP 500."""
+    """Make the server forget its trainer, environments and groups; an empty server answers with
+    HTTP 500.
+    """
     with suppress(urllib.error.HTTPError), urllib.request.urlopen(f"{url}/reset_data", timeout=60):
         pass
 

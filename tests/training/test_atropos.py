@@ -18,7 +18,11 @@ from hyperruntime.trainers.loading import load_trainer
 from tests.training.atropos_server import TrainerApi, atropos_server, reset
 from tests.unit.rollout.training_data.test_export import from_scored_data
 
-CALL = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+CALL = {
+    "id": "c",
+    "type": "function",
+    "function": {"name": "bash", "arguments": '{"command": "ls"}'},
+}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +65,9 @@ def group(item: str, size: int = 2, *, segments: int = 1, length: int = 4) -> Sc
 
 
 @asynccontextmanager
-async def registered(url: str, batch_size: int, **options: Any) -> AsyncIterator[tuple[TrainerApi, Atropos]]:
+async def registered(
+    url: str, batch_size: int, **options: Any
+) -> AsyncIterator[tuple[TrainerApi, Atropos]]:
     """Yield a trainer that has asked for its first batch, and our side of the connection."""
     trainer = TrainerApi(url)
     ours = Atropos(url=url, environment="toy", wait_s=10, **options)
@@ -82,7 +88,9 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 def test_a_batch_returns_our_groups_unchanged(url: str) -> None:
-    """T3: /batch returns the tokens, masks, scores and inference log-probabilities that were submitted."""
+    """T3: /batch returns the tokens, masks, scores and inference log-probabilities that were
+    submitted.
+    """
 
     async def scenario() -> None:
         groups = [group("a"), group("bb")]
@@ -110,7 +118,10 @@ def test_a_large_group_is_sent_compressed_and_returns_unchanged(url: str) -> Non
 
     async def scenario() -> None:
         sent = group("long", length=20_000)
-        async with registered(url, batch_size=2, group_size=2, max_token_length=20_000) as (trainer, ours):
+        async with registered(url, batch_size=2, group_size=2, max_token_length=20_000) as (
+            trainer,
+            ours,
+        ):
             assert (await ours.submit(sent)).accepted
             batch = await trainer.batch()
         assert batch is not None
@@ -120,10 +131,15 @@ def test_a_large_group_is_sent_compressed_and_returns_unchanged(url: str) -> Non
 
 
 def test_groups_that_the_server_could_never_use_are_declined(url: str) -> None:
-    """Too many sequences, one that is too long, or none: the receipt says so, and the group is not sent."""
+    """Too many sequences, one that is too long, or none: the receipt says so, and the group is not
+    sent.
+    """
 
     async def scenario() -> None:
-        async with registered(url, batch_size=2, group_size=2, max_token_length=4) as (trainer, ours):
+        async with registered(url, batch_size=2, group_size=2, max_token_length=4) as (
+            trainer,
+            ours,
+        ):
             two = await ours.submit(group("a", segments=2))
             assert (two.accepted, "segments=last" in two.detail) == (False, True)
             long = await ours.submit(group("a", length=5))
@@ -155,7 +171,9 @@ def test_the_last_segment_alone_keeps_one_sequence_of_each_trajectory() -> None:
 
 
 def test_an_environment_that_starts_before_the_trainer_waits_for_it(url: str) -> None:
-    """The server accepts environments only after a trainer's first batch; we wait for that, for at most ``wait_s``."""
+    """The server accepts environments only after a trainer's first batch; we wait for that, for at
+    most ``wait_s``.
+    """
 
     async def scenario() -> None:
         trainer, early = TrainerApi(url), Atropos(url=url, wait_s=60)
@@ -181,7 +199,9 @@ def test_an_unreachable_server_is_reported_in_one_sentence() -> None:
 
     async def scenario() -> None:
         ours = Atropos(url="http://127.0.0.1:9/")
-        with pytest.raises(TrainerError, match=r"no atroposlib API server answers at http://127.0.0.1:9: .*run-api"):
+        with pytest.raises(
+            TrainerError, match=r"no atroposlib API server answers at http://127.0.0.1:9: .*run-api"
+        ):
             await ours.start()
         with pytest.raises(TrainerError, match="after start"):
             await ours.submit(group("a"))

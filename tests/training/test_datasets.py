@@ -35,7 +35,12 @@ def load(directory: Path, tmp_path: Path) -> dict[str, Any]:
         "http_proxy": "http://127.0.0.1:9",
     }
     done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(directory)], env=env, cwd=tmp_path, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", LOAD, str(directory)],
+        env=env,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     facts: dict[str, Any] = json.loads(done.stdout)
@@ -43,12 +48,22 @@ def load(directory: Path, tmp_path: Path) -> dict[str, Any]:
 
 
 def test_datasets_reads_the_export(tmp_path: Path) -> None:
-    """Each column has one type although tools, verdicts and messages differ; tokens and logprobs are unchanged."""
+    """Each column has one type although tools, verdicts and messages differ; tokens and logprobs
+    are unchanged.
+    """
     odd = {"verdict": {"phase": "tests", "facts": {"n": [1, "x", None]}}, "parts": {"style": 0.5}}
-    parts = {"role": "user", "content": [{"type": "text", "text": "in "}, {"type": "text", "text": "parts"}]}
+    parts = {
+        "role": "user",
+        "content": [{"type": "text", "text": "in "}, {"type": "text", "text": "parts"}],
+    }
     run = write_run(
         tmp_path / "run",
-        make("a", 0, 1.0, tools=[{"type": "function", "function": {"name": "bash", "parameters": {"x": {}}}}]),
+        make(
+            "a",
+            0,
+            1.0,
+            tools=[{"type": "function", "function": {"name": "bash", "parameters": {"x": {}}}}],
+        ),
         make("a", 1, None),
         make("b", 0, 0.0, messages=[parts], segments=[], **odd),
         make("b", 1, 0.25, verdict={"phase": 3}),
@@ -64,7 +79,9 @@ def test_datasets_reads_the_export(tmp_path: Path) -> None:
         {"ids": [5, 6, 7, 8], "mask": [0, 0, 1, 1], "logprobs": [None, None, -0.25, -1e-9]}
     ]
     assert [m["content"] for m in rows["a/0"]["messages"]] == [m["content"] or "" for m in MESSAGES]
-    assert json.loads(rows["a/0"]["messages"][1]["tool_calls"][0]["function"]["arguments"]) == {"command": "ls"}
+    assert json.loads(rows["a/0"]["messages"][1]["tool_calls"][0]["function"]["arguments"]) == {
+        "command": "ls"
+    }
     assert rows["b/0"]["messages"][0]["content"] == "in parts"
     assert json.loads(rows["b/0"]["verdict"]) == odd["verdict"]
     assert (rows["b/0"]["group_size"], rows["b/0"]["segments"]) == (2, [])

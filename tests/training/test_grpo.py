@@ -59,14 +59,21 @@ def trajectory(index: int, reward: float, segment: Segment) -> Trajectory:
     )
 
 
-def drawn_group(one: TinyPolicy, wanted: str, size: int, seed: int, temperature: float = 1.0) -> ScoredGroup:
+def drawn_group(
+    one: TinyPolicy, wanted: str, size: int, seed: int, temperature: float = 1.0
+) -> ScoredGroup:
     """Return a group drawn from a policy, with reward 1 if the first token is the wanted word."""
     generator = torch.Generator().manual_seed(seed)
     prompt = one.render([{"role": "user", "content": "?"}], ())
     trajectories = []
     for index in range(size):
         drawn = draw(
-            one.network, prompt, end_id=one.end_id, most=1 + index % 3, temperature=temperature, generator=generator
+            one.network,
+            prompt,
+            end_id=one.end_id,
+            most=1 + index % 3,
+            temperature=temperature,
+            generator=generator,
         )
         segment = Segment(
             ids=[*prompt, *drawn.ids],
@@ -80,7 +87,9 @@ def drawn_group(one: TinyPolicy, wanted: str, size: int, seed: int, temperature:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 2.0])
 def test_the_unchanged_policy_has_importance_ratio_one(temperature: float) -> None:
-    """T3: log-probabilities noted at sampling equal those computed in one batch, for sequences of several lengths."""
+    """T3: log-probabilities noted at sampling equal those computed in one batch, for sequences of
+    several lengths.
+    """
     one = policy()
     group = drawn_group(one, "yes", 12, seed=1, temperature=temperature)
     batch = Batch.of([group])
@@ -94,7 +103,9 @@ def test_the_unchanged_policy_has_importance_ratio_one(temperature: float) -> No
 
 
 def test_padding_changes_nothing_and_probabilities_sum_to_one() -> None:
-    """A sequence is as likely alone as beside a longer one; the probabilities of all next tokens add up to 1."""
+    """A sequence is as likely alone as beside a longer one; the probabilities of all next tokens
+    add up to 1.
+    """
     network = policy().network
     short, long = [3, 9, 7], [3, 9, 7, 2, 2, 2, 8]
     alone = sequence_logprobs(network, [short], 1.0)[0]
@@ -118,7 +129,11 @@ def test_an_update_makes_the_better_answer_more_likely() -> None:
     logprobs = {yes: float(before[0]), no: float(before[1])}
     group = scored_group(
         [
-            trajectory(n, reward, Segment(ids=[*prompt, token], mask=mask, logprobs=[*nothing, logprobs[token]]))
+            trajectory(
+                n,
+                reward,
+                Segment(ids=[*prompt, token], mask=mask, logprobs=[*nothing, logprobs[token]]),
+            )
             for n, (token, reward) in enumerate(samples)
         ]
     )
@@ -153,10 +168,14 @@ def test_the_kl_term_pulls_the_policy_towards_the_reference() -> None:
     """With equal rewards, only the KL term moves the policy."""
     one, reference = policy(0), policy(1)
     group = drawn_group(one, "yes", 6, seed=3)
-    equal = scored_group([trajectory(n, 1.0, sample.segment) for n, sample in enumerate(group.samples)])
+    equal = scored_group(
+        [trajectory(n, 1.0, sample.segment) for n, sample in enumerate(group.samples)]
+    )
     optimizer = torch.optim.Adam(one.network.parameters(), lr=1e-3)
     config = GrpoConfig(kl_weight=1.0, epochs=1)
-    distances = [update(one.network, optimizer, [equal], config, reference.network)["kl"] for _ in range(10)]
+    distances = [
+        update(one.network, optimizer, [equal], config, reference.network)["kl"] for _ in range(10)
+    ]
     assert distances[-1] < distances[0]
     assert all(distance >= 0 for distance in distances)
 
@@ -173,7 +192,9 @@ def test_invalid_settings_are_refused() -> None:
 
 
 def learn(directory: Path, steps: int, config: GrpoConfig) -> Learner:
-    """Return a learner at step ``steps``, resumed from the checkpoints in ``directory`` if there are any."""
+    """Return a learner at step ``steps``, resumed from the checkpoints in ``directory`` if there
+    are any.
+    """
     learner = Learner(policy(), config, directory)
     learner.resume()
     while learner.step < steps:
@@ -184,16 +205,25 @@ def learn(directory: Path, steps: int, config: GrpoConfig) -> Learner:
 
 @pytest.mark.parametrize("kl_weight", [0.0, 0.1])
 def test_an_interrupted_training_continues_exactly(tmp_path: Path, kl_weight: float) -> None:
-    """Six steps at once, or three and then three in a new learner, give the same weights to the last bit."""
+    """Six steps at once, or three and then three in a new learner, give the same weights to the
+    last bit.
+    """
     config = GrpoConfig(kl_weight=kl_weight)
     whole = learn(tmp_path / "whole", 6, config)
     learn(tmp_path / "parts", 3, config)
     parts = learn(tmp_path / "parts", 6, config)
-    assert all(torch.equal(a, b) for a, b in zip(parameters_of(whole.policy), parameters_of(parts.policy), strict=True))
-    assert [path.name for path in list_checkpoints(tmp_path / "parts")] == [f"step-00000{n}.pt" for n in (4, 5, 6)]
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(parameters_of(whole.policy), parameters_of(parts.policy), strict=True)
+    )
+    assert [path.name for path in list_checkpoints(tmp_path / "parts")] == [
+        f"step-00000{n}.pt" for n in (4, 5, 6)
+    ]
 
 
-def test_a_training_killed_before_its_first_update_keeps_its_initial_weights(tmp_path: Path) -> None:
+def test_a_training_killed_before_its_first_update_keeps_its_initial_weights(
+    tmp_path: Path,
+) -> None:
     """The trajectories recorded by then come from these weights."""
     seeds = iter((1, 2))
 
@@ -209,7 +239,9 @@ def test_a_training_killed_before_its_first_update_keeps_its_initial_weights(tmp
 
 
 def test_an_unusable_checkpoint_is_reported_in_one_sentence(tmp_path: Path) -> None:
-    """The error names a truncated checkpoint or one of another network; half-written files are ignored."""
+    """The error names a truncated checkpoint or one of another network; half-written files are
+    ignored.
+    """
     learn(tmp_path, 1, GrpoConfig())
     (path,) = list_checkpoints(tmp_path)
     other = Learner(TinyPolicy(WORDS, width=64), GrpoConfig(), tmp_path)

@@ -35,7 +35,9 @@ def served() -> Iterator[tuple[TinyPolicy, PolicyServer]]:
 
 def post(server: PolicyServer, body: dict[str, Any]) -> dict[str, Any]:
     """Return the answer to a request; an error's answer has its HTTP status as ``status``."""
-    request = urllib.request.Request(f"{server.url}/chat/completions", data=json.dumps(body).encode())
+    request = urllib.request.Request(
+        f"{server.url}/chat/completions", data=json.dumps(body).encode()
+    )
     try:
         with urllib.request.urlopen(request, timeout=60) as response:
             answer: dict[str, Any] = json.load(response)
@@ -45,10 +47,21 @@ def post(server: PolicyServer, body: dict[str, Any]) -> dict[str, Any]:
     return answer
 
 
-def test_the_answer_has_the_sampled_tokens_and_their_log_probabilities(served: tuple[TinyPolicy, PolicyServer]) -> None:
-    """R3, T3: in the form of vLLM, one log-probability per emitted token, equal to the network's."""
+def test_the_answer_has_the_sampled_tokens_and_their_log_probabilities(
+    served: tuple[TinyPolicy, PolicyServer],
+) -> None:
+    """R3, T3: in the form of vLLM, one log-probability per emitted token, equal to the
+    network's.
+    """
     policy, server = served
-    body = {"model": "x", "messages": ASK, "max_tokens": 8, "seed": 5, "logprobs": True, "return_token_ids": True}
+    body = {
+        "model": "x",
+        "messages": ASK,
+        "max_tokens": 8,
+        "seed": 5,
+        "logprobs": True,
+        "return_token_ids": True,
+    }
     answer = post(server, body)
     (choice,) = answer["choices"]
     prompt, ids = answer["prompt_token_ids"], choice["token_ids"]
@@ -94,7 +107,9 @@ def test_invalid_and_unsupported_requests_are_refused(
     assert post(server, {"model": "x", "messages": ASK, "max_tokens": 1})["choices"]
 
 
-def test_requests_without_the_whole_address_get_404(served: tuple[TinyPolicy, PolicyServer]) -> None:
+def test_requests_without_the_whole_address_get_404(
+    served: tuple[TinyPolicy, PolicyServer],
+) -> None:
     """Every user of the machine reaches loopback, so the path of the server cannot be guessed."""
     _, server = served
     address = urlsplit(server.url)
@@ -106,15 +121,21 @@ def test_requests_without_the_whole_address_get_404(served: tuple[TinyPolicy, Po
     assert len(address.path) > 30
 
 
-def test_the_seed_decides_each_answer_also_for_concurrent_requests(served: tuple[TinyPolicy, PolicyServer]) -> None:
+def test_the_seed_decides_each_answer_also_for_concurrent_requests(
+    served: tuple[TinyPolicy, PolicyServer],
+) -> None:
     """The order of the requests changes nothing."""
     _, server = served
     bodies = [
-        {"model": "x", "messages": ASK, "max_tokens": 6, "seed": seed, "return_token_ids": True} for seed in range(12)
+        {"model": "x", "messages": ASK, "max_tokens": 6, "seed": seed, "return_token_ids": True}
+        for seed in range(12)
     ]
     with ThreadPoolExecutor(6) as pool:
         at_once = list(pool.map(lambda body: post(server, body)["choices"][0]["token_ids"], bodies))
-    assert at_once == [post(server, body)["choices"][0]["token_ids"] for body in reversed(bodies)][::-1]
+    assert (
+        at_once
+        == [post(server, body)["choices"][0]["token_ids"] for body in reversed(bodies)][::-1]
+    )
     assert len({tuple(ids) for ids in at_once}) > 6
 
 

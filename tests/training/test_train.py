@@ -64,7 +64,9 @@ def trained(
 
 @pytest.mark.slow
 def test_reward_rises_over_thirty_updates(trained: tuple[Path, list[Update]]) -> None:
-    """GRPO on groups from real slots: with a wrong sign or without learning, the reward stays below one half."""
+    """GRPO on groups from real slots: with a wrong sign or without learning, the reward stays below
+    one half.
+    """
     directory, updates = trained
     rewards = [one.metrics["reward"] for one in updates]
     first, last = sum(rewards[:5]) / 5, sum(rewards[-5:]) / 5
@@ -79,20 +81,26 @@ def test_reward_rises_over_thirty_updates(trained: tuple[Path, list[Update]]) ->
 
 @pytest.mark.slow
 def test_the_sampling_policy_has_importance_ratio_one(trained: tuple[Path, list[Update]]) -> None:
-    """T3: the log-probabilities in the first rollouts' files are those of the policy then, and of no later policy."""
+    """T3: the log-probabilities in the first rollouts' files are those of the policy then, and of
+    no later policy.
+    """
     directory, updates = trained
     assert max(one.metrics["ratio_error"] for one in updates) < 1e-4
     groups = list(export_groups(directory / "rollouts/step-000001", ExportOptions()))
     batch = Batch.of(groups)
     network = ToyPolicy().network
     assert float((importance_ratios(network, batch) - 1).abs().max()) < 1e-4
-    network.load_state_dict(dict(load_checkpoint(list_checkpoints(directory / "checkpoints")[-1]).network))
+    network.load_state_dict(
+        dict(load_checkpoint(list_checkpoints(directory / "checkpoints")[-1]).network)
+    )
     assert float((importance_ratios(network, batch) - 1).abs().max()) > 1e-2
 
 
 @pytest.mark.slow
 def test_both_turns_of_a_trajectory_are_trained(trained: tuple[Path, list[Update]]) -> None:
-    """R3, W23: one segment; the call and the final word are unmasked, the prompt and the tool's answer are masked."""
+    """R3, W23: one segment; the call and the final word are unmasked, the prompt and the tool's
+    answer are masked.
+    """
     directory, _ = trained
     policy = ToyPolicy()
     groups = list(export_groups(directory / "rollouts/step-000030", ExportOptions()))
@@ -102,7 +110,9 @@ def test_both_turns_of_a_trajectory_are_trained(trained: tuple[Path, list[Update
     for sample in samples:
         pairs = zip(sample.segment.ids, sample.segment.mask, strict=True)
         shown.append(policy.tokenizer.decode(token for token, mask in pairs if mask))
-    wanted = "<tool_call>" + json.dumps({"name": "bash", "arguments": {"command": "printf red > answer.txt"}})
+    wanted = "<tool_call>" + json.dumps(
+        {"name": "bash", "arguments": {"command": "printf red > answer.txt"}}
+    )
     assert f"{wanted}</tool_call><|end|>done<|end|>" in shown
 
 
@@ -110,7 +120,9 @@ def test_both_turns_of_a_trajectory_are_trained(trained: tuple[Path, list[Update
 def test_a_trainer_gets_groups_through_the_real_server_with_ratio_one(
     trained: tuple[Path, list[Update]], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """T3: `rollout submit` sends groups to atroposlib's server; for its batch, the unchanged policy has ratio 1."""
+    """T3: `rollout submit` sends groups to atroposlib's server; for its batch, the unchanged policy
+    has ratio 1.
+    """
     directory, _ = trained
     run_dir = str(directory / "rollouts/step-000001")
 
@@ -143,7 +155,9 @@ def test_a_trainer_gets_groups_through_the_real_server_with_ratio_one(
 def test_a_training_cancelled_during_rollouts_continues_exactly(
     runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
-    """Recorded rollouts count and the rest is drawn again; the weights equal those of an undisturbed training."""
+    """Recorded rollouts count and the rest is drawn again; the weights equal those of an
+    undisturbed training.
+    """
     how = options(base_image, 1, parallel=2)
     run(runtime, tmp_path / "whole", how)
 
@@ -158,21 +172,28 @@ def test_a_training_cancelled_during_rollouts_continues_exactly(
             await task
 
     asyncio.run(asyncio.wait_for(until_recorded(), 120))
-    assert [path.name for path in list_checkpoints(tmp_path / "parts/checkpoints")] == ["step-000000.pt"]
+    assert [path.name for path in list_checkpoints(tmp_path / "parts/checkpoints")] == [
+        "step-000000.pt"
+    ]
     before = (tmp_path / "parts/rollouts/step-000001/trajectories.jsonl").read_bytes()
     (made,) = run(runtime, tmp_path / "parts", how)
     after = (tmp_path / "parts/rollouts/step-000001/trajectories.jsonl").read_bytes()
     assert after.startswith(before)
     assert made.metrics["ratio_error"] < 1e-4
     whole, parts = (
-        load_checkpoint(list_checkpoints(tmp_path / name / "checkpoints")[-1]) for name in ("whole", "parts")
+        load_checkpoint(list_checkpoints(tmp_path / name / "checkpoints")[-1])
+        for name in ("whole", "parts")
     )
     assert all(torch.equal(whole.network[name], parts.network[name]) for name in whole.network)
 
 
 @pytest.mark.slow
-def test_a_training_resumes_exactly_where_it_ended(runtime: hr.Runtime, base_image: str, tmp_path: Path) -> None:
-    """Two updates at once, or one and then one: equal rewards and weights, because seeds depend on step and turn."""
+def test_a_training_resumes_exactly_where_it_ended(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    """Two updates at once, or one and then one: equal rewards and weights, because seeds depend on
+    step and turn.
+    """
     small = {"items_per_update": 2}
     run(runtime, tmp_path / "whole", options(base_image, 2, **small))
     run(runtime, tmp_path / "parts", options(base_image, 1, **small))
@@ -180,7 +201,8 @@ def test_a_training_resumes_exactly_where_it_ended(runtime: hr.Runtime, base_ima
         file.write('{"step": 2, "metr')
     run(runtime, tmp_path / "parts", options(base_image, 2, **small))
     whole, parts = (
-        load_checkpoint(list_checkpoints(tmp_path / name / "checkpoints")[-1]) for name in ("whole", "parts")
+        load_checkpoint(list_checkpoints(tmp_path / name / "checkpoints")[-1])
+        for name in ("whole", "parts")
     )
     assert whole.step == parts.step == 2
     assert all(torch.equal(whole.network[name], parts.network[name]) for name in whole.network)
@@ -196,10 +218,21 @@ def test_a_training_resumes_exactly_where_it_ended(runtime: hr.Runtime, base_ima
 def test_the_command_trains_and_resumes(
     base_image: str, runtime_name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``hyperrun rollout train`` prints figures on standard error and the directory on standard output."""
+    """``hyperrun rollout train`` prints figures on standard error and the directory on standard
+    output.
+    """
     directory = tmp_path / "it"
     program = ["--runtime", runtime_name, "rollout", "train"]
-    asked = ["--output-dir", str(directory), "--group-size", "2", "--items-per-update", "1", "--image", base_image]
+    asked = [
+        "--output-dir",
+        str(directory),
+        "--group-size",
+        "2",
+        "--items-per-update",
+        "1",
+        "--image",
+        base_image,
+    ]
     assert main([*program, *asked, "--updates", "1"]) == 0
     shown = capsys.readouterr()
     assert shown.out == f"{directory}\n"

@@ -11,7 +11,9 @@ from hypertrainer_grpo.sampling import sequence_logprobs
 
 
 def importance_ratios(network: nn.Module, batch: Batch) -> Tensor:
-    """Return each emitted token's probability now divided by its probability at sampling time; 1 elsewhere."""
+    """Return each emitted token's probability now divided by its probability at sampling time; 1
+    elsewhere.
+    """
     with torch.no_grad():
         now = sequence_logprobs(network, batch.sequences, batch.temperature)
     return torch.exp((now - batch.old) * batch.mask)

@@ -1,4 +1,6 @@
-"""The code blocks of the pages, without an engine: syntax, options, and data as the product reads it."""
+"""The code blocks of the pages, without an engine: syntax, options, and data as the product reads
+it.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,11 @@ from hyperruntime_pytest.pools import table_of
 from tests.blocks import DATA, NOTES, PAGES, PLAIN, ROOT, SHELLS, Block, blocks
 
 ALL = [block for page in PAGES for block in blocks(page)]
-GROUPS = {value for name, value in vars(registry).items() if name.isupper() and str(value).startswith("hyperruntime.")}
+GROUPS = {
+    value
+    for name, value in vars(registry).items()
+    if name.isupper() and str(value).startswith("hyperruntime.")
+}
 
 
 def of(*languages: str) -> list[Any]:
@@ -41,10 +47,18 @@ def of(*languages: str) -> list[Any]:
 
 def test_every_block_has_a_known_language_and_known_notes() -> None:
     known = ("python", *SHELLS, *DATA, *PLAIN)
-    assert [f"{block}: {block.language or 'none'}" for block in ALL if block.language not in known] == []
+    assert [
+        f"{block}: {block.language or 'none'}" for block in ALL if block.language not in known
+    ] == []
     assert [str(block) for block in ALL if not block.notes.keys() <= set(NOTES)] == []
-    assert [str(block) for block in ALL if block.notes.get("fragment") == ""] == [], "a fragment has a reason"
-    assert [str(block) for block in ALL if block.language == "console" and not block.text.startswith("$ ")] == []
+    assert [str(block) for block in ALL if block.notes.get("fragment") == ""] == [], (
+        "a fragment has a reason"
+    )
+    assert [
+        str(block)
+        for block in ALL
+        if block.language == "console" and not block.text.startswith("$ ")
+    ] == []
 
 
 def test_few_python_blocks_are_fragments() -> None:
@@ -54,13 +68,21 @@ def test_few_python_blocks_are_fragments() -> None:
 
 @pytest.mark.parametrize("block", [p for p in of("python") if "part" not in p.values[0].notes])
 def test_python_has_valid_syntax(block: Block) -> None:
-    compile(textwrap.dedent(block.text), str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    compile(
+        textwrap.dedent(block.text),
+        str(block),
+        "exec",
+        flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+        dont_inherit=True,
+    )
 
 
 def test_parts_of_files_are_as_in_the_file() -> None:
     parts = [block for block in ALL if "part" in block.notes]
     assert len(parts) > 3
-    assert [str(block) for block in parts if block.text not in (ROOT / block.notes["part"]).read_text()] == []
+    assert [
+        str(block) for block in parts if block.text not in (ROOT / block.notes["part"]).read_text()
+    ] == []
 
 
 @pytest.mark.parametrize("block", of(*SHELLS))
@@ -92,7 +114,9 @@ def unknown_options(words: list[str]) -> list[str]:
         if word == "--":
             break
         if word.startswith("--"):
-            known = {opt for param in command.params for opt in (*param.opts, *param.secondary_opts)} | {"--help"}
+            known = {
+                opt for param in command.params for opt in (*param.opts, *param.secondary_opts)
+            } | {"--help"}
             unknown += [word] if word.partition("=")[0] not in known else []
         elif isinstance(command, click.Group):
             command = command.get_command(click.Context(command), word) or command
@@ -124,13 +148,19 @@ def read_table(path: Path) -> None:
 def read_project(path: Path) -> None:
     groups = tomllib.loads(path.read_text())["project"]["entry-points"]
     assert groups.keys() <= GROUPS
-    assert all(re.fullmatch(r"[\w.]+:\w+", value) for group in groups.values() for value in group.values())
+    assert all(
+        re.fullmatch(r"[\w.]+:\w+", value) for group in groups.values() for value in group.values()
+    )
 
 
 def read_sandbox(path: Path) -> object:
-    """Read the configuration of a sandbox as hyperruntime_inspect_ai does, which needs its framework."""
+    """Read the configuration of a sandbox as hyperruntime_inspect_ai does, which needs its
+    framework.
+    """
     table = tomllib.loads(path.read_text())
-    return parse_profile("sandbox", {key: value for key, value in table.items() if key != "runtime"})
+    return parse_profile(
+        "sandbox", {key: value for key, value in table.items() if key != "runtime"}
+    )
 
 
 def read_clients(path: Path) -> None:
@@ -174,7 +204,11 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("block", [p for p in of(*DATA) if "part" not in p.values[0].notes])
 def test_data_is_what_the_product_reads(block: Block, tmp_path: Path) -> None:
-    value = yaml.safe_load(block.text) if block.language in ("yaml", "json") else tomllib.loads(block.text)
+    value = (
+        yaml.safe_load(block.text)
+        if block.language in ("yaml", "json")
+        else tomllib.loads(block.text)
+    )
     readers = [READERS[key] for key in value if key in READERS]
     assert readers, f"{block}: name the reader of this file in READERS"
     path = tmp_path / block.notes.get("file", f"file.{block.language}")
@@ -185,11 +219,13 @@ def test_data_is_what_the_product_reads(block: Block, tmp_path: Path) -> None:
 def test_notes_outputs_and_continuations_are_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
-        "<!-- file: a.py -->\n```python\nx = 1\n```\n\n- a list\n\n"
-        "  <!-- continues -->\n  ```python\n  y = x\n  ```\n\n"
-        "<!-- slow -->\n\n```console\n$ echo a \\\n    b\na b\n$ true\n```\n\ntext\n\n    indented\n"
+        "<!-- file: a.py -->\n```python\nx = 1\n```\n\n- a list\n\n  <!-- continues -->\n  "
+        "```python\n  y = x\n  ```\n\n<!-- slow -->\n\n```console\n$ echo a \\\n    b\na b\n$ "
+        "true\n```\n\ntext\n\n    indented\n"
     )
-    first, second, third, fourth = (attrs.evolve(block, page=ROOT / "page.md") for block in blocks(page))
+    first, second, third, fourth = (
+        attrs.evolve(block, page=ROOT / "page.md") for block in blocks(page)
+    )
     assert (first.text, first.notes, str(first)) == ("x = 1\n", {"file": "a.py"}, "page.md:2")
     assert (second.text, second.notes) == ("x = 1\n\n\ny = x\n", {"continues": ""})
     assert third.notes == {"slow": ""}

@@ -17,13 +17,21 @@ class _CodeOnly(ast.NodeTransformer):
         super().generic_visit(node)
         body = getattr(node, "body", None)
         if isinstance(body, list):
-            kept = [each for each in body if not isinstance(each, ast.Import | ast.ImportFrom) and not _is_text(each)]
+            kept = [
+                each
+                for each in body
+                if not isinstance(each, ast.Import | ast.ImportFrom) and not _is_text(each)
+            ]
             node.body = kept or [ast.Pass()]  # type: ignore[attr-defined]
         return node
 
 
 def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def test_drivers_share_no_code_of_more_than_twelve_lines() -> None:

@@ -33,14 +33,26 @@ ORDER = (
 )  # fmt: skip
 # The packages beside the core, and for each the last entry of ``ORDER`` that it may import.
 DRIVERS = ("runtimes", "tests/plugins/runc")
-PLUGINS = {**dict.fromkeys(DRIVERS, "images"), "domains": "domain", "environments": "adapters", "trainers": "trainers"}
+PLUGINS = {
+    **dict.fromkeys(DRIVERS, "images"),
+    "domains": "domain",
+    "environments": "adapters",
+    "trainers": "trainers",
+}
 PLUGINS["integrations"] = "adapters"
 OUTSIDE = ("hyperruntime_", "hyperdomain_", "hyperenvironment_", "hypertrainer_")
 MOST_AT_THE_TOP, MOST_IN_A_FOLDER = 15, 20
-# A node server starts the services of later folders, which it has by name: the only exception to the order.
+# A node server starts the services of later folders, which it has by name: the only exception to
+# the order.
 BY_NAME = "hyperruntime.cluster.node_services"
 _NAMED = re.compile(r"hyperruntime(\.\w+)+:\w+")
-_NOT_OURS = ("hyperruntime/agents/llm/", "hyperruntime/agents/mutator/", "/inside/", "/tasks/", "/exercises/")
+_NOT_OURS = (
+    "hyperruntime/agents/llm/",
+    "hyperruntime/agents/mutator/",
+    "/inside/",
+    "/tasks/",
+    "/exercises/",
+)
 
 
 def sources(folder: str) -> list[Path]:
@@ -55,7 +67,9 @@ def name_of(path: Path) -> str:
 
 @cache
 def imported(path: Path) -> frozenset[str]:
-    """Return the names that a module imports anywhere, also as ``module:Class`` in a text; not for type checking."""
+    """Return the names that a module imports anywhere, also as ``module:Class`` in a text; not for
+    type checking.
+    """
     return frozenset(_imports(ast.parse((ROOT / path).read_text())))
 
 
@@ -73,7 +87,9 @@ def _imports(node: ast.AST) -> Iterator[str]:
 
 
 def folder_of(module: str) -> str | None:
-    """Return the entry of ``ORDER`` to which a name of the core belongs; None for the package itself."""
+    """Return the entry of ``ORDER`` to which a name of the core belongs; None for the package
+    itself.
+    """
     parts = module.split(".")[1:]
     while parts and ".".join(parts) not in ORDER:
         parts.pop()
@@ -112,7 +128,11 @@ def test_a_plugin_imports_only_allowed_folders(folder: str, last: str) -> None:
 def test_drivers_use_only_the_public_names_of_the_module_of_processes(folder: str) -> None:
     module, used = process.__name__, set[str]()
     for path in sources(folder):
-        used |= {name.removeprefix(f"{module}.") for name in imported(path) if name.startswith(f"{module}.")}
+        used |= {
+            name.removeprefix(f"{module}.")
+            for name in imported(path)
+            if name.startswith(f"{module}.")
+        }
         if module in imported(path):
             used |= set(re.findall(r"(?<![\w.])process\.([A-Za-z]\w+)", (ROOT / path).read_text()))
     assert used
@@ -141,27 +161,48 @@ def test_there_are_no_circular_imports() -> None:
 
 
 def test_folders_stay_small() -> None:
-    assert len({path.name for path in (ROOT / CORE).glob("*.py")} - {"__main__.py"}) <= MOST_AT_THE_TOP
-    sizes = {folder: len(list(folder.glob("*.py"))) for folder in {path.parent for path in sources(CORE)}}
+    assert (
+        len({path.name for path in (ROOT / CORE).glob("*.py")} - {"__main__.py"}) <= MOST_AT_THE_TOP
+    )
+    sizes = {
+        folder: len(list(folder.glob("*.py"))) for folder in {path.parent for path in sources(CORE)}
+    }
     assert not {str(folder): size for folder, size in sizes.items() if size > MOST_IN_A_FOLDER}
 
 
 def test_each_folder_has_its_place_in_the_order() -> None:
-    found = {path.parent.relative_to(ROOT / CORE).as_posix().replace("/", ".") for path in (ROOT / CORE).rglob("*.py")}
-    assert {name for name in found if name != "." and name.partition(".")[0] != "agents"} <= set(ORDER)
+    found = {
+        path.parent.relative_to(ROOT / CORE).as_posix().replace("/", ".")
+        for path in (ROOT / CORE).rglob("*.py")
+    }
+    assert {name for name in found if name != "." and name.partition(".")[0] != "agents"} <= set(
+        ORDER
+    )
 
 
 def test_the_folders_of_unit_tests_are_folders_of_the_product() -> None:
     unit = ROOT / "tests" / "unit"
     found = {path.parent.relative_to(unit) for path in unit.rglob("test_*.py")} - {Path()}
     assert len(found) > 30
-    assert [str(one) for one in sorted(found) if not (ROOT / CORE / one).is_dir() and str(one) not in PLUGINS] == []
+    assert [
+        str(one)
+        for one in sorted(found)
+        if not (ROOT / CORE / one).is_dir() and str(one) not in PLUGINS
+    ] == []
 
 
-@pytest.mark.parametrize("folder", [name for name in ORDER if (ROOT / CORE / name.replace(".", "/")).is_dir()])
+@pytest.mark.parametrize(
+    "folder", [name for name in ORDER if (ROOT / CORE / name.replace(".", "/")).is_dir()]
+)
 def test_each_folder_states_what_it_may_import(folder: str) -> None:
-    text = ast.get_docstring(ast.parse((ROOT / CORE / folder.replace(".", "/") / "__init__.py").read_text())) or ""
+    text = (
+        ast.get_docstring(
+            ast.parse((ROOT / CORE / folder.replace(".", "/") / "__init__.py").read_text())
+        )
+        or ""
+    )
     before = ORDER[ORDER.index(folder) - 1]
-    assert f"May import ``{before}`` and what stands before it in ``tests/unit/test_folders.py``." in " ".join(
-        text.split()
+    assert (
+        f"May import ``{before}`` and what stands before it in ``tests/unit/test_folders.py``."
+        in " ".join(text.split())
     )

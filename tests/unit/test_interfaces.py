@@ -1,4 +1,6 @@
-"""A plugin says for which version of its interface it was written; a version that is not supported is a clear error."""
+"""A plugin says for which version of its interface it was written; a version that is not supported
+is a clear error.
+"""
 
 from __future__ import annotations
 
@@ -51,23 +53,38 @@ print(json.dumps(answers))
 
 
 def publish(folder: Path, name: str, declared: str) -> None:
-    """Write a package with a plugin of each kind; ``declared`` is their interface version, as Python text, or ""."""
-    lines = "".join(f"{one}.interface_version = {declared}\n" for one in ("Driver", "Domain", "Environment", "Trainer"))
+    """Write a package with a plugin of each kind; ``declared`` is their interface version, as
+    Python text, or "".
+    """
+    lines = "".join(
+        f"{one}.interface_version = {declared}\n"
+        for one in ("Driver", "Domain", "Environment", "Trainer")
+    )
     lines += f"executor.interface_version = {declared}\n"
     (folder / f"plugins_{name}.py").write_text(PLUGINS + (lines if declared else ""))
     metadata = folder / f"plugins_{name}-3.1.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: plugins-{name}\nVersion: 3.1\n")
-    objects = dict(zip(INTERFACES, ("Driver", "Domain", "Environment", "executor", "Trainer"), strict=True))
-    points = "".join(f"[{group}]\n{name} = plugins_{name}:{made}\n" for group, made in objects.items())
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: plugins-{name}\nVersion: 3.1\n"
+    )
+    objects = dict(
+        zip(INTERFACES, ("Driver", "Domain", "Environment", "executor", "Trainer"), strict=True)
+    )
+    points = "".join(
+        f"[{group}]\n{name} = plugins_{name}:{made}\n" for group, made in objects.items()
+    )
     (metadata / "entry_points.txt").write_text(points)
 
 
-def test_plugins_of_an_unsupported_interface_version_are_refused_with_both_versions(tmp_path: Path) -> None:
+def test_plugins_of_an_unsupported_interface_version_are_refused_with_both_versions(
+    tmp_path: Path,
+) -> None:
     for name, declared in (("silent", ""), ("first", "1"), ("tomorrow", "2"), ("typo", "'1'")):
         publish(tmp_path, name, declared)
     env = {**os.environ, "PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = subprocess.run([sys.executable, "-c", LOAD], env=env, capture_output=True, text=True, cwd=tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD], env=env, capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
     assert len(answers) == 20
@@ -75,54 +92,80 @@ def test_plugins_of_an_unsupported_interface_version_are_refused_with_both_versi
         assert answers[f"{group} silent"] == ""
         assert answers[f"{group} first"] == ""
         assert answers[f"{group} tomorrow"] == (
-            f"DriverLoadError: 'tomorrow' of package 'plugins-tomorrow' 3.1 is written for version 2 of the "
-            f"{interface.seam} interface, but hyperruntime {__version__} supports version 1: upgrade hyperruntime, or "
-            "install an older version of that package"
+            "DriverLoadError: 'tomorrow' of package 'plugins-tomorrow' 3.1 is written for "
+            f"version 2 of the {interface.seam} interface, but hyperruntime {__version__} "
+            "supports version 1: upgrade hyperruntime, or install an older version of that "
+            "package"
         )
         assert "declares interface_version = '1'" in answers[f"{group} typo"]
         assert "must be a positive integer" in answers[f"{group} typo"]
 
 
-@pytest.mark.parametrize(("declared", "step"), [(1, "upgrade that package"), (4, "upgrade hyperruntime, or install")])
-def test_a_release_may_support_several_versions(monkeypatch: pytest.MonkeyPatch, declared: int, step: str) -> None:
-    monkeypatch.setitem(registry.INTERFACES, RUNTIMES, Interface(seam="driver", version=3, oldest=2))
+@pytest.mark.parametrize(
+    ("declared", "step"), [(1, "upgrade that package"), (4, "upgrade hyperruntime, or install")]
+)
+def test_a_release_may_support_several_versions(
+    monkeypatch: pytest.MonkeyPatch, declared: int, step: str
+) -> None:
+    monkeypatch.setitem(
+        registry.INTERFACES, RUNTIMES, Interface(seam="driver", version=3, oldest=2)
+    )
     for fine in (2, 3):
         check_interface(RUNTIMES, type("Fine", (), {"interface_version": fine}), "'mine'")
-    with pytest.raises(DriverLoadError, match=rf"version {declared} of the driver.* supports versions 2 to 3: {step}"):
+    with pytest.raises(
+        DriverLoadError,
+        match=rf"version {declared} of the driver.* supports versions 2 to 3: {step}",
+    ):
         check_interface(RUNTIMES, type("Not", (), {"interface_version": declared}), "'mine'")
 
 
 @pytest.mark.parametrize("load", [load_environment, load_trainer])
 def test_a_class_in_a_file_is_checked_like_a_package(tmp_path: Path, load: Any) -> None:
     (tmp_path / "mine.py").write_text("class Mine:\n    interface_version = 2\n    name = 'mine'\n")
-    with pytest.raises(DriverLoadError, match=r"the \w+ '.*mine.py:Mine' is written for version 2 of the"):
+    with pytest.raises(
+        DriverLoadError, match=r"the \w+ '.*mine.py:Mine' is written for version 2 of the"
+    ):
         load(f"{tmp_path}/mine.py:Mine")
 
 
 def interfaces() -> dict[str, Any]:
-    """Return what each interface promises: its version, and the members and parameters of its Protocols."""
+    """Return what each interface promises: its version, and the members and parameters of its
+    Protocols.
+    """
     protocols = {
         "driver": (
             *(driver.Driver, driver.LiveContainer, driver.Images),
             *(driver.BuildsDefinitions, driver.OpensShells, driver.HasLayer),
         ),
         "domain": (domain.Domain, domain.TriedDomain, domain.DialogueDomain, domain.Dialogue),
-        "environment": (environment.Environment, environment.UnscoredEnvironment, environment.Fresh),
+        "environment": (
+            environment.Environment,
+            environment.UnscoredEnvironment,
+            environment.Fresh,
+        ),
         "trainer": (Trainer,),
     }
     versions = {one.seam: one.version for one in INTERFACES.values()}
     return {
-        seam: {"version": version, **{one.__name__: _members(one) for one in protocols.get(seam, ())}}
+        seam: {
+            "version": version,
+            **{one.__name__: _members(one) for one in protocols.get(seam, ())},
+        }
         for seam, version in versions.items()
     }
 
 
 def _members(protocol: type) -> list[str]:
     methods = {name: value for name, value in vars(protocol).items() if inspect.isfunction(value)}
-    public = {name for name in (*methods, *inspect.get_annotations(protocol)) if not name.startswith("_")}
+    public = {
+        name for name in (*methods, *inspect.get_annotations(protocol)) if not name.startswith("_")
+    }
     public |= {name for name, value in vars(protocol).items() if isinstance(value, property)}
     public |= {"__call__"} & set(methods)
-    return sorted(f"{name}({', '.join(_parameters(methods[name]))})" if name in methods else name for name in public)
+    return sorted(
+        f"{name}({', '.join(_parameters(methods[name]))})" if name in methods else name
+        for name in public
+    )
 
 
 def _parameters(method: Any) -> list[str]:
@@ -131,8 +174,8 @@ def _parameters(method: Any) -> list[str]:
 
 
 def test_a_changed_interface_has_a_decision_about_its_version() -> None:
-    # If a plugin of the old form would break, raise `version` in INTERFACES (docs/versions.md). Then write the record:
-    # .venv/bin/python -m tests.unit.test_interfaces
+    # If a plugin of the old form would break, raise `version` in INTERFACES (docs/versions.md).
+    # Then write the record: .venv/bin/python -m tests.unit.test_interfaces
     assert interfaces() == json.loads(RECORD.read_text())
 
 

@@ -20,7 +20,10 @@ for name in ("hyperruntime.runtime", "hyperruntime_podman.probe", "hyperruntime_
 
 def output_of(before: str) -> tuple[str, str]:
     done = subprocess.run(
-        [sys.executable, "-c", WARN.format(before=before)], capture_output=True, text=True, check=True
+        [sys.executable, "-c", WARN.format(before=before)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout, done.stderr
 
@@ -43,7 +46,11 @@ def test_only_the_command_line_imports_structlog() -> None:
     import hyperruntime
 
     root = Path(hyperruntime.__file__).parent
-    using = {path.relative_to(root).as_posix() for path in root.rglob("*.py") if "import structlog" in path.read_text()}
+    using = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        if "import structlog" in path.read_text()
+    }
     assert using == {"cli/logs.py"}
 
 
@@ -97,7 +104,9 @@ for one in (thread, *others):
     ids=["an event", "a plug-in", "looked for first", "another level", "other threads meanwhile"],
 )
 def test_the_command_line_imports_structlog_when_there_is_something_to_show(then: str) -> None:
-    done = subprocess.run([sys.executable, "-c", QUIET.format(then=then)], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", QUIET.format(then=then)], capture_output=True, text=True, check=True
+    )
     assert done.stdout == ""
     assert "loud" in done.stderr
     assert "quiet" not in done.stderr

@@ -1,6 +1,8 @@
-"""T2: there is one way to run commands in containers, and one module that starts processes of the host.
+"""T2: there is one way to run commands in containers, and one module that starts processes of the
+host.
 
-The tests search the syntax trees of all shipped modules, so they find a second way as soon as it is written.
+The tests search the syntax trees of all shipped modules, so they find a second way as soon as it is
+written.
 """
 
 from __future__ import annotations
@@ -11,7 +13,15 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = ("hyperruntime", "runtimes", "domains", "environments", "trainers", "integrations", "containers")
+SHIPPED = (
+    "hyperruntime",
+    "runtimes",
+    "domains",
+    "environments",
+    "trainers",
+    "integrations",
+    "containers",
+)
 # Files that are copied into containers and run there are not part of the host's program.
 INSIDE = (
     "hyperruntime/agents/",
@@ -28,8 +38,10 @@ NAMES_THE_PYTHON_PROGRAM = (
     "hyperruntime/cli/versions.py",  # prints it
     "hyperruntime/testing/fake.py",  # commands of a fake container, whose python3 it is
 )
-FORKS_ITSELF = ("hyperruntime/testing/conformance/owner.py",)  # simulates an owner that ends in every possible way
-BECOMES_ANOTHER = ("runtimes/hyperruntime_apptainer/read_only_host.py",)  # a program that starts another in its place
+# simulates an owner that ends in every possible way
+FORKS_ITSELF = ("hyperruntime/testing/conformance/owner.py",)
+# a program that starts another in its place
+BECOMES_ANOTHER = ("runtimes/hyperruntime_apptainer/read_only_host.py",)
 RUNS_COMMANDS = "hyperruntime/exec/execution.py"
 MAKES_EXECUTIONS = (
     "hyperruntime/container.py",
@@ -38,7 +50,8 @@ MAKES_EXECUTIONS = (
     "hyperruntime/exec/spawn/process.py",  # one exec in a thread; a terminal is such a process too
 )
 DRIVERS = "runtimes/"
-RUNS_GIT_ON_THE_HOST = ("hyperruntime/rollout/origins.py",)  # for the cache, which agents cannot reach
+# for the cache, which agents cannot reach
+RUNS_GIT_ON_THE_HOST = ("hyperruntime/rollout/origins.py",)
 ABOVE = (
     "hyperruntime/adapters/",
     "hyperruntime/pool/",
@@ -49,16 +62,30 @@ ABOVE = (
 )
 
 PROCESS_MODULES = {"subprocess", "multiprocessing", "pty", "pexpect", "sh", "plumbum"}
-PIPES = ("multiprocessing.connection", "multiprocessing.connection.Connection", "multiprocessing.connection.Pipe")
+PIPES = (
+    "multiprocessing.connection",
+    "multiprocessing.connection.Connection",
+    "multiprocessing.connection.Pipe",
+)
 PROCESS_CALLS = {"system", "popen", "fork", "forkpty", "posix_spawn", "posix_spawnp", "vfork"}
-PROCESS_CALLS |= {f"{verb}{ending}" for verb in ("exec", "spawn") for ending in ("l", "le", "lp", "lpe", "v", "ve")}
+PROCESS_CALLS |= {
+    f"{verb}{ending}"
+    for verb in ("exec", "spawn")
+    for ending in ("l", "le", "lp", "lpe", "v", "ve")
+}
 PROCESS_CALLS |= {"execvp", "execvpe", "spawnvp", "spawnvpe"}
-PROCESS_NAMES = {"create_subprocess_exec", "create_subprocess_shell", "subprocess_exec", "subprocess_shell"}
+PROCESS_NAMES = {
+    "create_subprocess_exec",
+    "create_subprocess_shell",
+    "subprocess_exec",
+    "subprocess_shell",
+}
 PROCESS_NAMES |= {"ProcessPoolExecutor", "Popen"}
 ENGINE_EXECS = {"exec_run", "exec_create", "exec_start", "exec_inspect"}
 ENGINE_MODULES = {"docker", "podman"}
 HOST_MODULES = {"hyperruntime.host.process"}
-STANDARD_LIBRARY = {"_register_atexit"}  # in threading: the only hook that runs before threads are joined
+# in threading: the only hook that runs before threads are joined
+STANDARD_LIBRARY = {"_register_atexit"}
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +93,17 @@ def shipped() -> dict[str, ast.Module]:
     """Return the syntax tree of each shipped module that runs on the host, by path."""
     paths = [path for name in SHIPPED for path in sorted((ROOT / name).rglob("*.py"))]
     named = {str(path.relative_to(ROOT)): path for path in paths}
-    return {name: ast.parse(path.read_text()) for name, path in named.items() if not name.startswith(INSIDE)}
+    return {
+        name: ast.parse(path.read_text())
+        for name, path in named.items()
+        if not name.startswith(INSIDE)
+    }
 
 
 def imports(tree: ast.Module) -> set[str]:
-    """Return the full names of all modules, and of their members, that a module imports anywhere."""
+    """Return the full names of all modules, and of their members, that a module imports
+    anywhere.
+    """
     found: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -86,42 +119,76 @@ def starts_processes(tree: ast.Module) -> list[str]:
     found = sorted(name for name in names if name.partition(".")[0] in PROCESS_MODULES)
     for node in ast.walk(tree):
         of_os = (
-            isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("os", "posix")
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in ("os", "posix")
         )
         if isinstance(node, ast.Attribute) and of_os and node.attr in PROCESS_CALLS:
             found.append(f"os.{node.attr}")
         if isinstance(node, ast.Attribute) and node.attr in PROCESS_NAMES:
             found.append(node.attr)
-        if isinstance(node, ast.ImportFrom) and node.module in ("os", "posix", "asyncio", "concurrent.futures"):
-            found += [alias.name for alias in node.names if alias.name in PROCESS_CALLS | PROCESS_NAMES]
+        if isinstance(node, ast.ImportFrom) and node.module in (
+            "os",
+            "posix",
+            "asyncio",
+            "concurrent.futures",
+        ):
+            found += [
+                alias.name for alias in node.names if alias.name in PROCESS_CALLS | PROCESS_NAMES
+            ]
     return found
 
 
 def names_the_python_program(tree: ast.Module) -> bool:
     """Return whether a module uses ``sys.executable``."""
-    named = any(isinstance(node, ast.Attribute) and node.attr == "executable" for node in ast.walk(tree))
+    named = any(
+        isinstance(node, ast.Attribute) and node.attr == "executable" for node in ast.walk(tree)
+    )
     return named or "sys.executable" in imports(tree)
 
 
 def runs_commands(tree: ast.Module) -> list[str]:
-    """Return the expressions and imports in a module that could run a command without :class:`Container`."""
+    """Return the expressions and imports in a module that could run a command without
+    :class:`Container`.
+    """
     found = [name for name in imports(tree) if name == "hyperruntime.exec.execution.Execution"]
-    found += [node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in ENGINE_EXECS]
+    found += [
+        node.attr
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and node.attr in ENGINE_EXECS
+    ]
     return found
 
 
 def reaches_below(tree: ast.Module) -> list[str]:
-    """Return what a module above the runtime uses from below it: engines, processes, private names of others."""
+    """Return what a module above the runtime uses from below it: engines, processes, private names
+    of others.
+    """
     found = []
     for name in sorted(imports(tree)):
         parts = name.split(".")
-        engine = parts[0] in ENGINE_MODULES or parts[0].startswith(("hyperruntime_podman", "hyperruntime_docker"))
+        engine = parts[0] in ENGINE_MODULES or parts[0].startswith(
+            ("hyperruntime_podman", "hyperruntime_docker")
+        )
         private = parts[0].startswith("hyper") and any(_is_private(part) for part in parts)
-        if engine or private or any(name == module or name.startswith(f"{module}.") for module in HOST_MODULES):
+        if (
+            engine
+            or private
+            or any(name == module or name.startswith(f"{module}.") for module in HOST_MODULES)
+        ):
             found.append(name)
     for node in ast.walk(tree):
-        own = isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
-        if isinstance(node, ast.Attribute) and _is_private(node.attr) and not own and node.attr not in STANDARD_LIBRARY:
+        own = (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in ("self", "cls")
+        )
+        if (
+            isinstance(node, ast.Attribute)
+            and _is_private(node.attr)
+            and not own
+            and node.attr not in STANDARD_LIBRARY
+        ):
             found.append(node.attr)
     return found
 
@@ -134,12 +201,15 @@ def test_only_one_module_starts_processes_of_the_host(shipped: dict[str, ast.Mod
     guilty = {
         name: found
         for name, tree in shipped.items()
-        if name not in STARTS_PROCESSES + FORKS_ITSELF + BECOMES_ANOTHER and (found := starts_processes(tree))
+        if name not in STARTS_PROCESSES + FORKS_ITSELF + BECOMES_ANOTHER
+        and (found := starts_processes(tree))
     }
     assert guilty == {}
 
 
-def test_all_python_processes_of_the_host_are_started_by_one_function(shipped: dict[str, ast.Module]) -> None:
+def test_all_python_processes_of_the_host_are_started_by_one_function(
+    shipped: dict[str, ast.Module],
+) -> None:
     """With ``python -m`` alone, modules in the current directory would be imported."""
     named = {name for name, tree in shipped.items() if names_the_python_program(tree)}
     assert named == set(NAMES_THE_PYTHON_PROGRAM)
@@ -147,7 +217,11 @@ def test_all_python_processes_of_the_host_are_started_by_one_function(shipped: d
 
 @pytest.mark.parametrize(
     "source",
-    ["import sys\nf([sys.executable])", "from sys import executable", "import sys as s\nf(s.executable)"],
+    [
+        "import sys\nf([sys.executable])",
+        "from sys import executable",
+        "import sys as s\nf(s.executable)",
+    ],
 )
 def test_a_module_that_names_the_python_program_is_found(source: str) -> None:
     assert names_the_python_program(ast.parse(source))
@@ -157,7 +231,9 @@ def test_only_containers_run_commands(shipped: dict[str, ast.Module]) -> None:
     guilty = {
         name: found
         for name, tree in shipped.items()
-        if name not in MAKES_EXECUTIONS and not name.startswith(DRIVERS) and (found := runs_commands(tree))
+        if name not in MAKES_EXECUTIONS
+        and not name.startswith(DRIVERS)
+        and (found := runs_commands(tree))
     }
     assert guilty == {}
 
@@ -166,7 +242,9 @@ def test_modules_above_the_runtime_use_no_engine_no_process_and_no_private_name(
     shipped: dict[str, ast.Module],
 ) -> None:
     guilty = {
-        name: found for name, tree in shipped.items() if name.startswith(ABOVE) and (found := reaches_below(tree))
+        name: found
+        for name, tree in shipped.items()
+        if name.startswith(ABOVE) and (found := reaches_below(tree))
     }
     for name in RUNS_GIT_ON_THE_HOST:
         assert all(found.startswith("hyperruntime.host.process") for found in guilty.pop(name))
@@ -175,7 +253,13 @@ def test_modules_above_the_runtime_use_no_engine_no_process_and_no_private_name(
 
 def test_all_shipped_modules_are_checked(shipped: dict[str, ast.Module]) -> None:
     names = set(shipped)
-    assert {RUNS_COMMANDS, *STARTS_PROCESSES, *FORKS_ITSELF, *BECOMES_ANOTHER, MAKES_EXECUTIONS[0]} <= names
+    assert {
+        RUNS_COMMANDS,
+        *STARTS_PROCESSES,
+        *FORKS_ITSELF,
+        *BECOMES_ANOTHER,
+        MAKES_EXECUTIONS[0],
+    } <= names
     assert all(any(name.startswith(top) for name in names) for top in ABOVE[:3])
     assert starts_processes(shipped[STARTS_PROCESSES[0]]) != []
     assert any(runs_commands(shipped.get(name, ast.parse(""))) for name in MAKES_EXECUTIONS)
@@ -204,7 +288,11 @@ def test_a_second_way_to_start_processes_is_found(source: str) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["from hyperruntime.exec.execution import Execution", "container.exec_run(['true'])", "api.exec_create(1, [])"],
+    [
+        "from hyperruntime.exec.execution import Execution",
+        "container.exec_run(['true'])",
+        "api.exec_create(1, [])",
+    ],
 )
 def test_a_second_way_to_run_commands_is_found(source: str) -> None:
     assert runs_commands(ast.parse(source)) != []
@@ -226,6 +314,9 @@ def test_uses_of_engines_processes_and_private_names_are_found(source: str) -> N
 
 
 def test_a_modules_own_private_names_are_allowed() -> None:
-    source = "import os\nclass A:\n    def f(self):\n        self._x = os.getpid()\n        return self._x\n"
+    source = (
+        "import os\nclass A:\n    def f(self):\n        self._x = os.getpid()\n        return "
+        "self._x\n"
+    )
     assert starts_processes(ast.parse(source)) == []
     assert reaches_below(ast.parse(source)) == []

@@ -21,13 +21,23 @@ def test_links_to_files_have_an_existing_target(page: Path) -> None:
 
 
 def test_each_attempt_in_the_table_of_hostile_agents_has_a_test_that_exists() -> None:
-    rows = [line for line in (ROOT / "docs/security.md").read_text().splitlines() if line.startswith("| ")]
-    named = [re.findall(r"`([^`]+)`", row.rsplit("|", 2)[1]) for row in rows if not row.startswith("| attempt")]
+    rows = [
+        line
+        for line in (ROOT / "docs/security.md").read_text().splitlines()
+        if line.startswith("| ")
+    ]
+    named = [
+        re.findall(r"`([^`]+)`", row.rsplit("|", 2)[1])
+        for row in rows
+        if not row.startswith("| attempt")
+    ]
     assert all(named)
     checks = {name for names in named for name in names if "::" not in name}
     assert checks <= CHECKS.keys(), checks - CHECKS.keys()
     places = {tuple(name.split("::")) for names in named for name in names if "::" in name}
-    assert [place for place in places if f"def {place[1]}(" not in (ROOT / place[0]).read_text()] == []
+    assert [
+        place for place in places if f"def {place[1]}(" not in (ROOT / place[0]).read_text()
+    ] == []
 
 
 def test_the_tour_has_at_most_150_lines() -> None:

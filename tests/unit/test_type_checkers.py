@@ -1,4 +1,6 @@
-"""Type checkers refuse wrong uses of the public names, and accept right ones: the package says that it has types."""
+"""Type checkers refuse wrong uses of the public names, and accept right ones: the package says that
+it has types.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,10 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list
     path.write_text(text)
     found = {}
     for checker, lines in {"mypy": run_mypy(path), "pyright": run_pyright(path)}.items():
-        found[checker] = {name: [said for line, said in lines if use_of.get(line, "head") == name] for name in uses}
+        found[checker] = {
+            name: [said for line, said in lines if use_of.get(line, "head") == name]
+            for name in uses
+        }
         assert not [said for line, said in lines if line not in use_of]
     return found
 
@@ -109,10 +114,16 @@ def run_pyright(path: Path) -> list[tuple[int, str]]:
     """Run pyright, with the Node.js of its package: it downloads nothing."""
     env = {**os.environ, "PYTHONPATH": str(ROOT), "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"}
     args = ["-m", "pyright", "--pythonpath", sys.executable, "--outputjson", str(path)]
-    done = subprocess.run([sys.executable, *args], cwd=path.parent, env=env, capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *args], cwd=path.parent, env=env, capture_output=True, check=False
+    )
     assert done.returncode == 1, done.stderr.decode()
     found = json.loads(done.stdout)["generalDiagnostics"]
-    return [(one["range"]["start"]["line"] + 1, one["message"]) for one in found if one["severity"] == "error"]
+    return [
+        (one["range"]["start"]["line"] + 1, one["message"])
+        for one in found
+        if one["severity"] == "error"
+    ]
 
 
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])

@@ -1,4 +1,6 @@
-"""Values and errors survive what other programs do with them: pickling, copying, comparing, hashing, printing."""
+"""Values and errors survive what other programs do with them: pickling, copying, comparing,
+hashing, printing.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ from hyperruntime.exec.options import ExecOptions
 from hyperruntime.trainers.on_policy import TrainOptions
 
 SECRET = "k-123456"
-# Folders and modules whose classes users neither pass nor get. A class in any other place must be a value.
+# Folders and modules whose classes users neither pass nor get. A class in any other place must be a
+# value.
 INSIDE = (
     "agents", "cli", "cluster.head", "cluster.keys", "cluster.peer",
     "exec", "git", "gpu", "host", "images", "option_fields", "reclaim", "registry", "report",
@@ -32,13 +35,19 @@ INSIDE = (
     "pool.slots", "pool.tools", "rollout.loading", "rollout.run.episode", "transfer.tar_reader",
 )  # fmt: skip
 SPEC = hr.ContainerSpec(
-    image="a", env={"KEY": SECRET}, labels={"l": "1"}, gpus=["0"], mounts=[hr.Mount(source="/", target="/m")]
+    image="a",
+    env={"KEY": SECRET},
+    labels={"l": "1"},
+    gpus=["0"],
+    mounts=[hr.Mount(source="/", target="/m")],
 )
 UPSTREAM = hr.Upstream(name="u", url="http://u")
 EXAMPLES: dict[type, Any] = {
     hr.ContainerSpec: SPEC,
     hr.Mount: SPEC.mounts[0],
-    hr.GatewayConfig: hr.GatewayConfig(upstreams=[UPSTREAM], models=[hr.ModelRule(name="m", upstream="u")]),
+    hr.GatewayConfig: hr.GatewayConfig(
+        upstreams=[UPSTREAM], models=[hr.ModelRule(name="m", upstream="u")]
+    ),
     hr.Upstream: UPSTREAM,
     hr.ModelOptions: hr.ModelOptions(name="m", base_url="http://m", extra={"a": [1]}),
     hr.Profiles: hr.Profiles(configs={"default": hr.PoolConfig(spec=SPEC)}),
@@ -55,13 +64,19 @@ def value_classes() -> list[type]:
         if not any(f"{place}.".startswith(f"{inside}.") for inside in INSIDE):
             classes = vars(import_module(module.name)).values()
             found |= dict.fromkeys(
-                kind for kind in classes if inspect.isclass(kind) and kind.__module__ == module.name and is_value(kind)
+                kind
+                for kind in classes
+                if inspect.isclass(kind) and kind.__module__ == module.name and is_value(kind)
             )
     return list(found)
 
 
 def is_value(kind: type) -> bool:
-    return attrs.has(kind) and kind.__setattr__ is not object.__setattr__ and not kind.__name__.startswith("_")
+    return (
+        attrs.has(kind)
+        and kind.__setattr__ is not object.__setattr__
+        and not kind.__name__.startswith("_")
+    )
 
 
 def example(kind: Any) -> Any:
@@ -81,17 +96,29 @@ def example(kind: Any) -> Any:
         return [example(parts[0])]
     if inspect.isclass(kind) and attrs.has(kind):
         return made(kind)
-    simple: dict[Any, Any] = {str: "x", int: 1, float: 1.0, bool: True, bytes: b"x", Path: Path("/"), Any: {"a": [1]}}
+    simple: dict[Any, Any] = {
+        str: "x",
+        int: 1,
+        float: 1.0,
+        bool: True,
+        bytes: b"x",
+        Path: Path("/"),
+        Any: {"a": [1]},
+    }
     return simple.get(kind, ())
 
 
 def made(kind: type) -> Any:
-    """Return a value of an attrs class; mappings have content, other fields with a default keep it."""
+    """Return a value of an attrs class; mappings have content, other fields with a default keep
+    it.
+    """
     if kind in EXAMPLES:
         return EXAMPLES[kind]
     hints = typing.get_type_hints(kind)
     fields = [each for each in attrs.fields(kind) if each.init]
-    wanted = [each for each in fields if each.default is attrs.NOTHING or has_json(hints[each.name])]
+    wanted = [
+        each for each in fields if each.default is attrs.NOTHING or has_json(hints[each.name])
+    ]
     return kind(**{each.name: example(hints[each.name]) for each in wanted})
 
 
@@ -102,7 +129,12 @@ def has_json(hint: Any) -> bool:
 @pytest.mark.parametrize("kind", value_classes(), ids=lambda kind: kind.__name__)
 def test_values_are_pickled_copied_compared_and_hashed(kind: type) -> None:
     value = made(kind)
-    for copied in (pickle.loads(pickle.dumps(value)), copy.deepcopy(value), copy.copy(value), attrs.evolve(value)):
+    for copied in (
+        pickle.loads(pickle.dumps(value)),
+        copy.deepcopy(value),
+        copy.copy(value),
+        attrs.evolve(value),
+    ):
         assert type(copied) is kind
         assert copied == value
         assert hash(copied) == hash(value)
@@ -111,12 +143,16 @@ def test_values_are_pickled_copied_compared_and_hashed(kind: type) -> None:
 
 def test_every_exported_value_is_among_them() -> None:
     exported = {getattr(hr, name) for name in hr.__all__}
-    assert {kind for kind in exported if inspect.isclass(kind) and attrs.has(kind)} <= set(value_classes())
+    assert {kind for kind in exported if inspect.isclass(kind) and attrs.has(kind)} <= set(
+        value_classes()
+    )
     assert hr.ExtractLimits in exported
 
 
 def test_values_with_other_mappings_differ_and_the_order_of_names_does_not_count() -> None:
-    ab, ba = (hr.ContainerSpec(image="a", env=env) for env in ({"A": "1", "B": "2"}, {"B": "2", "A": "1"}))
+    ab, ba = (
+        hr.ContainerSpec(image="a", env=env) for env in ({"A": "1", "B": "2"}, {"B": "2", "A": "1"})
+    )
     assert (ab, hash(ab)) == (ba, hash(ba))
     assert ab != attrs.evolve(ab, env={"A": "1"})
     assert dict(pickle.loads(pickle.dumps(ab)).env) == {"A": "1", "B": "2"}
@@ -143,8 +179,14 @@ def error_classes() -> list[type[errors.HyperRuntimeError]]:
 
 
 @pytest.mark.parametrize("kind", error_classes(), ids=lambda kind: kind.__name__)
-def test_errors_are_pickled_and_copied_with_their_fields(kind: type[errors.HyperRuntimeError]) -> None:
-    given = {name: example(hint) for name, hint in typing.get_type_hints(kind.__init__).items() if name != "return"}
+def test_errors_are_pickled_and_copied_with_their_fields(
+    kind: type[errors.HyperRuntimeError],
+) -> None:
+    given = {
+        name: example(hint)
+        for name, hint in typing.get_type_hints(kind.__init__).items()
+        if name != "return"
+    }
     error = kind(**given) if inspect.isfunction(kind.__init__) else kind("a message")
     error.add_note("a note")
     for copied in (pickle.loads(pickle.dumps(error)), copy.deepcopy(error), copy.copy(error)):

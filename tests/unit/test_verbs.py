@@ -1,4 +1,6 @@
-"""A container, a lease and all their twins have the same methods: a method that one of them lacks fails here."""
+"""A container, a lease and all their twins have the same methods: a method that one of them lacks
+fails here.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal
 from hyperruntime.pool.sync import SyncLease
 
-# Methods that never wait for a container or for another thread, so that an event loop calls them as they are.
+# Methods that never wait for a container or for another thread, so that an event loop calls them as
+# they are.
 QUICK: dict[type, set[str]] = {
     hr.Container: {"on_end", "shell"},
     Process: {"check_thread", "close_stdin", "detach_stdin", "find", "poll", "read", "take"},
@@ -28,7 +31,17 @@ TWINS = {"wait": "await_end"}  # else the name of a twin begins with `a`
 NOT_OF_LEASES = {"close", "end_user", "on_end", "responds"}
 OF_THE_LEASE = {"end_processes", "tool"}
 # Paths and ports of a lease belong to the whole slot, so only commands have groups.
-COPIES = {"put", "get", "forward", "read_file", "read_files", "write_file", "write_files", "stat", "listdir"}
+COPIES = {
+    "put",
+    "get",
+    "forward",
+    "read_file",
+    "read_files",
+    "write_file",
+    "write_files",
+    "stat",
+    "listdir",
+}
 
 
 def methods(kind: type) -> dict[str, Callable[..., Any]]:
@@ -39,7 +52,9 @@ def methods(kind: type) -> dict[str, Callable[..., Any]]:
 
 def verbs(kind: type) -> set[str]:
     """Return the names of the methods that are not twins of another one."""
-    return {name for name, method in methods(kind).items() if not inspect.iscoroutinefunction(method)}
+    return {
+        name for name, method in methods(kind).items() if not inspect.iscoroutinefunction(method)
+    }
 
 
 def parameters(method: Callable[..., Any]) -> dict[str, object]:

@@ -1,4 +1,5 @@
-"""Group relative policy optimisation (GRPO): one update of a policy from scored groups. Imports torch.
+"""Group relative policy optimisation (GRPO): one update of a policy from scored groups. Imports
+torch.
 
 Source: arXiv:2402.03300, equations 3 and 4.
 """
@@ -63,7 +64,9 @@ class Batch:
         """
         temperatures = {group.temperature for group in groups}
         if len(temperatures) != 1:
-            raise SpecError("temperature", sorted(temperatures), "the same in all groups of an update")
+            raise SpecError(
+                "temperature", sorted(temperatures), "the same in all groups of an update"
+            )
         samples = [sample for group in groups for sample in group.samples]
         return cls(
             sequences=[list(sample.segment.ids) for sample in samples],
@@ -80,7 +83,10 @@ def _mask(sample: Sample) -> list[float]:
 
 
 def _old(sample: Sample) -> list[float]:
-    return [value or 0.0 if mask else 0.0 for value, mask in zip(sample.segment.logprobs, _mask(sample), strict=True)]
+    return [
+        value or 0.0 if mask else 0.0
+        for value, mask in zip(sample.segment.logprobs, _mask(sample), strict=True)
+    ]
 
 
 def _rows(rows: list[list[float]]) -> Tensor:
@@ -95,7 +101,8 @@ def update(
     config: GrpoConfig,
     reference: nn.Module | None = None,
 ) -> dict[str, float]:
-    """Update the network from scored groups; return metrics, measured in the first pass before any change.
+    """Update the network from scored groups; return metrics, measured in the first pass before any
+    change.
 
     Args:
         network: the network of the policy; it is changed.
@@ -127,7 +134,9 @@ def update(
 def _loss(
     network: nn.Module, batch: Batch, config: GrpoConfig, distant: Tensor | None
 ) -> tuple[Tensor, dict[str, float]]:
-    """Return the loss and metrics; the loss is the mean over samples of the mean over their emitted tokens."""
+    """Return the loss and metrics; the loss is the mean over samples of the mean over their emitted
+    tokens.
+    """
     now = sequence_logprobs(network, batch.sequences, batch.temperature)
     ratio = torch.exp((now - batch.old) * batch.mask)
     gain = batch.advantages[:, None]

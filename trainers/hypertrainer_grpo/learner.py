@@ -49,7 +49,9 @@ class Learner:
         step: number of updates made; also the version of the policy.
     """
 
-    def __init__(self, policy: Policy, config: GrpoConfig, directory: Path, *, save_every: int = 1) -> None:
+    def __init__(
+        self, policy: Policy, config: GrpoConfig, directory: Path, *, save_every: int = 1
+    ) -> None:
         """Start at step 0; a copy of the policy becomes the reference if ``kl_weight`` is not 0.
 
         Args:
@@ -62,13 +64,16 @@ class Learner:
         self.step = 0
         self._config, self._directory, self._save_every = config, directory, save_every
         self._optimizer = torch.optim.Adam(policy.network.parameters(), lr=config.learning_rate)
-        self._reference: nn.Module | None = copy.deepcopy(policy.network) if config.kl_weight else None
+        self._reference: nn.Module | None = (
+            copy.deepcopy(policy.network) if config.kl_weight else None
+        )
 
     def resume(self) -> bool:
         """Load the last checkpoint; return whether there is one.
 
         Raises:
-            TrainerError: the checkpoint is damaged, belongs to another policy, or lacks a required reference policy.
+            TrainerError: the checkpoint is damaged, belongs to another policy, or lacks a required
+                reference policy.
         """
         found = list_checkpoints(self._directory)
         if not found:
@@ -85,21 +90,29 @@ class Learner:
             group["lr"] = self._config.learning_rate
         if self._reference is not None:
             if checkpoint.reference is None:
-                raise TrainerError(f"{found[-1]} has no reference policy; use kl_weight 0, or start a new training")
+                raise TrainerError(
+                    f"{found[-1]} has no reference policy; use kl_weight 0, or start a new training"
+                )
             self._reference.load_state_dict(dict(checkpoint.reference))
         self.step = checkpoint.step
         return True
 
     def update(self, groups: Sequence[ScoredGroup]) -> dict[str, float]:
-        """Update the policy from groups, and write a checkpoint every ``save_every`` updates; return metrics."""
-        metrics = update(self.policy.network, self._optimizer, groups, self._config, self._reference)
+        """Update the policy from groups, and write a checkpoint every ``save_every`` updates;
+        return metrics.
+        """
+        metrics = update(
+            self.policy.network, self._optimizer, groups, self._config, self._reference
+        )
         self.step += 1
         if self.step % self._save_every == 0:
             self.save()
         return metrics
 
     def save(self) -> None:
-        """Write a checkpoint with the state of torch's random number generator, and remove all but the last three."""
+        """Write a checkpoint with the state of torch's random number generator, and remove all but
+        the last three.
+        """
         values = {
             "format": _FORMAT,
             "random": torch.get_rng_state(),
@@ -126,12 +139,17 @@ class Learner:
 
 def list_checkpoints(directory: Path) -> list[Path]:
     """Return the checkpoints of a directory, sorted by step."""
-    found = [(int(match[1]), path) for path in directory.glob("step-*.pt") if (match := _NAME.fullmatch(path.name))]
+    found = [
+        (int(match[1]), path)
+        for path in directory.glob("step-*.pt")
+        if (match := _NAME.fullmatch(path.name))
+    ]
     return [path for _, path in sorted(found)]
 
 
 def load_checkpoint(path: Path) -> Checkpoint:
-    """Return a checkpoint, and restore the state of torch's random number generator; no code of the file is run.
+    """Return a checkpoint, and restore the state of torch's random number generator; no code of the
+    file is run.
 
     Raises:
         TrainerError: the file is damaged, or has another format.
@@ -139,7 +157,9 @@ def load_checkpoint(path: Path) -> Checkpoint:
     try:
         values = torch.load(path, weights_only=True)
         if values.pop("format") != _FORMAT:
-            raise TrainerError(f"{path} was written by another release; use that release, or start a new training")
+            raise TrainerError(
+                f"{path} was written by another release; use that release, or start a new training"
+            )
         random = values.pop("random")
         checkpoint = Checkpoint(**values)
     except TrainerError:
@@ -147,7 +167,8 @@ def load_checkpoint(path: Path) -> Checkpoint:
     except Exception as error:  # torch.load may raise anything
         what = " ".join(str(error).split())[:200]
         raise TrainerError(
-            f"{path} cannot be read as a checkpoint: {what}; remove it to resume from the one before"
+            f"{path} cannot be read as a checkpoint: {what}; remove it to resume from the one "
+            "before"
         ) from error
     torch.set_rng_state(random)
     return checkpoint

@@ -1,7 +1,7 @@
 """The policy interface, and a tiny policy. Imports torch.
 
-Your own policy is a class with the members of ``Policy``; pass it with ``--policy module:Class``. The server, GRPO and
-the checkpoints work with any policy.
+Your own policy is a class with the members of ``Policy``; pass it with ``--policy module:Class``.
+The server, GRPO and the checkpoints work with any policy.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ class Policy(Protocol):
 
     Attributes:
         name: name of the model in records.
-        network: maps token ids, int64 of shape (sequences, positions), to logits of shape (sequences, positions,
-            tokens). It must be causal, because sequences are padded at the end.
+        network: maps token ids, int64 of shape (sequences, positions), to logits of shape
+            (sequences, positions, tokens). It must be causal, because sequences are padded at the
+            end.
         end_id: the token that ends a turn.
         context: maximum number of positions.
     """
@@ -34,7 +35,9 @@ class Policy(Protocol):
     end_id: int
     context: int
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> list[int]:
         """Return the token ids of the prompt, up to the start of the next assistant turn.
 
         Args:
@@ -52,7 +55,13 @@ class TinyPolicy:
     """A small transformer over words and bytes, with tool calls in Hermes' form."""
 
     def __init__(
-        self, words: Sequence[str], *, name: str = "tiny", width: int = 64, context: int = 256, seed: int = 0
+        self,
+        words: Sequence[str],
+        *,
+        name: str = "tiny",
+        width: int = 64,
+        context: int = 256,
+        seed: int = 0,
     ) -> None:
         """Create a policy with random weights.
 
@@ -69,9 +78,13 @@ class TinyPolicy:
         self.end_id = SPECIALS.index("<|end|>")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.network: nn.Module = TinyTransformer(self.tokenizer.size, context=context, width=width)
+            self.network: nn.Module = TinyTransformer(
+                self.tokenizer.size, context=context, width=width
+            )
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]) -> list[int]:
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]]
+    ) -> list[int]:
         """Return the token ids of the prompt, which starts with the names of the tools.
 
         Args:
@@ -95,22 +108,32 @@ class TinyPolicy:
 
 
 def _spoken(message: Mapping[str, Any]) -> str:
-    """Return a message's text with its tool calls in Hermes' form; arguments that are text stay unchanged."""
+    """Return a message's text with its tool calls in Hermes' form; arguments that are text stay
+    unchanged.
+    """
     content = message.get("content") or ""
-    text = content if isinstance(content, str) else "".join(str(part.get("text", "")) for part in content)
+    text = (
+        content
+        if isinstance(content, str)
+        else "".join(str(part.get("text", "")) for part in content)
+    )
     if "<tool_call>" in text:
         return text
     for function in (call["function"] for call in message.get("tool_calls") or ()):
         given = function["arguments"]
         arguments = given if isinstance(given, str) else json.dumps(given)
-        text += f'<tool_call>{{"name": {json.dumps(function["name"])}, "arguments": {arguments}}}</tool_call>'
+        text += (
+            f'<tool_call>{{"name": {json.dumps(function["name"])}, "arguments": '
+            f"{arguments}}}</tool_call>"
+        )
     return text
 
 
 class Tokenizer:
     """Tokens for a few words and for all bytes, so that any text can be encoded and decoded.
 
-    Token ids are ordered: special tokens, 256 bytes, words; ``encode`` never produces a special token.
+    Token ids are ordered: special tokens, 256 bytes, words; ``encode`` never produces a special
+    token.
 
     Attributes:
         size: number of tokens.
@@ -131,14 +154,18 @@ class Tokenizer:
         return [self._ids[found] for found in self._next.findall(text.encode("utf-8", "replace"))]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Return the text of tokens; special tokens become their names, invalid UTF-8 becomes U+FFFD."""
+        """Return the text of tokens; special tokens become their names, invalid UTF-8 becomes
+        U+FFFD.
+        """
         return b"".join(self._texts[token] for token in ids).decode("utf-8", "replace")
 
 
 class TinyTransformer(nn.Module):
     """A decoder-only transformer with learned positions and pre-layer normalisation."""
 
-    def __init__(self, tokens: int, *, context: int, width: int, layers: int = 2, heads: int = 4) -> None:
+    def __init__(
+        self, tokens: int, *, context: int, width: int, layers: int = 2, heads: int = 4
+    ) -> None:
         """Create a network with random weights.
 
         Args:
@@ -156,7 +183,9 @@ class TinyTransformer(nn.Module):
         self.head = nn.Linear(width, tokens)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Return logits of shape (sequences, positions, tokens) for int64 ids of shape (sequences, positions)."""
+        """Return logits of shape (sequences, positions, tokens) for int64 ids of shape (sequences,
+        positions).
+        """
         hidden = self.tokens(ids) + self.positions(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
             hidden = block(hidden)
@@ -176,7 +205,9 @@ class _Block(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         count, length, width = hidden.shape
-        mixed = self.mixing(self.first(hidden)).view(count, length, 3, self.heads, width // self.heads)
+        mixed = self.mixing(self.first(hidden)).view(
+            count, length, 3, self.heads, width // self.heads
+        )
         query, key, value = mixed.permute(2, 0, 3, 1, 4)
         seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         hidden = hidden + self.joining(seen.transpose(1, 2).reshape(count, length, width))

@@ -1,4 +1,6 @@
-"""Sample tokens from a network, and compute the log probabilities of given tokens. Imports torch."""
+"""Sample tokens from a network, and compute the log probabilities of given tokens. Imports
+torch.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,13 @@ class Drawn:
 
 
 def draw(
-    network: nn.Module, prompt: Sequence[int], *, end_id: int, most: int, temperature: float, generator: torch.Generator
+    network: nn.Module,
+    prompt: Sequence[int],
+    *,
+    end_id: int,
+    most: int,
+    temperature: float,
+    generator: torch.Generator,
 ) -> Drawn:
     """Sample a turn.
 
@@ -46,7 +54,9 @@ def draw(
     with torch.no_grad():
         while len(emitted) < most:
             logits = network(torch.tensor([ids], device=device))[0, -1].cpu().double()
-            distribution = torch.log_softmax(logits / (temperature if temperature > _GREEDY else 1.0), dim=-1)
+            distribution = torch.log_softmax(
+                logits / (temperature if temperature > _GREEDY else 1.0), dim=-1
+            )
             if temperature > _GREEDY:
                 token = int(torch.multinomial(distribution.exp(), 1, generator=generator))
             else:
@@ -59,7 +69,9 @@ def draw(
     return Drawn(emitted, logprobs, ended=False)
 
 
-def sequence_logprobs(network: nn.Module, sequences: Sequence[Sequence[int]], temperature: float) -> Tensor:
+def sequence_logprobs(
+    network: nn.Module, sequences: Sequence[Sequence[int]], temperature: float
+) -> Tensor:
     """Return the log probability of each token given the tokens before it.
 
     Args:
@@ -68,7 +80,8 @@ def sequence_logprobs(network: nn.Module, sequences: Sequence[Sequence[int]], te
         temperature: softmax temperature; 0 counts as 1.
 
     Returns:
-        float64 of shape (sequences, longest), always on the CPU; 0 for first tokens and for padding.
+        float64 of shape (sequences, longest), always on the CPU; 0 for first tokens and for
+        padding.
     """
     longest = max(len(sequence) for sequence in sequences)
     rows = [[*sequence, *[0] * (longest - len(sequence))] for sequence in sequences]

@@ -1,8 +1,8 @@
 """Serve a policy as an OpenAI-compatible endpoint on loopback, in a separate thread.
 
-With ``logprobs``, responses have log probabilities of the distribution at the requested temperature, from which the
-tokens were drawn. With ``return_token_ids``, they have token ids in vLLM's form: ``prompt_token_ids``, and
-``token_ids`` of the choice.
+With ``logprobs``, responses have log probabilities of the distribution at the requested
+temperature, from which the tokens were drawn. With ``return_token_ids``, they have token ids in
+vLLM's form: ``prompt_token_ids``, and ``token_ids`` of the choice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class PolicyServer:
     """A server of one policy.
 
     Attributes:
-        url: base URL, which ends in ``/v1``. It contains a secret, so other users of the machine cannot send requests.
+        url: base URL, which ends in ``/v1``. It contains a secret, so other users of the machine
+            cannot send requests.
         version: version of the policy; responses return it as ``system_fingerprint``.
         lock: held while a turn is sampled; hold it to change the policy.
     """
@@ -47,7 +48,9 @@ class PolicyServer:
         self._policy = policy
         self._generator = torch.Generator().manual_seed(seed)
         self.lock = threading.Lock()
-        self._loop = BackgroundLoop("policy-server", lambda why: TrainerError(f"the policy's server {why}"))
+        self._loop = BackgroundLoop(
+            "policy-server", lambda why: TrainerError(f"the policy's server {why}")
+        )
         self._path = f"/{secrets.token_urlsafe(24)}/v1"
         app = web.Application()
         app.router.add_get(f"{self._path}/models", self._models)
@@ -63,7 +66,9 @@ class PolicyServer:
         try:
             self._loop.run(self._serve(), _START_S)
         except OSError as error:
-            raise TrainerError(f"the policy's server could not start on 127.0.0.1: {error}; start it again") from error
+            raise TrainerError(
+                f"the policy's server could not start on 127.0.0.1: {error}; start it again"
+            ) from error
 
     def stop(self) -> None:
         """Stop the server after running requests are finished."""
@@ -89,7 +94,9 @@ class PolicyServer:
             body = json.loads(await request.read())
             prompt = self._policy.render(body["messages"], body.get("tools") or ())
             room = self._policy.context - len(prompt)
-            most = min(int(body.get("max_completion_tokens") or body.get("max_tokens") or room), room)
+            most = min(
+                int(body.get("max_completion_tokens") or body.get("max_tokens") or room), room
+            )
             temperature, seed = float(body.get("temperature", 1.0)), body.get("seed")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _refusal("invalid_request_error", f"the request is invalid: {error!r}") from error
@@ -98,10 +105,15 @@ class PolicyServer:
         if room < 1:
             raise _refusal(
                 "context_length_exceeded",
-                f"maximum context length is {self._policy.context} tokens; the prompt has {len(prompt)}",
+                f"maximum context length is {self._policy.context} tokens; the prompt has "
+                f"{len(prompt)}",
             )
         with self.lock:
-            generator = self._generator if seed is None else torch.Generator().manual_seed(int(seed) % 2**63)
+            generator = (
+                self._generator
+                if seed is None
+                else torch.Generator().manual_seed(int(seed) % 2**63)
+            )
             drawn = draw(
                 self._policy.network,
                 prompt,
@@ -113,7 +125,9 @@ class PolicyServer:
             version = self.version
         return web.json_response(self._answer(body, prompt, drawn, version))
 
-    def _answer(self, body: Mapping[str, Any], prompt: list[int], drawn: Drawn, version: int) -> dict[str, Any]:
+    def _answer(
+        self, body: Mapping[str, Any], prompt: list[int], drawn: Drawn, version: int
+    ) -> dict[str, Any]:
         choice: dict[str, Any] = {
             "index": 0,
             "message": {"role": "assistant", "content": self._policy.text(drawn.ids)},
@@ -122,7 +136,9 @@ class PolicyServer:
         }
         if body.get("logprobs"):
             pairs = zip(drawn.ids, drawn.logprobs, strict=True)
-            choice["logprobs"] = {"content": [self._logprob(token, logprob) for token, logprob in pairs]}
+            choice["logprobs"] = {
+                "content": [self._logprob(token, logprob) for token, logprob in pairs]
+            }
         answer = {
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "object": "chat.completion",

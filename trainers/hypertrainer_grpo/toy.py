@@ -1,7 +1,7 @@
 """The toy task: write the requested word into a file. Does not import torch.
 
-A model that only knows the form of a tool call succeeds in one of six attempts: there are three words and two commands
-(``printf`` is right, ``echo`` adds a newline).
+A model that only knows the form of a tool call succeeds in one of six attempts: there are three
+words and two commands (``printf`` is right, ``echo`` adds a newline).
 """
 
 from __future__ import annotations
@@ -75,16 +75,26 @@ class Toy:
     ) -> Verdict:
         """Compare the content of the file with the word, on the host.
 
-        The reward is 1 for the exact content, and 1/3 if only whitespace around the word differs. The partial reward
-        guides a policy that is nearly right.
+        The reward is 1 for the exact content, and 1/3 if only whitespace around the word differs.
+        The partial reward guides a policy that is nearly right.
         """
         shown = await lease.exec(["head", "-c", "100", FILE], timeout_s=30)
         word = str(item.data["word"]).encode()
         if shown.exit_code != 0:
-            return Verdict(reward=0.0, parts={"file": 0.0, "word": 0.0}, phase="tests", detail=f"{FILE} does not exist")
+            return Verdict(
+                reward=0.0,
+                parts={"file": 0.0, "word": 0.0},
+                phase="tests",
+                detail=f"{FILE} does not exist",
+            )
         exact, near = shown.stdout == word, shown.stdout.strip() == word
         parts = {"file": 1.0, "word": float(near)}
-        return Verdict(reward=1.0 if exact else near / 3, parts=parts, phase="tests", detail=repr(shown.stdout[:40]))
+        return Verdict(
+            reward=1.0 if exact else near / 3,
+            parts=parts,
+            phase="tests",
+            detail=repr(shown.stdout[:40]),
+        )
 
 
 def request(word: str) -> dict[str, str]:
@@ -95,8 +105,8 @@ def request(word: str) -> dict[str, str]:
 def demonstrations() -> list[tuple[list[dict[str, str]], str]]:
     """Return conversations, each with its next turn.
 
-    All tool calls have the right form. Half of them use the requested word and half of them use ``printf``, so a policy
-    that learned from them succeeds in a quarter of its attempts.
+    All tool calls have the right form. Half of them use the requested word and half of them use
+    ``printf``, so a policy that learned from them succeeds in a quarter of its attempts.
     """
     made: list[tuple[list[dict[str, str]], str]] = []
     for asked in WORDS:
@@ -104,6 +114,10 @@ def demonstrations() -> list[tuple[list[dict[str, str]], str]]:
             for word in (*WORDS, asked):
                 call = f"{_CALL}{opening}{word}{_CLOSE}"
                 made.append(([request(asked)], call))
-                history = [request(asked), {"role": "assistant", "content": call}, {"role": "tool", "content": _ANSWER}]
+                history = [
+                    request(asked),
+                    {"role": "assistant", "content": call},
+                    {"role": "tool", "content": _ANSWER},
+                ]
                 made.append((history, _DONE))
     return made

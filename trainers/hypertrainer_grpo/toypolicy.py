@@ -1,4 +1,6 @@
-"""The policy for the toy task, trained on demonstrations that are right half of the time. Imports torch."""
+"""The policy for the toy task, trained on demonstrations that are right half of the time. Imports
+torch.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,16 @@ class ToyPolicy(TinyPolicy):
         warm_up(self, shown, _TOOLS)
 
 
-def warm_up(policy: Policy, demonstrations: Sequence[Demonstration], tools: Sequence[Mapping[str, Any]]) -> None:
-    """Train a policy on demonstrated turns before reinforcement learning, so that its answers have the right form.
+def warm_up(
+    policy: Policy, demonstrations: Sequence[Demonstration], tools: Sequence[Mapping[str, Any]]
+) -> None:
+    """Train a policy on demonstrated turns before reinforcement learning, so that its answers have
+    the right form.
 
     Args:
         policy: the policy to train.
-        demonstrations: conversations, each with the token ids of the next turn, without ``Policy.end_id``.
+        demonstrations: conversations, each with the token ids of the next turn, without
+            ``Policy.end_id``.
         tools: tool schemas of the prompts.
     """
     prompts = [policy.render(messages, tools) for messages, _ in demonstrations]

@@ -31,7 +31,8 @@ class Grpo:
     Args:
         directory: directory of the checkpoints; training resumes from the last one.
         policy: ``module:Class`` of a policy, or a function that creates one.
-        groups_per_update: number of groups that triggers an update; None means only ``update`` does.
+        groups_per_update: number of groups that triggers an update; None means only ``update``
+            does.
         learning_rate: learning rate of Adam.
         clip: see ``GrpoConfig``.
         kl_weight: weight of the KL divergence from the initial policy.
@@ -94,7 +95,9 @@ class Grpo:
         require_torch()
 
     async def start(self) -> int:
-        """Load the policy and its last checkpoint, and serve it; return the number of updates made so far."""
+        """Load the policy and its last checkpoint, and serve it; return the number of updates made
+        so far.
+        """
         torch = require_torch()
         if self._threads is not None:
             torch.set_num_threads(self._threads)
@@ -102,7 +105,10 @@ class Grpo:
         from hypertrainer_grpo.server import PolicyServer
 
         config = GrpoConfig(
-            learning_rate=self._learning_rate, clip=self._clip, kl_weight=self._kl_weight, epochs=self._epochs
+            learning_rate=self._learning_rate,
+            clip=self._clip,
+            kl_weight=self._kl_weight,
+            epochs=self._epochs,
         )
         self._learner = await asyncio.to_thread(self._load, config)
         self._server = PolicyServer(self._learner.policy)
@@ -122,7 +128,9 @@ class Grpo:
         return Receipt(accepted=True, step=self.learner.step, metrics=metrics)
 
     async def update(self) -> dict[str, float]:
-        """Update the policy with all groups submitted since the last update; return metrics, empty without groups."""
+        """Update the policy with all groups submitted since the last update; return metrics, empty
+        without groups.
+        """
         if not self._waiting:
             return {}
         groups, self._waiting = self._waiting, []

@@ -1,8 +1,10 @@
-"""Judge a state in a fresh container: the judge of the environment swe, which runs no code of the candidate.
+"""Judge a state in a fresh container: the judge of the environment swe, which runs no code of the
+candidate.
 
-Started as ``python3 -I -S -c SOURCE`` with one JSON object on standard input; prints one, after the secret of the
-question. It is started before any code of the candidate runs, and needs nothing but Python, 3.6 or newer. The candidate
-is another uid wherever that can be had: it can then neither read this process nor write what it prints.
+Started as ``python3 -I -S -c SOURCE`` with one JSON object on standard input; prints one, after the
+secret of the question. It is started before any code of the candidate runs, and needs nothing but
+Python, 3.6 or newer. The candidate is another uid wherever that can be had: it can then neither
+read this process nor write what it prints.
 """
 
 import ctypes
@@ -44,13 +46,16 @@ def prctl(option, value, more=0):
 
 
 class Judge:
-    """Installs a state and runs its tests, each in a process that is forked from one without the candidate's code."""
+    """Installs a state and runs its tests, each in a process that is forked from one without the
+    candidate's code.
+    """
 
     def __init__(self, asked, protections):
         self.asked, self.tree, self.protections = asked, asked["tree"], protections
         self.separate = prepare(asked["tree"], asked["home"], asked["gone"])
         paths = asked["tests"]["files"]
-        self.seen = {path: self.signature(path) for path in paths if self.signature(path)}  # as it must be
+        # as it must be
+        self.seen = {path: self.signature(path) for path in paths if self.signature(path)}
         protections["separate_user"] = self.separate
         protections["no_capabilities"] = in_child(self.confine)
 
@@ -62,11 +67,14 @@ class Judge:
             answer["installed"] = installed = self.install(install["args"], install["timeout_s"])
             if installed["exit_code"] != 0 or installed["timed_out"]:
                 return answer
-        answer["runs"] = list(self.test(self.asked["tests"]))  # what is left ends with the container
+        # what is left ends with the container
+        answer["runs"] = list(self.test(self.asked["tests"]))
         return answer
 
     def test(self, tests):
-        """Yield the start of the test runner, and the end of each group of tests until there is none."""
+        """Yield the start of the test runner, and the end of each group of tests until there is
+        none.
+        """
         try:
             problem = self.write_files({"ids": [], "changed": {}}, tests["variations"])
             server = None if problem else Server(self)
@@ -104,16 +112,24 @@ class Judge:
         return self.ask(server, {"ids": run["ids"], "cut": run["cut"]}, timeout_s)
 
     def ask(self, server, question, timeout_s):
-        """Write a line for the fork server; return the end that it reports for it, when nothing else is left."""
+        """Write a line for the fork server; return the end that it reports for it, when nothing
+        else is left.
+        """
         ended_as = server.ask(question, timeout_s)
         if server.has_children:
             self.end_all(server.process.pid)
         return dict(ended_as, **server.take())
 
     def write_files(self, run, own):
-        """Write a run's own files, and others that may have changed, as the candidate; return the problem, or ""."""
+        """Write a run's own files, and others that may have changed, as the candidate; return the
+        problem, or "".
+        """
         files = self.asked["tests"]["files"]
-        changed = {path for path in files if path not in self.seen or self.signature(path) != self.seen[path]}
+        changed = {
+            path
+            for path in files
+            if path not in self.seen or self.signature(path) != self.seen[path]
+        }
         wanted = {path: self.varied(path, run) for path in changed.union(own)}
         if not in_child(lambda: self.confine() or True, lambda: write_all(self.tree, wanted)):
             return "the files of the tests could not be written: the candidate took their place"
@@ -123,14 +139,20 @@ class Judge:
         return ""
 
     def varied(self, path, run):
-        """Return the text of a file for a run: changed where that is a control, and varied at random elsewhere."""
+        """Return the text of a file for a run: changed where that is a control, and varied at
+        random elsewhere.
+        """
         tests = self.asked["tests"]
         varies = tests["variations"].get(path, {"breaks": [], "ends": []})
         names = {name.partition("[")[0].rpartition("::")[2] for name in run["ids"]}
         edits = list(run["changed"].get(path, ()))
-        edits += [edit for name, edit in varies["breaks"] if name not in names and CHANCE.getrandbits(1)]
+        edits += [
+            edit for name, edit in varies["breaks"] if name not in names and CHANCE.getrandbits(1)
+        ]
         always = CHANCE.choice(varies["ends"] or [-1])  # no run has the original bytes
-        edits += [(end, end, " " * CHANCE.randint(end == always, MOST_SPACES)) for end in varies["ends"]]
+        edits += [
+            (end, end, " " * CHANCE.randint(end == always, MOST_SPACES)) for end in varies["ends"]
+        ]
         parts, at = [], 0
         for start, end, new in sorted(map(tuple, edits)):
             parts += [tests["files"][path][at:start], new]
@@ -138,7 +160,9 @@ class Judge:
         return "".join(parts) + tests["files"][path][at:]
 
     def signature(self, path):
-        """Return facts that differ after each change of a file: only root can set the time of the last change."""
+        """Return facts that differ after each change of a file: only root can set the time of the
+        last change.
+        """
         try:
             found = os.lstat(os.path.join(self.tree, path))
         except OSError:
@@ -149,7 +173,9 @@ class Judge:
         """Start a program of the candidate."""
         environment = dict(os.environ)
         environment.update(self.asked["env"])
-        environment["PATH"] = os.path.join(self.tree, ".venv/bin") + ":" + environment.get("PATH", os.defpath)
+        environment["PATH"] = (
+            os.path.join(self.tree, ".venv/bin") + ":" + environment.get("PATH", os.defpath)
+        )
         process = subprocess.Popen(
             args,
             stdin=subprocess.PIPE,
@@ -165,7 +191,9 @@ class Judge:
         return process
 
     def confine(self):
-        """Give up everything that this process may do and the candidate may not; return whether that worked."""
+        """Give up everything that this process may do and the candidate may not; return whether
+        that worked.
+        """
         if self.separate:
             become_candidate()
         prctl(NO_NEW_PRIVS, 1)
@@ -219,7 +247,9 @@ def kill_as_candidate():
 
 
 def prepare(tree, home, gone):
-    """Take away what the state lacks; give tree and home to another user; return whether there is one."""
+    """Take away what the state lacks; give tree and home to another user; return whether there is
+    one.
+    """
     for path in gone:
         try:
             os.unlink(os.path.join(tree, path))
@@ -285,7 +315,9 @@ def write_file(path, text):
 
 
 def descendants(root):
-    """Return the processes below a process; orphans are below it too, because it is their reaper."""
+    """Return the processes below a process; orphans are below it too, because it is their
+    reaper.
+    """
     below = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -305,20 +337,28 @@ def descendants(root):
 
 
 class Server:
-    """The process from which each group of tests is forked; it has the test runner, and no code of the candidate."""
+    """The process from which each group of tests is forked; it has the test runner, and no code of
+    the candidate.
+    """
 
     def __init__(self, judge):
-        report_in, self.report_out = os.pipe()  # this end stays open here, so that the pipe never ends
+        # this end stays open here, so that the pipe never ends
+        report_in, self.report_out = os.pipe()
         self.status_in, status_out = os.pipe()
         tests = judge.asked["tests"]
         args = [*tests["args"], str(self.report_out), str(status_out)]
         self.process = judge.popen(args, (self.report_out, status_out))
         os.close(status_out)
-        self.report, self.output = Tail(report_in, REPORT_BYTES), Tail(self.process.stdout.fileno(), TAIL_BYTES)
+        self.report, self.output = (
+            Tail(report_in, REPORT_BYTES),
+            Tail(self.process.stdout.fileno(), TAIL_BYTES),
+        )
         self.alive = self.has_children = True
 
     def ask(self, question, timeout_s):
-        """Write a line for the process, which it may not read; return the end that it reports for it."""
+        """Write a line for the process, which it may not read; return the end that it reports for
+        it.
+        """
         for tail in (self.report, self.output):
             del tail.kept[:]
         try:
@@ -329,7 +369,10 @@ class Server:
         line, timed_out = self.status(timeout_s)
         code, _, left = line.strip().partition(b" ")
         self.has_children = left != b"0"  # of it, or orphans: it is their reaper
-        return {"exit_code": int(code) if code.lstrip(b"-").isdigit() else -1, "timed_out": timed_out}
+        return {
+            "exit_code": int(code) if code.lstrip(b"-").isdigit() else -1,
+            "timed_out": timed_out,
+        }
 
     def status(self, timeout_s):
         """Return the line that reports an end, and whether it did not come in time."""
@@ -349,7 +392,9 @@ class Server:
         return line, False
 
     def take(self):
-        """Return all that was reported and printed for the last line; nobody may be left who writes."""
+        """Return all that was reported and printed for the last line; nobody may be left who
+        writes.
+        """
         return {"report": self.report.text(), "output": self.output.text()}
 
 

@@ -1,9 +1,10 @@
-"""Fork a process for each group of tests and report its end: started by the judge of the environment swe.
+"""Fork a process for each group of tests and report its end: started by the judge of the
+environment swe.
 
-Started as ``python -c SOURCE REPORT STATUS`` in the root of the tree. It reads what all groups share, imports the test
-runner and nothing of the tree. Then it forks for each line on standard input; only the child reads the line, which has
-test ids, and imports code of the candidate. It holds no secret, and cannot know which groups are controls. Runs with
-Python 3.6 or newer.
+Started as ``python -c SOURCE REPORT STATUS`` in the root of the tree. It reads what all groups
+share, imports the test runner and nothing of the tree. Then it forks for each line on standard
+input; only the child reads the line, which has test ids, and imports code of the candidate. It
+holds no secret, and cannot know which groups are controls. Runs with Python 3.6 or newer.
 """
 
 import ctypes
@@ -32,7 +33,9 @@ def main():
     asked = json.loads(read_line())
     code = 3
     try:
-        code = {"pytest": run_pytest, "unittest": run_unittest}[asked["runner"]](asked, sender(report), status)
+        code = {"pytest": run_pytest, "unittest": run_unittest}[asked["runner"]](
+            asked, sender(report), status
+        )
         sys.stdout.flush()
     finally:
         os._exit(code)  # without what the candidate wants to do at exit
@@ -65,7 +68,9 @@ def has_line():
 
 
 def fork_for_each_line(status):
-    """Fork for each line; return what it asks, but only in a child. The process itself ends with its input."""
+    """Fork for each line; return what it asks, but only in a child. The process itself ends with
+    its input.
+    """
     gc.collect()
     getattr(gc, "freeze", int)()  # children then copy less memory
     code = 0
@@ -118,7 +123,9 @@ def sender(descriptor):
 
 
 def run_pytest(asked, send, status):
-    """Run each group of ids by pytest, with the settings of the untouched repository; return the exit code of one."""
+    """Run each group of ids by pytest, with the settings of the untouched repository; return the
+    exit code of one.
+    """
     try:
         import _pytest.config
         import pytest
@@ -128,8 +135,19 @@ def run_pytest(asked, send, status):
     for name in _pytest.config.default_plugins:
         import_module("_pytest." + name)
     send(kind="runner", version=pytest.__version__)
-    args = ["-c", asked["settings"], "--rootdir", os.getcwd(), "--maxfail=0", "-p", "no:cacheprovider", "-q"]
-    args += [word for name in foreign_plugins(asked["own_plugins"]) for word in ("-p", "no:" + name)]
+    args = [
+        "-c",
+        asked["settings"],
+        "--rootdir",
+        os.getcwd(),
+        "--maxfail=0",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+    ]
+    args += [
+        word for name in foreign_plugins(asked["own_plugins"]) for word in ("-p", "no:" + name)
+    ]
     if find_spec("xdist") is not None and not os.environ.get("PYTEST_DISABLE_PLUGIN_AUTOLOAD"):
         args += ["-n", "0"]  # what runs in other processes reports to nobody
     cut = set()
@@ -137,7 +155,8 @@ def run_pytest(asked, send, status):
     def next_ids():
         group = fork_for_each_line(status)
         cut.update(group["cut"])
-        return ["./" + (name.partition("[")[0] if name in cut else name) for name in group["ids"]]  # none is an option
+        # none is an option
+        return ["./" + (name.partition("[")[0] if name in cut else name) for name in group["ids"]]
 
     reporter = make_reporter(send, cut)
     if starts_without_tree(pytest, args, asked):
@@ -148,7 +167,9 @@ def run_pytest(asked, send, status):
 
 
 def before_conftests(pytest, next_ids):
-    """Return a plugin that asks for ids when pytest has loaded its other plugins, which takes most of its start."""
+    """Return a plugin that asks for ids when pytest has loaded its other plugins, which takes most
+    of its start.
+    """
 
     class Late(object):
         @pytest.hookimpl(hookwrapper=True, tryfirst=True)
@@ -165,7 +186,11 @@ def starts_without_tree(pytest, args, asked):
     """Try in a child whether pytest loads its plugins, and with them nothing of the tree."""
     with open(asked["settings"], "rb") as file:
         names_plugins = re.search(rb"(?<![\w-])-p(?!\s*no:)", file.read())
-    if names_plugins or asked["own_plugins"] or int(pytest.__version__.partition(".")[0]) < OLDEST_TRIED:
+    if (
+        names_plugins
+        or asked["own_plugins"]
+        or int(pytest.__version__.partition(".")[0]) < OLDEST_TRIED
+    ):
         return False
     child = os.fork()
     if child == 0:
@@ -178,12 +203,18 @@ def starts_without_tree(pytest, args, asked):
 
 def has_tree():
     """Return whether a module of the tree is imported."""
-    files = [os.path.realpath(one.__file__) for one in list(sys.modules.values()) if getattr(one, "__file__", None)]
+    files = [
+        os.path.realpath(one.__file__)
+        for one in list(sys.modules.values())
+        if getattr(one, "__file__", None)
+    ]
     return any(is_below(file, os.getcwd()) and not is_below(file, sys.prefix) for file in files)
 
 
 def foreign_plugins(own_plugins):
-    """Return the plugins of pytest that come with the tree itself, unless the untouched tree brings some too."""
+    """Return the plugins of pytest that come with the tree itself, unless the untouched tree brings
+    some too.
+    """
     try:
         from importlib.metadata import distributions
     except ImportError:
@@ -191,9 +222,12 @@ def foreign_plugins(own_plugins):
     names = []
     for distribution in () if own_plugins else distributions():
         path = os.path.realpath(str(distribution.locate_file("")))
-        from_directory = '"dir_info"' in (distribution.read_text("direct_url.json") or "")  # PEP 610
+        # PEP 610
+        from_directory = '"dir_info"' in (distribution.read_text("direct_url.json") or "")
         if from_directory or (is_below(path, os.getcwd()) and not is_below(path, sys.prefix)):
-            names += [point.name for point in distribution.entry_points if point.group == "pytest11"]
+            names += [
+                point.name for point in distribution.entry_points if point.group == "pytest11"
+            ]
     return names
 
 
@@ -203,7 +237,9 @@ def is_below(path, directory):
 
 
 def make_reporter(send, cut):
-    """Return a plugin that sends what became of each test; an id in ``cut`` ends at a space in its parameters."""
+    """Return a plugin that sends what became of each test; an id in ``cut`` ends at a space in its
+    parameters.
+    """
 
     class Reporter(object):
         def pytest_runtest_logreport(self, report):
@@ -211,7 +247,9 @@ def make_reporter(send, cut):
             name = start if start in cut else report.nodeid
             text = "" if report.outcome == "passed" else str(report.longrepr)[-2000:]
             odd = hasattr(report, "wasxfail")
-            send(kind="test", id=name, when=report.when, outcome=report.outcome, xfail=odd, text=text)
+            send(
+                kind="test", id=name, when=report.when, outcome=report.outcome, xfail=odd, text=text
+            )
 
         def pytest_collectreport(self, report):
             if report.outcome == "failed":
@@ -221,7 +259,9 @@ def make_reporter(send, cut):
 
 
 def run_unittest(asked, send, status):
-    """Run each group of ids of the form ``path.py::Class::method`` by unittest, which every Python has."""
+    """Run each group of ids of the form ``path.py::Class::method`` by unittest, which every Python
+    has.
+    """
     import unittest
 
     send(kind="runner", version=sys.version.split()[0])

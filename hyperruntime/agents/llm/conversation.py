@@ -1,4 +1,6 @@
-"""Hold a conversation with a model that may call tools: requests, tool calls, results and limits."""
+"""Hold a conversation with a model that may call tools: requests, tool calls, results and
+limits.
+"""
 
 import json
 
@@ -18,8 +20,8 @@ _LEFT_OUT = "[left out to save space]"
 class Conversation:
     """The messages of a conversation, its tools and the number of calls left.
 
-    ``messages`` have the form of the OpenAI protocol. If the model has no native tool calls, the system message
-    describes the tools and calls are read from the text.
+    ``messages`` have the form of the OpenAI protocol. If the model has no native tool calls, the
+    system message describes the tools and calls are read from the text.
     """
 
     def __init__(self, model, desk, system, max_calls, history_file=None, tools=TOOLS):
@@ -47,7 +49,8 @@ class Conversation:
             self._describe_tools()
 
     def say(self, text):
-        """Send a message, run the tools that the model calls, and return the text of its first reply without calls.
+        """Send a message, run the tools that the model calls, and return the text of its first
+        reply without calls.
 
         Raises:
             ModelError: the model cannot be asked.
@@ -65,7 +68,9 @@ class Conversation:
             self._answer(calls, [self._run(one) for one in calls])
 
     def _ask(self):
-        """Return the model's reply; on an error retry with a shorter conversation, or with calls as text."""
+        """Return the model's reply; on an error retry with a shorter conversation, or with calls as
+        text.
+        """
         for _ in range(_SHRINKS):
             shorten(self.messages, self._limit)
             try:
@@ -75,7 +80,9 @@ class Conversation:
                 self._use_text()
             except TooLongError:
                 self._limit = min(self._limit, size(self.messages)) // 2
-        raise ModelError("the conversation is too long for the model, even with the older results left out")
+        raise ModelError(
+            "the conversation is too long for the model, even with the older results left out"
+        )
 
     def _schemas(self):
         """Return the tools in the form of the protocol; none in text mode."""
@@ -84,7 +91,11 @@ class Conversation:
         return [
             {
                 "type": "function",
-                "function": {"name": tool.NAME, "description": tool.DESCRIPTION, "parameters": tool.PARAMETERS},
+                "function": {
+                    "name": tool.NAME,
+                    "description": tool.DESCRIPTION,
+                    "parameters": tool.PARAMETERS,
+                },
             }
             for tool in self._tools.values()
         ]
@@ -100,7 +111,9 @@ class Conversation:
         return native or text_calls(reply["content"])
 
     def _keep(self, reply, calls):
-        """Append the reply to the messages; invalid arguments become {}, because servers parse them again."""
+        """Append the reply to the messages; invalid arguments become {}, because servers parse them
+        again.
+        """
         message = {"role": "assistant", "content": reply["content"]}
         native = [one for one in calls if one.number is not None]
         if native:
@@ -115,7 +128,9 @@ class Conversation:
         if self.calls_left <= 0:
             return "Error: no call of a tool is left; finish now"
         self.calls_left -= 1
-        result = f"Error: {one.problem}" if one.problem else call(self._desk, one.name, one.arguments)
+        result = (
+            f"Error: {one.problem}" if one.problem else call(self._desk, one.name, one.arguments)
+        )
         if self.calls_left <= settings.CALLS_LEFT_TOLD:
             result += "\n" + prompts.calls_left(self.calls_left)
         return result
@@ -126,7 +141,9 @@ class Conversation:
             self.history.result(one.name, result)
         if calls[0].number is not None:
             for one, result in zip(calls, results, strict=True):
-                self.messages.append({"role": "tool", "tool_call_id": one.number, "content": result})
+                self.messages.append(
+                    {"role": "tool", "tool_call_id": one.number, "content": result}
+                )
         else:
             self.messages.append({"role": "user", "content": prompts.text_results(results)})
 
@@ -158,8 +175,16 @@ def _native(one, cut, name_of_call):
         text = json.dumps(text)
     arguments, problem = parse_arguments(text if isinstance(text, str) else "")
     if problem and cut:
-        problem = "the reply was cut off at its token limit before the call was complete; do less in one call"
-    return Call(name if isinstance(name, str) else None, arguments, problem, str(one.get("id") or name_of_call))
+        problem = (
+            "the reply was cut off at its token limit before the call was complete; do less in "
+            "one call"
+        )
+    return Call(
+        name if isinstance(name, str) else None,
+        arguments,
+        problem,
+        str(one.get("id") or name_of_call),
+    )
 
 
 def _as_sent(one):
@@ -173,7 +198,8 @@ def size(messages):
 
 
 def shorten(messages, limit):
-    """Leave out the oldest results and arguments until a conversation fits; the task and the newest messages stay.
+    """Leave out the oldest results and arguments until a conversation fits; the task and the newest
+    messages stay.
 
     Args:
         messages: the messages; changed in place.

@@ -1,4 +1,6 @@
-"""Choose the form of a task's answer from the shape of its inputs, the only information from a domain."""
+"""Choose the form of a task's answer from the shape of its inputs, the only information from a
+domain.
+"""
 
 from pathlib import Path
 
@@ -13,8 +15,9 @@ class Form:
     def how(self, inputs):
         """Return the instructions about the form of the answer."""
         return (
-            "End with the answer as one JSON value in a block opened by ```json and closed by ```. If the task asks "
-            "for one of several labels or words, it is that word as a JSON text, spelled as the task spells it."
+            "End with the answer as one JSON value in a block opened by ```json and closed by "
+            "```. If the task asks for one of several labels or words, it is that word as a "
+            "JSON text, spelled as the task spells it."
         )
 
     def prepare(self, inputs, workdir):
@@ -29,7 +32,12 @@ class Form:
             workdir: the working directory of the agent.
         """
         found, value = jsontext.answer(text)
-        if not found and text.strip() and "\n" not in text.strip() and len(text.strip()) <= _SHORT_CHARS:
+        if (
+            not found
+            and text.strip()
+            and "\n" not in text.strip()
+            and len(text.strip()) <= _SHORT_CHARS
+        ):
             return True, text.strip()  # one short line without quotes is a text
         return found, value
 
@@ -40,16 +48,20 @@ class Choice(Form):
     def how(self, inputs):
         """Return the instructions about the form of the answer."""
         return (
-            "Answer with the one action to take now, as a JSON text, spelled as in `actions`. What comes of it is told "
-            "in the next message."
+            "Answer with the one action to take now, as a JSON text, spelled as in `actions`. "
+            "What comes of it is told in the next message."
         )
 
     def read(self, text, inputs, workdir):
-        """Return the action: the message's JSON value, else the only action that the message names."""
+        """Return the action: the message's JSON value, else the only action that the message
+        names.
+        """
         found, value = super().read(text, inputs, workdir)
         if found and value in inputs["actions"]:
             return True, value
-        named = [action for action in inputs["actions"] if isinstance(action, str) and action in text]
+        named = [
+            action for action in inputs["actions"] if isinstance(action, str) and action in text
+        ]
         longest = max(named, key=len, default="")
         if named and all(action in longest for action in named):
             return True, longest
@@ -77,8 +89,14 @@ class Files(Form):
 
     def read(self, text, inputs, workdir):
         """Return the changed files of the working directory; files in the message replace them."""
-        files = {name: content for name in inputs["files"] if (content := _read(Path(workdir, name))) is not None}
-        changed = {name: content for name, content in files.items() if content != inputs["files"][name]}
+        files = {
+            name: content
+            for name in inputs["files"]
+            if (content := _read(Path(workdir, name))) is not None
+        }
+        changed = {
+            name: content for name, content in files.items() if content != inputs["files"][name]
+        }
         found, value = jsontext.answer(text)
         given = value.get("files") if found and isinstance(value, dict) else None
         if isinstance(given, dict):

@@ -8,7 +8,9 @@ import settings
 
 
 class History:
-    """A file that is rotated at a size; the old files are ``.1``, ``.2`` and so on, newest first."""
+    """A file that is rotated at a size; the old files are ``.1``, ``.2`` and so on, newest
+    first.
+    """
 
     def __init__(self, path, limit=settings.HISTORY_BYTES, files=settings.HISTORY_FILES):
         """Write to a file.

@@ -28,7 +28,9 @@ _DECODER = json.JSONDecoder(strict=False, parse_constant=_refuse_constant)
 
 
 class Call:
-    """A call of a tool: its name and arguments, or the problem with it; ``number`` is set for native calls."""
+    """A call of a tool: its name and arguments, or the problem with it; ``number`` is set for
+    native calls.
+    """
 
     def __init__(self, name, arguments, problem="", number=None):
         self.name = name
@@ -53,7 +55,9 @@ def text_calls(text):
 
 
 def blocks(text):
-    """Yield each block: its tag, the JSON value at its beginning (or ``_NOTHING``), and whether that is all of it."""
+    """Yield each block: its tag, the JSON value at its beginning (or ``_NOTHING``), and whether
+    that is all of it.
+    """
     at = 0
     while found := _OPENING.search(text, at):
         tag = "tool_call" if found["tag"] is None else found["tag"].casefold()
@@ -79,13 +83,19 @@ def parse_arguments(text):
     try:
         value = json.loads(text or "{}", strict=False, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        return None, f"the arguments are not valid JSON ({error}); if they were cut off, do less in one call"
+        return (
+            None,
+            f"the arguments are not valid JSON ({error}); if they were cut off, do less in one "
+            "call",
+        )
     problem = _wrong(value)
     return (None, problem) if problem else (value, "")
 
 
 def answer(text):
-    """Return whether a text holds a JSON value, and the value: the last block that is JSON, else the whole text."""
+    """Return whether a text holds a JSON value, and the value: the last block that is JSON, else
+    the whole text.
+    """
     found = [value for tag, value, whole in blocks(text) if whole and tag in _ANSWER_TAGS]
     if found:
         return True, found[-1]
@@ -95,7 +105,9 @@ def answer(text):
 
 
 def decode_at(text, at):
-    """Return the JSON value that begins at an index and the index of its end; ``_NOTHING`` and ``at`` without one."""
+    """Return the JSON value that begins at an index and the index of its end; ``_NOTHING`` and
+    ``at`` without one.
+    """
     try:
         return _DECODER.raw_decode(text, at)
     except (ValueError, RecursionError):
@@ -103,7 +115,9 @@ def decode_at(text, at):
 
 
 def _is_call(value, certain):
-    """Return whether a value is a call; without a tag (not ``certain``) it must have both keys of a call."""
+    """Return whether a value is a call; without a tag (not ``certain``) it must have both keys of a
+    call.
+    """
     if not isinstance(value, dict):
         return False
     name = value.get("tool", value.get("name") if certain else None)
@@ -132,5 +146,8 @@ def _deeper(value, levels):
 
 def _problem(value):
     if value is _NOTHING:
-        return 'this call is not valid JSON; within texts, quotes must be written as \\" and line ends as \\n'
+        return (
+            'this call is not valid JSON; within texts, quotes must be written as \\" and line '
+            "ends as \\n"
+        )
     return 'a call must be {"tool": NAME, "arguments": {...}}'

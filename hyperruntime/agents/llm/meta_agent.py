@@ -45,9 +45,15 @@ class MetaAgent:
         summary = past.summary(eval_path, repo)
         with Desk(repo) as desk:
             conversation = Conversation(
-                Model(self.model), desk, prompts.META_SYSTEM, settings.META_TOOL_CALLS, self.chat_history_file
+                Model(self.model),
+                desk,
+                prompts.META_SYSTEM,
+                settings.META_TOOL_CALLS,
+                self.chat_history_file,
             )
-            said = conversation.say(prompts.meta(repo, _files(repo), summary, eval_path, iterations_left))
+            said = conversation.say(
+                prompts.meta(repo, _files(repo), summary, eval_path, iterations_left)
+            )
             for _ in range(settings.REPAIRS):
                 error = load_error(repo)
                 if not error:
@@ -63,18 +69,26 @@ def load_error(repo):
         done = subprocess.run(command, cwd=repo, capture_output=True, timeout=_LOAD_S, check=False)
     except subprocess.TimeoutExpired:
         return f"importing it takes more than {_LOAD_S} s"
-    return "" if done.returncode == 0 else done.stderr.decode("utf-8", "replace")[-_ERROR_CHARS:] or "no message"
+    return (
+        ""
+        if done.returncode == 0
+        else done.stderr.decode("utf-8", "replace")[-_ERROR_CHARS:] or "no message"
+    )
 
 
 def _files(repo):
-    """Return the files of a repository as a list, with the first line of each Python file's docstring."""
+    """Return the files of a repository as a list, with the first line of each Python file's
+    docstring.
+    """
     names = sorted(
         str(path.relative_to(repo))
         for path in repo.rglob("*")
         if path.is_file() and not {".git", "__pycache__"} & set(path.relative_to(repo).parts)
     )
     more = [f"- and {len(names) - _LISTED} more"] if len(names) > _LISTED else []
-    return "\n".join([*(f"- `{name}`{_first_line(repo / name)}" for name in names[:_LISTED]), *more])
+    return "\n".join(
+        [*(f"- `{name}`{_first_line(repo / name)}" for name in names[:_LISTED]), *more]
+    )
 
 
 def _first_line(path):

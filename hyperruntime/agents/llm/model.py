@@ -1,4 +1,6 @@
-"""Send requests to a model over the OpenAI protocol; OPENAI_BASE_URL and OPENAI_API_KEY name the server and its key."""
+"""Send requests to a model over the OpenAI protocol; OPENAI_BASE_URL and OPENAI_API_KEY name the
+server and its key.
+"""
 
 import os
 import re
@@ -7,7 +9,8 @@ import openai
 import settings
 
 _BAD_REQUEST = (400, 404, 422, 501)
-_ACCOUNT = (401, 402, 403)  # OpenRouter's 402 says "Prompt tokens limit exceeded", and means the credits
+# OpenRouter's 402 says "Prompt tokens limit exceeded", and means the credits
+_ACCOUNT = (401, 402, 403)
 _SEARCHED = 1000  # characters of an answer: a server may quote the conversation after its own words
 _TOO_LONG = re.compile(  # each server has words of its own
     r"context[\s_-]*(length|window|size|limit|shift)|ContextWindow|exceed_context|request_too_large"
@@ -15,7 +18,8 @@ _TOO_LONG = re.compile(  # each server has words of its own
     r"|input length should be|inputs?`? (tokens? \+|must have less)|input token count",
     re.IGNORECASE,
 )
-_NEW_LIMIT = "max_completion_tokens"  # newer models need this name; other servers know only the older one
+# newer models need this name; other servers know only the older one
+_NEW_LIMIT = "max_completion_tokens"
 
 
 class ModelError(Exception):
@@ -37,8 +41,8 @@ class TooLongError(ModelError):
 class Model:
     """A model of a server.
 
-    ``ask`` returns a dictionary: ``content`` (text), ``calls`` (as the server sent them) and ``cut`` (whether the reply
-    reached its token limit).
+    ``ask`` returns a dictionary: ``content`` (text), ``calls`` (as the server sent them) and
+    ``cut`` (whether the reply reached its token limit).
     """
 
     def __init__(self, name):
@@ -58,7 +62,8 @@ class Model:
             tools: the tools in the form of the OpenAI protocol.
 
         Raises:
-            ToolsUnknownError: tools are not supported; the caller can describe them as text and retry.
+            ToolsUnknownError: tools are not supported; the caller can describe them as text and
+                retry.
             TooLongError: the messages are too long; the caller can shorten them and retry.
             RefusedError: the server refuses further requests.
             ModelError: the request failed for another reason.
@@ -70,7 +75,11 @@ class Model:
             response = self._client.chat.completions.with_raw_response.create(**request)
             return _message(response.http_response)
         except openai.APIStatusError as error:
-            if self.limit_name != _NEW_LIMIT and error.status_code in _BAD_REQUEST and _NEW_LIMIT in _said(error):
+            if (
+                self.limit_name != _NEW_LIMIT
+                and error.status_code in _BAD_REQUEST
+                and _NEW_LIMIT in _said(error)
+            ):
                 self.limit_name = _NEW_LIMIT
                 return self.ask(messages, tools)
             raise _translate(error, bool(tools)) from error
@@ -86,7 +95,9 @@ def _message(response):
         content, calls = message.get("content"), message.get("tool_calls")
         cut = choice.get("finish_reason") == "length"
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
-        raise ModelError(f"the server's answer is not a chat completion: {response.text[:300]!r}") from error
+        raise ModelError(
+            f"the server's answer is not a chat completion: {response.text[:300]!r}"
+        ) from error
     if isinstance(content, list):  # some servers answer in parts
         content = "".join(part.get("text") or "" for part in content if isinstance(part, dict))
     return {

@@ -20,25 +20,34 @@ _READ_BYTES = 32 * 1024 * 1024
 
 
 class Generation:
-    """One earlier generation: its id, its parent's id, its mean training score (or None), and its failure (or '')."""
+    """One earlier generation: its id, its parent's id, its mean training score (or None), and its
+    failure (or '').
+    """
 
     def __init__(self, folder):
         """Read the generation's folder."""
         self.folder = folder
         self.name = folder.name.removeprefix("gen_")
         metadata = _json(folder / "metadata.json")
-        ours = metadata.get("hyperruntime") if isinstance(metadata.get("hyperruntime"), dict) else {}
+        ours = (
+            metadata.get("hyperruntime") if isinstance(metadata.get("hyperruntime"), dict) else {}
+        )
         self.parent = _id(metadata.get("parent_genid"))
         self.failure = ": ".join(str(ours[key]) for key in ("failure", "detail") if ours.get(key))
         self.evaluations = sorted(path.parent for path in folder.glob("*_eval/report.json"))
-        scores = [score for path in self.evaluations if (score := _score(_json(path / "report.json"))) is not None]
+        scores = [
+            score
+            for path in self.evaluations
+            if (score := _score(_json(path / "report.json"))) is not None
+        ]
         self.score = _number(ours.get("score"))
         if self.score is None and scores:
             self.score = sum(scores) / len(scores)
 
 
 def read_generations(evals_folder, parent=None):
-    """Return the number of generations, and the newest ones, oldest first, with the first one and the parent.
+    """Return the number of generations, and the newest ones, oldest first, with the first one and
+    the parent.
 
     Args:
         evals_folder: the folder of evaluations; None or empty means none.
@@ -47,7 +56,11 @@ def read_generations(evals_folder, parent=None):
     folder = Path(evals_folder) if evals_folder else None
     if folder is None or not folder.is_dir():
         return 0, []
-    names = [entry.name.removeprefix("gen_") for entry in os.scandir(folder) if entry.name.startswith("gen_")]
+    names = [
+        entry.name.removeprefix("gen_")
+        for entry in os.scandir(folder)
+        if entry.name.startswith("gen_")
+    ]
     names.sort(key=lambda name: (name.isdecimal(), int(name) if name.isdecimal() else 0, name))
     chosen = [name for name in names[:-_READ_GENERATIONS] if name == parent or name == names[0]]
     found = [Generation(folder / f"gen_{name}") for name in chosen + names[-_READ_GENERATIONS:]]
@@ -58,14 +71,19 @@ def parent_of(repo):
     """Return the id of a repository's generation, from its last commit, or None if git fails."""
     command = ["git", "-c", "safe.directory=*", "-C", str(repo), "log", "-1", "--format=%s"]
     try:
-        said = subprocess.run(command, capture_output=True, timeout=60, check=True).stdout.decode("utf-8").strip()
+        said = (
+            subprocess.run(command, capture_output=True, timeout=60, check=True)
+            .stdout.decode("utf-8")
+            .strip()
+        )
     except (OSError, ValueError, subprocess.SubprocessError):
         return None
     return said.removeprefix("generation ") if said.startswith("generation ") else "initial"
 
 
 def summary(evals_folder, repo):
-    """Return a summary as Markdown: all scores, or the best and the newest, and the parent's failed tasks.
+    """Return a summary as Markdown: all scores, or the best and the newest, and the parent's failed
+    tasks.
 
     Args:
         evals_folder: the folder of evaluations; None or empty means none.
@@ -85,15 +103,27 @@ def summary(evals_folder, repo):
         children = [one for one in generations if one.parent == parent.name]
         lines += ["", *_children(parent, children)] if children else []
     text = "\n".join(lines)
-    return text if len(text) <= _SUMMARY_CHARS else text[:_SUMMARY_CHARS] + "\n[... the rest is in the folder]"
+    return (
+        text
+        if len(text) <= _SUMMARY_CHARS
+        else text[:_SUMMARY_CHARS] + "\n[... the rest is in the folder]"
+    )
 
 
 def _table(generations, parent, total):
-    """Return one line per generation; if there are many, only for the best, the newest and the parent."""
+    """Return one line per generation; if there are many, only for the best, the newest and the
+    parent.
+    """
     shown = generations
     if len(generations) > 2 * _SHOWN_GENERATIONS:
-        best = sorted((one for one in generations if one.score is not None), key=lambda one: -one.score)
-        chosen = {*best[:_SHOWN_GENERATIONS], *generations[-_SHOWN_GENERATIONS:], parent or generations[0]}
+        best = sorted(
+            (one for one in generations if one.score is not None), key=lambda one: -one.score
+        )
+        chosen = {
+            *best[:_SHOWN_GENERATIONS],
+            *generations[-_SHOWN_GENERATIONS:],
+            parent or generations[0],
+        }
         shown = [one for one in generations if one in chosen]
     lines = [f"{total} generations; shown are {len(shown)}. Scores are of the training tasks."]
     for one in shown:
@@ -107,26 +137,40 @@ def _table(generations, parent, total):
 
 def _children(parent, children):
     """Return lines about the earlier children of the same parent."""
-    lines = [f"From generation {parent.name} these were made already; do something else than what did not help:"]
+    lines = [
+        f"From generation {parent.name} these were made already; do something else than what "
+        "did not help:"
+    ]
     for one in children[-_SHOWN_GENERATIONS:]:
         score = one.failure or ("no score" if one.score is None else f"score {one.score:.4f}")
         files = _changed_files(one.folder / "agent_output" / "model_patch.diff")
-        lines.append(f"- generation {one.name}: {_short(score)}; changed {', '.join(files) or 'nothing'}")
+        lines.append(
+            f"- generation {one.name}: {_short(score)}; changed {', '.join(files) or 'nothing'}"
+        )
     return lines
 
 
 def _changed_files(patch):
     lines = _lines(patch)
-    return [line.rpartition(" b/")[2] for line in lines if line.startswith("diff --git ")][:_SHOWN_TASKS]
+    return [line.rpartition(" b/")[2] for line in lines if line.startswith("diff --git ")][
+        :_SHOWN_TASKS
+    ]
 
 
 def _evaluation(folder):
     """Return a short report and the tasks with the lowest scores."""
     report = _json(folder / "report.json")
-    short = {key: value for key, value in report.items() if key != "tasks" and not key.startswith("question_ids")}
+    short = {
+        key: value
+        for key, value in report.items()
+        if key != "tasks" and not key.startswith("question_ids")
+    }
     text = json.dumps(short, ensure_ascii=False)
     text = text if len(text) <= _REPORT_CHARS else text[:_REPORT_CHARS] + " ..."
-    rows = sorted((row for row in predictions(folder) if row[1] is None or row[1] < 1), key=lambda row: row[1] or 0.0)
+    rows = sorted(
+        (row for row in predictions(folder) if row[1] is None or row[1] < 1),
+        key=lambda row: row[1] or 0.0,
+    )
     lines = [f"## {folder.name}", "", f"Report: {text}"]
     if rows:
         lines += ["", f"{len(rows)} tasks were not answered as well as can be; for example:"]
@@ -136,14 +180,18 @@ def _evaluation(folder):
 
 
 def predictions(folder):
-    """Return ``(task, score, answer, detail)`` of each task, from the JSON lines or the CSV file."""
+    """Return ``(task, score, answer, detail)`` of each task, from the JSON lines or the CSV
+    file.
+    """
     rows = []
     for line in _lines(folder / "predictions.jsonl"):
         value = _parse(line)
         if isinstance(value, dict):
             detail = value.get("error") or value.get("detail") or ""
             said = json.dumps(value.get("prediction"), ensure_ascii=False)
-            rows.append((str(value.get("task_id")), _number(value.get("score")), said, _short(str(detail))))
+            rows.append(
+                (str(value.get("task_id")), _number(value.get("score")), said, _short(str(detail)))
+            )
     if rows:
         return rows
     failed = {str(name) for name in _list(_json(folder / "report.json").get("question_ids_failed"))}
@@ -154,7 +202,12 @@ def predictions(folder):
 
 
 def _score(report):
-    for key, scale in (("score", 1), ("overall_accuracy", 1), ("accuracy_score", 1), ("points_percentage", 1)):
+    for key, scale in (
+        ("score", 1),
+        ("overall_accuracy", 1),
+        ("accuracy_score", 1),
+        ("points_percentage", 1),
+    ):
         if (value := _number(report.get(key))) is not None:
             return value * scale
     value = _number(report.get("average_progress"))

@@ -48,8 +48,8 @@ def task(inputs, how):
 def no_json():
     """Return the message after an answer without JSON."""
     return (
-        "There was no JSON value in that. Repeat your answer as one JSON value in a block opened by ```json and closed "
-        "by ```, and nothing else."
+        "There was no JSON value in that. Repeat your answer as one JSON value in a block "
+        "opened by ```json and closed by ```, and nothing else."
     )
 
 
@@ -67,7 +67,8 @@ def meta(repo, files, summary, evals_folder, iterations_left):
         left = ""
     elif iterations_left > 0:
         left = (
-            f"After this generation {iterations_left} more can follow, so a change may also lay ground for later ones. "
+            f"After this generation {iterations_left} more can follow, so a change may also lay "
+            "ground for later ones. "
         )
     else:
         left = "This is the last generation: nothing can be mended after it. "
@@ -102,15 +103,19 @@ def _where(evals_folder):
     if not evals_folder:
         return "There is no folder of evaluations."
     return (
-        f"All of it is in {evals_folder} (read-only): `gen_*/metadata.json`, `gen_*/agent_output/` with each patch and "
-        "the meta agent's chat history, and `gen_*/*_eval/` with `report.json`, predictions, and in `agent_evals/` the "
-        "chat history of every task. The first generation's files are in its `agent/`."
+        f"All of it is in {evals_folder} (read-only): `gen_*/metadata.json`, "
+        "`gen_*/agent_output/` with each patch and the meta agent's chat history, and "
+        "`gen_*/*_eval/` with `report.json`, predictions, and in `agent_evals/` the chat "
+        "history of every task. The first generation's files are in its `agent/`."
     )
 
 
 def broken(error):
     """Return the message about a changed agent that cannot be imported."""
-    return f"The agent cannot be imported any more:\n\n{error}\n\nMend that; as it is, this generation would be lost."
+    return (
+        f"The agent cannot be imported any more:\n\n{error}\n\nMend that; as it is, this "
+        "generation would be lost."
+    )
 
 
 def calls_left(number):
@@ -128,7 +133,8 @@ def text_results(results):
 def tools_as_text(tools):
     """Return the instructions for tool calls written as text."""
     described = "\n".join(
-        f"- `{tool.NAME}`: {tool.DESCRIPTION} Arguments, as a JSON schema: {json.dumps(tool.PARAMETERS)}"
+        f"- `{tool.NAME}`: {tool.DESCRIPTION} Arguments, as a JSON schema: "
+        f"{json.dumps(tool.PARAMETERS)}"
         for tool in tools.values()
     )
     return f"""\

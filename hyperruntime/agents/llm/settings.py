@@ -27,7 +27,9 @@ _DEFAULT_MODEL = "gpt-4o"
 
 
 def model_name(given=None):
-    """Return the model's name: the given one, else HYPERRUN_MODEL, else the name in hyperrun.toml."""
+    """Return the model's name: the given one, else HYPERRUN_MODEL, else the name in
+    hyperrun.toml.
+    """
     return given or os.environ.get("HYPERRUN_MODEL") or _configured().get("name") or _DEFAULT_MODEL
 
 

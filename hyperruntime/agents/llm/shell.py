@@ -1,8 +1,8 @@
 """A persistent bash: the directory, variables and functions of one command are there for the next.
 
-The shell sources each command from a file. Output comes on one pipe and the exit code on another, so no output of a
-command can be mistaken for an exit code. After each command the shell saves its state; a new shell starts from the
-saved state if the old one has ended or was killed.
+The shell sources each command from a file. Output comes on one pipe and the exit code on another,
+so no output of a command can be mistaken for an exit code. After each command the shell saves its
+state; a new shell starts from the saved state if the old one has ended or was killed.
 """
 
 import os
@@ -17,7 +17,8 @@ from pathlib import Path
 
 import settings
 
-# Descriptor 0 carries the number of a command, 1 its output, 2 the exit codes; commands do not see these three.
+# Descriptor 0 carries the number of a command, 1 its output, 2 the exit codes; commands do not see
+# these three.
 DRIVER = r"""
 exec 3<&0 4>&2 5>&1 </dev/null >/dev/null 2>&1
 cd -- "$HYPERRUN_SHELL_START"
@@ -39,7 +40,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 
 
 class Result:
-    """The result of a command: its output, its exit code (None if it was killed at its deadline), and a note or ''."""
+    """The result of a command: its output, its exit code (None if it was killed at its deadline),
+    and a note or ''.
+    """
 
     def __init__(self, output, exit_code, note=""):
         self.output = output
@@ -109,7 +112,9 @@ class Shell:
             self._start()
         self._number += 1
         os.makedirs(self.folder, mode=0o700, exist_ok=True)  # a command may have removed it
-        Path(self.folder, "command").write_text(command + "\n", encoding="utf-8", errors="surrogateescape")
+        Path(self.folder, "command").write_text(
+            command + "\n", encoding="utf-8", errors="surrogateescape"
+        )
         kept = Kept(settings.OUTPUT_BYTES)
         try:
             os.write(self._process.stdin.fileno(), b"%d\n" % self._number)
@@ -180,16 +185,24 @@ class Shell:
         code = self._process.poll()
         if code is None:
             self._end(kept)
-            note = f"ended, with all that the shell had started, because it took more than {timeout_s:g} s; "
+            note = (
+                "ended, with all that the shell had started, because it took more than "
+                f"{timeout_s:g} s; "
+            )
         else:
             self._drain(kept)
             code = code if code >= 0 else 128 - code
             note = "the command ended the shell; "
-        note += "a new shell goes on with the directory, variables and functions from before this command"
+        note += (
+            "a new shell goes on with the directory, variables and functions from before this "
+            "command"
+        )
         return Result(kept.text(), code, note)
 
     def _end(self, kept=None):
-        """Kill the shell and all processes that it started, even those that left its process group."""
+        """Kill the shell and all processes that it started, even those that left its process
+        group.
+        """
         if self._process is not None:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)

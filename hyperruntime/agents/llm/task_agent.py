@@ -13,7 +13,9 @@ from tools import Desk
 
 
 class TaskAgent:
-    """Answers one task; all turns of a task are one conversation. Garbage collection removes its directory."""
+    """Answers one task; all turns of a task are one conversation. Garbage collection removes its
+    directory.
+    """
 
     def __init__(self, model=None, chat_history_file=None):
         """Create an agent, without a request.
@@ -28,7 +30,9 @@ class TaskAgent:
         self._workdir = None
 
     def forward(self, inputs):
-        """Return ``(prediction, history)``: a JSON value (None without an answer) and the messages."""
+        """Return ``(prediction, history)``: a JSON value (None without an answer) and the
+        messages.
+        """
         inputs = inputs if isinstance(inputs, dict) else {"task": inputs}
         form = form_of(inputs)
         if self._conversation is None:
@@ -49,7 +53,11 @@ class TaskAgent:
         desk = Desk(self._workdir)
         weakref.finalize(self, _tidy, desk, self._workdir)
         self._conversation = Conversation(
-            Model(self.model), desk, prompts.TASK_SYSTEM, settings.TASK_TOOL_CALLS, self.chat_history_file
+            Model(self.model),
+            desk,
+            prompts.TASK_SYSTEM,
+            settings.TASK_TOOL_CALLS,
+            self.chat_history_file,
         )
 
 

@@ -1,7 +1,7 @@
 """The work budget of a packing. It does not evolve; only the program in ``packing.py`` does.
 
-Work is counted in pair evaluations and not in seconds, so the same program with the same seed gives the same packing
-on slow and on busy machines. The CPU time limit is a second, higher limit.
+Work is counted in pair evaluations and not in seconds, so the same program with the same seed gives
+the same packing on slow and on busy machines. The CPU time limit is a second, higher limit.
 """
 
 import time

@@ -14,8 +14,9 @@ PRIOR_LOSS = 0.01
 class Forecast:
     """Known trial results; a forecast is their mean, weighted by similarity.
 
-    A result far below the best counts as ``WORST`` below it, so one failure does not exclude all similar programs. A
-    program without similar ones is expected to be about as good as the best, so new ideas are tried.
+    A result far below the best counts as ``WORST`` below it, so one failure does not exclude all
+    similar programs. A program without similar ones is expected to be about as good as the best, so
+    new ideas are tried.
     """
 
     def __init__(self, library, trials):
@@ -38,11 +39,16 @@ class Forecast:
             return 0.0
         best, mine = max(result for _, result in self.known), self._traits(program)
         weights = [math.exp(-_distance(mine, traits) / REACH) for traits, _ in self.known]
-        total = sum(weight * max(result, best - WORST) for weight, (_, result) in zip(weights, self.known, strict=True))
+        total = sum(
+            weight * max(result, best - WORST)
+            for weight, (_, result) in zip(weights, self.known, strict=True)
+        )
         return (total + PRIOR_WEIGHT * (best - PRIOR_LOSS)) / (sum(weights) + PRIOR_WEIGHT)
 
     def _traits(self, program):
-        """Return ``{key: number}``: blocks, the count of each stage, the last stage, and how far numbers are tuned."""
+        """Return ``{key: number}``: blocks, the count of each stage, the last stage, and how far
+        numbers are tuned.
+        """
         traits = {(slot, program.name_in(slot)): SWAP for slot in SLOTS}
         traits["last", *program.stages[-1:]] = SWAP
         for stage in program.stages:
@@ -57,5 +63,8 @@ class Forecast:
 
 def _distance(one, other):
     """Return the sum of the differences; one of a tuned number counts up to 1."""
-    gaps = [(key, abs(one.get(key, 0.0) - other.get(key, 0.0))) for key in one.keys() | other.keys()]
-    return math.fsum(min(1.0, gap) if isinstance(key, str) else gap for key, gap in gaps)  # exact, in any order
+    gaps = [
+        (key, abs(one.get(key, 0.0) - other.get(key, 0.0))) for key in one.keys() | other.keys()
+    ]
+    # exact, in any order
+    return math.fsum(min(1.0, gap) if isinstance(key, str) else gap for key, gap in gaps)

@@ -1,4 +1,6 @@
-"""Parse a packing program's source text into blocks, change them, and render them as source text."""
+"""Parse a packing program's source text into blocks, change them, and render them as source
+text.
+"""
 
 import ast
 import functools
@@ -28,7 +30,9 @@ class Program:
 
     def alleles(self):
         """Return the ``(slot, name)`` of all blocks that the program uses."""
-        return {(slot, self.name_in(slot)) for slot in SLOTS} | {("stage", name) for name in self.stages}
+        return {(slot, self.name_in(slot)) for slot in SLOTS} | {
+            ("stage", name) for name in self.stages
+        }
 
     def put(self, slot, name, text):
         """Set the block of a slot, or add the block of a stage.
@@ -67,10 +71,15 @@ def parse(text):
 
 
 def render(program):
-    """Return the source text of a program; the blocks have a fixed order, so that diffs stay small."""
+    """Return the source text of a program; the blocks have a fixed order, so that diffs stay
+    small.
+    """
     keys = [(slot, program.name_in(slot)) for slot in SLOTS]
     keys += [("stage", name) for name in sorted(set(program.stages))]
-    parts = [f"# block: {slot} {name}\n{program.blocks[slot, name].strip()}\n\n\n# end" for slot, name in keys]
+    parts = [
+        f"# block: {slot} {name}\n{program.blocks[slot, name].strip()}\n\n\n# end"
+        for slot, name in keys
+    ]
     stages = "".join(f"stage_{name}, " for name in program.stages).rstrip()
     body = "\n\n\n".join([*parts, f"STAGES = ({stages})\n\n{program.frame}"])
     return f"{program.head}\n\n{body}"
@@ -86,10 +95,18 @@ def check(text):
     tree = ast.parse(text)
     program = parse(text)
     functions = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
-    wanted = [*SLOTS, *(f"stage_{name}" for name in set(program.stages)), "attempt", "feasible", "pack"]
+    wanted = [
+        *SLOTS,
+        *(f"stage_{name}" for name in set(program.stages)),
+        "attempt",
+        "feasible",
+        "pack",
+    ]
     for name in wanted:
         if functions.count(name) != 1:
-            raise ValueError(f"the program has {functions.count(name)} functions named {name}, not 1")
+            raise ValueError(
+                f"the program has {functions.count(name)} functions named {name}, not 1"
+            )
 
 
 @functools.cache
@@ -121,5 +138,7 @@ def load_library(folder):
     library = {}
     for file in LIBRARY_FILES:
         for match in _BLOCK.finditer((folder / file).read_text(encoding="utf-8")):
-            library[match[1], match[2]] = re.sub(r"  # noqa: F811.*$", "", match[3], flags=re.MULTILINE).strip() + "\n"
+            library[match[1], match[2]] = (
+                re.sub(r"  # noqa: F811.*$", "", match[3], flags=re.MULTILINE).strip() + "\n"
+            )
     return library

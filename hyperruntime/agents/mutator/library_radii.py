@@ -9,7 +9,9 @@ ORDERS = 6
 
 
 def radii(xs, ys, budget):
-    """Greedy growth in several orders (as given, outside in, crowded first, ...); the best sum counts."""
+    """Greedy growth in several orders (as given, outside in, crowded first, ...); the best sum
+    counts.
+    """
     n = len(xs)
     budget.spend(ORDERS * n * n)
     gaps = [
@@ -43,9 +45,9 @@ def radii(xs, ys, budget):
 def radii(xs, ys, budget):
     """The largest sum of radii there is for these centres.
 
-    "r_i + r_j <= d_ij, r_i <= wall_i" is a linear programme; doubled, it is the dual of an assignment problem
-    with costs d_ij and 2 wall_i on the diagonal, and the radii are the means of both potentials (shortest
-    augmenting paths, O(n^3)).
+    "r_i + r_j <= d_ij, r_i <= wall_i" is a linear programme; doubled, it is the dual of an
+    assignment problem with costs d_ij and 2 wall_i on the diagonal, and the radii are the means of
+    both potentials (shortest augmenting paths, O(n^3)).
     """
     n = len(xs)
     budget.spend(n * n * n // 3)

@@ -53,7 +53,9 @@ def seed(n, rng):
     points = []
     for _ in range(n):
         candidates = [(rng.random(), rng.random()) for _ in range(SCATTER_CANDIDATES)]
-        points.append(max(candidates, key=lambda c: min((math.dist(c, p) for p in points), default=1.0)))
+        points.append(
+            max(candidates, key=lambda c: min((math.dist(c, p) for p in points), default=1.0))
+        )
     return [x for x, _ in points], [y for _, y in points]
 
 

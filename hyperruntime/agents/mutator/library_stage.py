@@ -1,7 +1,7 @@
 """Building blocks of stages, which move circles. The meta agent reads them as text.
 
-A stage takes centres and radii and returns better ones. Circles may overlap between stages, because the radii are
-computed again at the end.
+A stage takes centres and radii and returns better ones. Circles may overlap between stages, because
+the radii are computed again at the end.
 """
 
 # ruff: noqa: B905, F821 - blocks are inserted into packing.py, and use its names
@@ -69,7 +69,9 @@ PUSH_RATE = 0.1
 
 
 def stage_push(xs, ys, rs, rng, budget):
-    """Gradient ascent over centres and radii: the sum of radii minus a penalty on squared overlaps."""
+    """Gradient ascent over centres and radii: the sum of radii minus a penalty on squared
+    overlaps.
+    """
     xs, ys, rs, n = xs[:], ys[:], rs[:], len(xs)
     for _ in range(PUSH_STEPS):
         if not budget.spend(n * (n - 1) // 2 + 2 * n):
@@ -113,7 +115,9 @@ ANNEAL_EVERY = 20
 
 
 def stage_anneal(xs, ys, rs, rng, budget):
-    """Momentum ascent with a penalty on overlaps that hardens, over pairs that are near each other."""
+    """Momentum ascent with a penalty on overlaps that hardens, over pairs that are near each
+    other.
+    """
     n, near = len(xs), []
     z, velocity = xs + ys + rs, [0.0] * (3 * len(xs))
     for step in range(ANNEAL_STEPS):
@@ -124,7 +128,8 @@ def stage_anneal(xs, ys, rs, rng, budget):
                 (i, n + i, 2 * n + i, j, n + j, 2 * n + j)
                 for i in range(n)
                 for j in range(i)
-                if math.hypot(z[i] - z[j], z[n + i] - z[n + j]) - z[2 * n + i] - z[2 * n + j] < ANNEAL_REACH
+                if math.hypot(z[i] - z[j], z[n + i] - z[n + j]) - z[2 * n + i] - z[2 * n + j]
+                < ANNEAL_REACH
             ]
         if not budget.spend(len(near) + 2 * n):
             break

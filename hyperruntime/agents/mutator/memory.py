@@ -13,7 +13,9 @@ TRIALS = "trials.json"
 
 
 class Generation:
-    """One earlier generation: its id, its parent's id, its mean training score (or None) and its program's text."""
+    """One earlier generation: its id, its parent's id, its mean training score (or None) and its
+    program's text.
+    """
 
     def __init__(self, name, parent, score, text):
         self.name = name
@@ -25,8 +27,9 @@ class Generation:
 def recall(evals_folder, repo_path, program="packing.py"):
     """Return the generations of a run whose program can be rebuilt, oldest first.
 
-    The first generation's files are in its folder; each other program is its parent's with the generation's patch. A
-    generation that is alone in the folder is the one that the repository holds.
+    The first generation's files are in its folder; each other program is its parent's with the
+    generation's patch. A generation that is alone in the folder is the one that the repository
+    holds.
 
     Args:
         evals_folder: the folder of evaluations; None or empty means none.
@@ -37,18 +40,26 @@ def recall(evals_folder, repo_path, program="packing.py"):
     if not folder or not folder.is_dir():
         return []
     parents = {path.name[4:]: _parent(path) for path in folder.glob("gen_*") if path.is_dir()}
-    texts = {name: (Path(repo_path) / program).read_text(encoding="utf-8") for name in parents if len(parents) == 1}
+    texts = {
+        name: (Path(repo_path) / program).read_text(encoding="utf-8")
+        for name in parents
+        if len(parents) == 1
+    }
     for name in parents:
         for step in _lineage(name, parents):
             if step not in texts:
                 texts[step] = _text(folder / f"gen_{step}", texts.get(parents.get(step)), program)
     names = sorted(parents, key=lambda name: (name.isdigit(), int(name) if name.isdigit() else 0))
     known = [name for name in names if texts[name] is not None]
-    return [Generation(name, parents[name], _score(folder / f"gen_{name}"), texts[name]) for name in known]
+    return [
+        Generation(name, parents[name], _score(folder / f"gen_{name}"), texts[name])
+        for name in known
+    ]
 
 
 def recall_trials(evals_folder):
-    """Return ``{program text: trial result}`` of all candidates of earlier generations, dropped ones too.
+    """Return ``{program text: trial result}`` of all candidates of earlier generations, dropped
+    ones too.
 
     Args:
         evals_folder: the folder of evaluations; None or empty means none.
@@ -64,7 +75,9 @@ def _parent(folder):
 
 
 def _lineage(name, parents):
-    """Return the generations from the root to ``name``; a missing or repeated parent ends the chain."""
+    """Return the generations from the root to ``name``; a missing or repeated parent ends the
+    chain.
+    """
     chain = []
     while name is not None and name not in chain:
         chain.append(name)
@@ -74,7 +87,9 @@ def _lineage(name, parents):
 
 def _score(folder):
     """Return the mean training score of the reports, else the score of the metadata, else None."""
-    scores = [_number(_json(path).get("score")) for path in sorted(folder.glob("*_eval/report.json"))]
+    scores = [
+        _number(_json(path).get("score")) for path in sorted(folder.glob("*_eval/report.json"))
+    ]
     scores = [score for score in scores if score is not None]
     if scores:
         return sum(scores) / len(scores)
@@ -95,7 +110,8 @@ def _json(path):
 
 
 def _text(folder, before, program):
-    """Return the program of a generation, or None if it cannot be rebuilt or the generation changed nothing.
+    """Return the program of a generation, or None if it cannot be rebuilt or the generation changed
+    nothing.
 
     Args:
         folder: the generation's folder.
@@ -119,7 +135,12 @@ def _patched(text, patch, program):
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         (place / program).write_text(text, encoding="utf-8")
-        if _git(place, "apply", f"--include={program}", "--whitespace=nowarn", str(patch.resolve())) is None:
+        if (
+            _git(
+                place, "apply", f"--include={program}", "--whitespace=nowarn", str(patch.resolve())
+            )
+            is None
+        ):
             return None
         return (place / program).read_text(encoding="utf-8")
 

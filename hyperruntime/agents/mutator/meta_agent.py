@@ -1,10 +1,11 @@
 """The meta agent: derives the next packing program from the current one, without a model.
 
-It reads the programs, training scores and trials of earlier generations. Seeded operators draft changes of the
-program's source: they replace blocks by others from the library or from a better generation, add, repeat and remove
-stages, and tune numbers. Untried blocks and blocks with good scores are preferred. Of many drafts, the one that earlier
-trials make most promising gets a short trial. Of a few such candidates, the best in its trial becomes the next program.
-All trials are written down for later generations.
+It reads the programs, training scores and trials of earlier generations. Seeded operators draft
+changes of the program's source: they replace blocks by others from the library or from a better
+generation, add, repeat and remove stages, and tune numbers. Untried blocks and blocks with good
+scores are preferred. Of many drafts, the one that earlier trials make most promising gets a short
+trial. Of a few such candidates, the best in its trial becomes the next program. All trials are
+written down for later generations.
 """
 
 import hashlib
@@ -42,7 +43,8 @@ class MetaAgent:
         self.chat_history_file = chat_history_file
 
     def forward(self, repo_path, eval_path, iterations_left=None):
-        """Write a new, checked packing program; report the changes and their reasons in the chat history.
+        """Write a new, checked packing program; report the changes and their reasons in the chat
+        history.
 
         Args:
             repo_path: the repository to change.
@@ -64,7 +66,9 @@ class MetaAgent:
         self._tell([origin, *_account(text, child, candidates, past, trials)])
         results = {other: trials[other] for other in (text,) if other in trials}
         results.update({other: result for other, _, result in candidates})
-        Path(self.chat_history_file).with_name(TRIALS).write_text(json.dumps(results), encoding="utf-8")
+        Path(self.chat_history_file).with_name(TRIALS).write_text(
+            json.dumps(results), encoding="utf-8"
+        )
         return said
 
     def _tell(self, lines):
@@ -75,7 +79,8 @@ class MetaAgent:
 
 
 def seeded(text, past):
-    """Return a random generator and a text about its seed: the run's seed and generation, else the content.
+    """Return a random generator and a text about its seed: the run's seed and generation, else the
+    content.
 
     Args:
         text: the current program.
@@ -100,7 +105,9 @@ def _candidates(repo, text, past, trials, shop):
     for number in range(CANDIDATES):
         kinds = forecast.kinds if trials and number < NEW_KINDS else ()
         drafts = _drafts(genome.parse(text), known, kinds, shop, count)
-        for child, said in sorted(drafts.items(), key=lambda draft: -forecast.expect(genome.parse(draft[0]))):
+        for child, said in sorted(
+            drafts.items(), key=lambda draft: -forecast.expect(genome.parse(draft[0]))
+        ):
             known.add(child)
             result = _trial(child, repo)
             if result is not None:
@@ -108,7 +115,9 @@ def _candidates(repo, text, past, trials, shop):
                 found.append((child, said, result))
                 break
     if not found:
-        raise RuntimeError(f"none of {CANDIDATES} times {ATTEMPTS} attempts gave a new program that runs")
+        raise RuntimeError(
+            f"none of {CANDIDATES} times {ATTEMPTS} attempts gave a new program that runs"
+        )
     return found
 
 
@@ -125,7 +134,9 @@ def _drafts(parent, known, kinds, shop, count):
     drafts = {}
     for _ in range(ATTEMPTS):
         program = parent.copy()
-        said = [sentence for operator in plan(program, shop) if (sentence := operator(program, shop))]
+        said = [
+            sentence for operator in plan(program, shop) if (sentence := operator(program, shop))
+        ]
         child = genome.render(program)
         if said and child not in known and program.describe() not in kinds:
             drafts.setdefault(child, said)
@@ -179,4 +190,6 @@ def _account(text, child, candidates, past, trials):
         lines += ["", f"## Candidate, {verdict} (trial {result:.5f})", ""]
         lines += [f"{number}. {sentence}" for number, sentence in enumerate(said, 1)]
     lines += ["", "## What was known", "", f"- {len(trials)} trials of programs"]
-    return lines + [f"- generation {one.name} (from {one.parent}): training score {one.score}" for one in past]
+    return lines + [
+        f"- generation {one.name} (from {one.parent}): training score {one.score}" for one in past
+    ]

@@ -14,7 +14,9 @@ FLOOR = 0.1
 
 
 class Workshop:
-    """The input of operators: the library of blocks, the scored programs and the random generator."""
+    """The input of operators: the library of blocks, the scored programs and the random
+    generator.
+    """
 
     def __init__(self, library, scored, rng):
         self.library = library
@@ -23,7 +25,9 @@ class Workshop:
         self.top = max((score for _, score, _ in scored), default=0.0)
 
     def merit(self, allele):
-        """Return the best score of a program with a block; an untried block counts slightly above the best score."""
+        """Return the best score of a program with a block; an untried block counts slightly above
+        the best score.
+        """
         scores = [score for _, score, program in self.scored if allele in program.alleles()]
         return max(scores, default=self.top + NOVELTY)
 
@@ -34,7 +38,9 @@ class Workshop:
         return self.rng.choices(alleles, weights)[0]
 
     def weight(self, score):
-        """Return the weight of a score in a draw; it is never 0, because a bad block may be good in combination."""
+        """Return the weight of a score in a draw; it is never 0, because a bad block may be good in
+        combination.
+        """
         return FLOOR + math.exp((score - self.top) / TEMPERATURE)
 
     def why(self, allele):
@@ -50,7 +56,9 @@ def swap_block(program, shop, slots=SLOTS):
         shop: the library, the scores and the random generator.
         slots: the slots to choose from.
     """
-    allele = shop.choose(key for key in shop.library if key[0] in slots and key not in program.blocks)
+    allele = shop.choose(
+        key for key in shop.library if key[0] in slots and key not in program.blocks
+    )
     slot, name = allele
     old = program.name_in(slot)
     program.put(slot, name, shop.library[allele])
@@ -99,7 +107,11 @@ def repeat_stage(program, shop):
 
 def tune(program, shop):
     """Change one to three named numbers by random factors; integers stay integers."""
-    used = [key for key in sorted(program.blocks) if key in program.alleles() and constants(program.blocks[key])]
+    used = [
+        key
+        for key in sorted(program.blocks)
+        if key in program.alleles() and constants(program.blocks[key])
+    ]
     said = []
     for _ in range(shop.rng.randint(1, 3)):
         key = shop.rng.choice(used)
@@ -135,7 +147,9 @@ def _nearby(value, rng):
         return max(1, round(value * math.exp(rng.gauss(0, 0.5))))
     if 0.5 <= value < 1:  # for momentum and similar numbers, the distance to 1 matters
         return (
-            round(1 - (1 - value) * math.exp(rng.gauss(0, 0.5)), 4) if value > 0.5 else round(rng.uniform(0.1, 0.9), 3)
+            round(1 - (1 - value) * math.exp(rng.gauss(0, 0.5)), 4)
+            if value > 0.5
+            else round(rng.uniform(0.1, 0.9), 3)
         )
     return float(f"{(value or 0.01) * math.exp(rng.gauss(0, 0.5)):.3g}")
 
@@ -151,10 +165,11 @@ OPERATORS = {
 
 
 def plan(program, shop):
-    """Return the operators for one child: at most one for the program's situation, then one or two drawn by weight.
+    """Return the operators for one child: at most one for the program's situation, then one or two
+    drawn by weight.
 
-    A program without stages first gets one. A program that searches only once gets, with probability 1/2, another
-    search first.
+    A program without stages first gets one. A program that searches only once gets, with
+    probability 1/2, another search first.
 
     Args:
         program: the program to change.

@@ -1,7 +1,8 @@
 """Pack n circles into the unit square so that the sum of their radii is large.
 
 This is the program that evolves. The meta agent edits the marked blocks and the line that lists the
-stages; the frame below them stays. Centres are two lists, radii a third one, all of the same length.
+stages; the frame below them stays. Centres are two lists, radii a third one, all of the same
+length.
 """
 
 # ruff: noqa: B905
@@ -33,7 +34,10 @@ def radii(xs, ys, budget):
     budget.spend(2 * n * n)
     gaps = [[math.hypot(x - u, y - v) for u, v in zip(xs, ys)] for x, y in zip(xs, ys)]
     walls = [min(x, y, 1 - x, 1 - y) for x, y in zip(xs, ys)]
-    half = [min((gap for j, gap in enumerate(row) if j != i), default=2) / 2 for i, row in enumerate(gaps)]
+    half = [
+        min((gap for j, gap in enumerate(row) if j != i), default=2) / 2
+        for i, row in enumerate(gaps)
+    ]
     rs = [min(pair) for pair in zip(half, walls)]
     for i, row in enumerate(gaps):
         rs[i] = min(walls[i], 1.0, *(gap - rs[j] for j, gap in enumerate(row) if j != i))

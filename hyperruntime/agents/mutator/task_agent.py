@@ -14,7 +14,9 @@ class TaskAgent:
         self.chat_history_file = chat_history_file
 
     def forward(self, inputs):
-        """Return ``(circles, history)`` for the inputs ``{"n", "seed", "work", "time_limit_s"}``."""
+        """Return ``(circles, history)`` for the inputs ``{"n", "seed", "work",
+        "time_limit_s"}``.
+        """
         circles = pack(
             int(inputs["n"]),
             inputs.get("seed", 0),

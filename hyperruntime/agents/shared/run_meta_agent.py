@@ -16,12 +16,22 @@ STOPS = getattr(meta_agent, "STOPS", ())  # errors that end the meta agent witho
 
 def parse_arguments(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default=None, help="name of a model; default: the agent's choice")
-    parser.add_argument("--chat_history_file", default="", help="default: OUTDIR/meta_agent_chat_history.md")
+    parser.add_argument(
+        "--model", default=None, help="name of a model; default: the agent's choice"
+    )
+    parser.add_argument(
+        "--chat_history_file", default="", help="default: OUTDIR/meta_agent_chat_history.md"
+    )
     parser.add_argument("--repo_path", default="./", help="the repository to change")
-    parser.add_argument("--evals_folder", default="", help="the folder of earlier generations and their scores")
+    parser.add_argument(
+        "--evals_folder", default="", help="the folder of earlier generations and their scores"
+    )
     parser.add_argument("--iterations_left", type=int, default=None)
-    parser.add_argument("--git_dir", default="", help="the git repository that computes the diff; default: REPO_PATH")
+    parser.add_argument(
+        "--git_dir",
+        default="",
+        help="the git repository that computes the diff; default: REPO_PATH",
+    )
     parser.add_argument("--base_commit", default="HEAD", help="the commit to compare with")
     parser.add_argument("--outdir", default="./outputs")
     return parser.parse_args(arguments)
@@ -49,13 +59,18 @@ def take_diff(work_tree, git_dir, base, outdir):
     ]
     with tempfile.TemporaryDirectory() as folder:
         objects = subprocess.run(
-            [*git, "rev-parse", "--git-path", "objects"], cwd=work_tree, check=True, capture_output=True
+            [*git, "rev-parse", "--git-path", "objects"],
+            cwd=work_tree,
+            check=True,
+            capture_output=True,
         )
         environment = {
             **os.environ,
             "GIT_INDEX_FILE": str(Path(folder) / "index"),
             "GIT_OBJECT_DIRECTORY": str(Path(folder) / "objects"),
-            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str((Path(work_tree) / os.fsdecode(objects.stdout).strip()).resolve()),
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": str(
+                (Path(work_tree) / os.fsdecode(objects.stdout).strip()).resolve()
+            ),
         }
         Path(folder, "objects").mkdir()
 
@@ -88,8 +103,15 @@ def main(arguments=None):
     outdir.mkdir(parents=True, exist_ok=True)
     history = options.chat_history_file or str(outdir / "meta_agent_chat_history.md")
     try:
-        meta_agent.MetaAgent(options.model, history).forward(str(repo), options.evals_folder, options.iterations_left)
-        patch = take_diff(repo, git_directory(Path(options.git_dir or repo).resolve()), options.base_commit, outdir)
+        meta_agent.MetaAgent(options.model, history).forward(
+            str(repo), options.evals_folder, options.iterations_left
+        )
+        patch = take_diff(
+            repo,
+            git_directory(Path(options.git_dir or repo).resolve()),
+            options.base_commit,
+            outdir,
+        )
         partial = outdir / "model_patch.diff.partial"
         partial.write_bytes(patch)
         shutil.move(partial, outdir / "model_patch.diff")

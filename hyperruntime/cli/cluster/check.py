@@ -25,7 +25,9 @@ _WORDS = {True: "ok", False: "FAIL", None: "note"}
 
 @click.command(cls=Command, epilog=example("hyperrun cluster check cluster.toml --image base"))
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--image", default="", metavar="IMAGE", help="Report whether the node has this image.")
+@click.option(
+    "--image", default="", metavar="IMAGE", help="Report whether the node has this image."
+)
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),
@@ -33,26 +35,43 @@ _WORDS = {True: "ok", False: "FAIL", None: "note"}
     show_default=True,
     help="Directory of runs, which all nodes must see.",
 )
-@click.option("--timeout", type=DURATION, default="10m", show_default=True, help="How long to wait for the job.")
+@click.option(
+    "--timeout",
+    type=DURATION,
+    default="10m",
+    show_default=True,
+    help="How long to wait for the job.",
+)
 @json_option
 @click.pass_obj
-def check(state: State, file: Path, image: str, directory: Path, timeout: float, as_json: bool) -> int:
+def check(
+    state: State, file: Path, image: str, directory: Path, timeout: float, as_json: bool
+) -> int:
     """Ask for a node as FILE says, and report what works on it and between it and this machine.
 
-    With Slurm, it asks for one node of each type that the partition has: other CPUs, memory, GPUs or features. Exits
-    with 0 if nothing failed, else with 1. The jobs are cancelled at the end and on Ctrl-C.
+    With Slurm, it asks for one node of each type that the partition has: other CPUs, memory, GPUs
+    or features. Exits with 0 if nothing failed, else with 1. The jobs are cancelled at the end and
+    on Ctrl-C.
     """
     from hyperruntime.cluster.config import read_config
 
     config = read_config(file, state.runtime)
     checked = run_until_signal(_checked(config, directory.resolve(), image, timeout), state)
     if as_json:
-        print_json([{"nodes": kind.names, "type": kind.title, "findings": findings} for kind, findings in checked])
+        print_json(
+            [
+                {"nodes": kind.names, "type": kind.title, "findings": findings}
+                for kind, findings in checked
+            ]
+        )
     else:
         for kind, findings in checked:
             if kind.names:
                 click.echo(f"{kind.title} ({', '.join(kind.names)})")
-            rows = [(_WORDS[found.ok], found.subject, found.detail, found.next_step) for found in findings]
+            rows = [
+                (_WORDS[found.ok], found.subject, found.detail, found.next_step)
+                for found in findings
+            ]
             print_table(("", "what", "found", "next step"), rows)
     return 1 if any(found.ok is False for _, findings in checked for found in findings) else 0
 
@@ -65,8 +84,11 @@ async def _checked(
     from hyperruntime.cluster.node_types import node_types
 
     if not directory.is_dir():
-        raise ClusterError(f"{directory} is not a directory; name one that all nodes share with --directory")
-    one = attrs.evolve(config, min_nodes=0, max_nodes=1, port=0, images=())  # each type has a head and a job of its own
+        raise ClusterError(
+            f"{directory} is not a directory; name one that all nodes share with --directory"
+        )
+    # each type has a head and a job of its own
+    one = attrs.evolve(config, min_nodes=0, max_nodes=1, port=0, images=())
     kinds = await asyncio.to_thread(node_types, one)
     checks = (_findings(kind.config(one), directory, image, timeout_s) for kind in kinds)
     found = await asyncio.gather(*checks, return_exceptions=True)
@@ -83,7 +105,9 @@ def _or_failed(found: Sequence[Finding] | BaseException) -> Sequence[Finding]:
     return found
 
 
-async def _findings(config: ClusterConfig, directory: Path, image: str, timeout_s: float) -> Sequence[Finding]:
+async def _findings(
+    config: ClusterConfig, directory: Path, image: str, timeout_s: float
+) -> Sequence[Finding]:
     import asyncio
 
     from hyperruntime.cluster.check import check_node
@@ -98,5 +122,10 @@ async def _findings(config: ClusterConfig, directory: Path, image: str, timeout_
             except TimeoutError:
                 step = "look at the queue, ask for less, or wait longer with --timeout"
                 raise ClusterError(f"no node joined within {timeout_s:g} s; {step}") from None
-            needs = Needs(image=image, runtime=config.runtime, scratch=config.scratch, gpus=config.gpus_per_node)
+            needs = Needs(
+                image=image,
+                runtime=config.runtime,
+                scratch=config.scratch,
+                gpus=config.gpus_per_node,
+            )
             return await check_node(node, directory, needs)

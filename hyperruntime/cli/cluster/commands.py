@@ -6,7 +6,8 @@ import click
 
 from hyperruntime.cli.command import LazyGroup, example
 
-# name: (module below hyperruntime.cli, attribute of the module, short help in `hyperrun cluster --help`)
+# name: (module below hyperruntime.cli, attribute of the module, short help in
+# `hyperrun cluster --help`)
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "check": ("cluster.check", "check", "Start a node's job, and report what works there."),
     "down": ("cluster.status", "down", "End an open cluster."),

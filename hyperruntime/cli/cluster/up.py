@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command, epilog=example("hyperrun cluster up cluster.toml --nodes 2"))
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--nodes", type=click.IntRange(min=1), metavar="COUNT", help="How many; by default max_nodes of FILE.")
+@click.option(
+    "--nodes",
+    type=click.IntRange(min=1),
+    metavar="COUNT",
+    help="How many; by default max_nodes of FILE.",
+)
 @click.option(
     "--directory",
     type=click.Path(path_type=Path),
@@ -30,8 +35,8 @@ if TYPE_CHECKING:
 def up(state: State, file: Path, nodes: int | None, directory: Path) -> None:
     """Ask for nodes as FILE says, print each one that joins, and keep them.
 
-    Ctrl-C or `hyperrun cluster down` ends the command and cancels the jobs. Use it to test a configuration
-    with all its nodes; commands with --cluster ask for their own nodes.
+    Ctrl-C or `hyperrun cluster down` ends the command and cancels the jobs. Use it to test a
+    configuration with all its nodes; commands with --cluster ask for their own nodes.
     """
     from hyperruntime.cluster.config import read_config
 
@@ -49,7 +54,9 @@ async def _keep(config: ClusterConfig, count: int | None, directory: Path) -> No
     count = count or config.max_nodes
     config = attrs.evolve(config, min_nodes=count, max_nodes=max(count, config.max_nodes))
     if not directory.is_dir():
-        raise ClusterError(f"{directory} is not a directory; name one that all nodes share with --directory")
+        raise ClusterError(
+            f"{directory} is not a directory; name one that all nodes share with --directory"
+        )
 
     def joined(node: Node) -> None:
         job = f" (job {node.facts.job})" if node.facts.job else ""

@@ -1,4 +1,6 @@
-"""Connect the terminal of ``hyperrun`` with one in a container, and restore it afterwards in every case."""
+"""Connect the terminal of ``hyperrun`` with one in a container, and restore it afterwards in every
+case.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,9 @@ from hyperruntime.spec import ExecResult
 
 _CHUNK_BYTES = 4096
 _SIZE = (24, 80)  # of a terminal that does not know its own, such as a serial line
-# Modes that a killed program leaves in the user's terminal, and their state without a program. Source: xterm's
-# ctlseqs, "DEC Private Mode Set": application cursor keys, cursor, mouse, alternate screens, bracketed paste.
-# A sequence may have several.
+# Modes that a killed program leaves in the user's terminal, and their state without a program.
+# Source: xterm's ctlseqs, "DEC Private Mode Set": application cursor keys, cursor, mouse, alternate
+# screens, bracketed paste. A sequence may have several.
 _MODES = frozenset(b"1 25 47 1000 1002 1003 1006 1047 1049 2004".split())
 _SEQUENCE = re.compile(rb"\x1b\[\?([\d;]{1,60})([hl])")
 _USUAL = {b"25": b"h"}
@@ -42,13 +44,21 @@ def check_terminal() -> None:
         click.UsageError: it is not.
     """
     if not os.isatty(0):
-        raise click.UsageError("a terminal (--tty) needs a terminal as standard input; leave --tty out in a script")
+        raise click.UsageError(
+            "a terminal (--tty) needs a terminal as standard input; leave --tty out in a script"
+        )
 
 
 def run_attached(
-    state: State, container: Container, args: tuple[str, ...], options: TerminalKeywords, *, has_input: bool = True
+    state: State,
+    container: Container,
+    args: tuple[str, ...],
+    options: TerminalKeywords,
+    *,
+    has_input: bool = True,
 ) -> ExecResult:
-    """Run a command on a terminal in a container, connected with the terminal of this process; return its result.
+    """Run a command on a terminal in a container, connected with the terminal of this process;
+    return its result.
 
     Args:
         state: the state of this program.
@@ -83,7 +93,8 @@ def _size() -> tuple[int, int]:
 def _raw(state: State) -> Iterator[None]:
     """Put our terminal into raw mode; restore it after the block, or at once on an ending signal.
 
-    A second signal ends this process without its cleanup, so the thread that watches signals restores the terminal too.
+    A second signal ends this process without its cleanup, so the thread that watches signals
+    restores the terminal too.
     """
     before = termios.tcgetattr(0)
 
@@ -101,7 +112,9 @@ def _raw(state: State) -> Iterator[None]:
 
 
 def _connect(terminal: Terminal, *, has_input: bool) -> None:
-    """Copy keys and output until the command's end, and pass on each change of the window's size."""
+    """Copy keys and output until the command's end, and pass on each change of the window's
+    size.
+    """
     with _Output(terminal) as output, _pipe() as (resized, wake), _on_resize(wake):
         poll = select.poll()
         for descriptor in (output.over, resized, 0):
@@ -116,7 +129,9 @@ def _connect(terminal: Terminal, *, has_input: bool) -> None:
 
 
 def _pass_on_keys(terminal: Terminal, only: bytes | None) -> bool:
-    """Forward typed keys to the terminal, only those in ``only`` if it is given; return whether more can come."""
+    """Forward typed keys to the terminal, only those in ``only`` if it is given; return whether
+    more can come.
+    """
     try:
         keys = os.read(0, _CHUNK_BYTES)
         if passed := keys if only is None else bytes(key for key in keys if key in only):
@@ -193,7 +208,9 @@ def _pipe() -> Iterator[tuple[int, int]]:
 
 @contextmanager
 def _on_resize(wake: int) -> Iterator[None]:
-    """Write a byte to a pipe at each change of the window's size; a handler must not take the terminal's locks."""
+    """Write a byte to a pipe at each change of the window's size; a handler must not take the
+    terminal's locks.
+    """
 
     def on_change(_: int, __: FrameType | None) -> None:
         with suppress(BlockingIOError):

@@ -26,20 +26,51 @@ _OPTIONS = (
         show_default=True,
         help="missing: pull the image if it is not on this machine; always: pull it again.",
     ),
-    click.option("--mount", "mounts", type=MOUNT_PAIR, multiple=True, help="Mount a host path; may be repeated."),
-    click.option("--env", type=ENV_PAIR, multiple=True, help="Set a variable in the container; may be repeated."),
+    click.option(
+        "--mount",
+        "mounts",
+        type=MOUNT_PAIR,
+        multiple=True,
+        help="Mount a host path; may be repeated.",
+    ),
+    click.option(
+        "--env",
+        type=ENV_PAIR,
+        multiple=True,
+        help="Set a variable in the container; may be repeated.",
+    ),
     click.option("--workdir", metavar="DIR", help="Working directory of the command."),
     click.option("--user", metavar="NAME", help="User name or uid, with an optional :group."),
-    click.option("--network", type=click.Choice(NETWORKS), default="none", show_default=True, help="Network access."),
-    click.option("--memory", "memory_bytes", type=SIZE, help="Limit of memory and swap, such as 512m."),
+    click.option(
+        "--network",
+        type=click.Choice(NETWORKS),
+        default="none",
+        show_default=True,
+        help="Network access.",
+    ),
+    click.option(
+        "--memory", "memory_bytes", type=SIZE, help="Limit of memory and swap, such as 512m."
+    ),
     click.option("--cpus", type=float, help="Limit of cores, such as 1.5."),
     click.option(
-        "--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True, help="Limit of processes and threads, or none."
+        "--pids",
+        type=COUNT,
+        default=DEFAULT_PIDS,
+        show_default=True,
+        help="Limit of processes and threads, or none.",
     ),
     click.option(
-        "--disk", "disk_bytes", type=SIZE, help="Limit of disk space, such as 2g; a container that uses more is ended."
+        "--disk",
+        "disk_bytes",
+        type=SIZE,
+        help="Limit of disk space, such as 2g; a container that uses more is ended.",
     ),
-    click.option("--shm", "shm_bytes", type=SIZE, help="Size of /dev/shm, such as 1g; default: the engine's own."),
+    click.option(
+        "--shm",
+        "shm_bytes",
+        type=SIZE,
+        help="Size of /dev/shm, such as 1g; default: the engine's own.",
+    ),
     click.option(
         "--limits-mode",
         type=click.Choice(LIMITS_MODES),
@@ -47,13 +78,22 @@ _OPTIONS = (
         show_default=True,
         help="watchdog: hyperrun watches the memory where the engine cannot limit it.",
     ),
-    click.option("--gpus", type=GPUS, metavar="WHICH", help="all, auto:N (the N least used), indices or CDI names."),
-    click.option("--read-only", "read_only_rootfs", is_flag=True, help="Make the image's files read-only."),
+    click.option(
+        "--gpus",
+        type=GPUS,
+        metavar="WHICH",
+        help="all, auto:N (the N least used), indices or CDI names.",
+    ),
+    click.option(
+        "--read-only", "read_only_rootfs", is_flag=True, help="Make the image's files read-only."
+    ),
 )
 
 
 def container_options(command: F) -> F:
-    """Give a command the options of a container; they arrive as the keywords that :func:`container_spec` takes."""
+    """Give a command the options of a container; they arrive as the keywords that
+    :func:`container_spec` takes.
+    """
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -71,11 +111,15 @@ def container_spec(image: str, options: Mapping[str, Any]) -> ContainerSpec:
     """
     fields = dict(options)
     limits = Limits(**{name: fields.pop(name) for name in _LIMITS})
-    return ContainerSpec(image=image_reference(image), env=dict(fields.pop("env")), limits=limits, **fields)
+    return ContainerSpec(
+        image=image_reference(image), env=dict(fields.pop("env")), limits=limits, **fields
+    )
 
 
 def start_container(runtime: Runtime, spec: ContainerSpec) -> Container:
-    """Start a container; build the missing image of a recipe first, and pull another one if the spec says so."""
+    """Start a container; build the missing image of a recipe first, and pull another one if the
+    spec says so.
+    """
     here = attrs.evolve(spec, pull="never") if spec.pull == "missing" else spec
     try:
         return runtime.container(here)

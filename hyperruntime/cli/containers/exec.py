@@ -1,4 +1,6 @@
-"""``hyperrun exec``: run one command in a fresh container; its streams and its exit code are passed on unchanged."""
+"""``hyperrun exec``: run one command in a fresh container; its streams and its exit code are passed
+on unchanged.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ import click
 
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.containers.attach import check_terminal, run_attached
-from hyperruntime.cli.containers.container_options import container_options, container_spec, start_container
+from hyperruntime.cli.containers.container_options import (
+    container_options,
+    container_spec,
+    start_container,
+)
 from hyperruntime.cli.messages import note
 from hyperruntime.cli.params import COPY_PAIR, DURATION, Pairs, existing_path
 from hyperruntime.cli.streams import write_whole
@@ -40,17 +46,33 @@ _DESCRIPTORS = {"stdout": 1, "stderr": 2}
         "hyperrun exec --mount ./data:/data --memory 512m --timeout 10s -- sh -c 'wc -c /data/*'",
         "hyperrun exec --put ./src:/src --get /src/out:./out -- make -C /src < input.txt",
         "hyperrun exec -it -- python3",
-        "hyperrun exec --image agent --gateway gateway.toml --put ask.py:/ask.py -- python3 /ask.py",
+        "hyperrun exec --image agent --gateway gateway.toml --put ask.py:/ask.py -- python3 "
+        "/ask.py",
     ),
 )
 @click.option("--image", default=BASE, show_default=True, help="Recipe name or image reference.")
-@click.option("--interactive", "-i", is_flag=True, help="Pass on standard input also if it is a terminal.")
-@click.option("--tty", "-t", is_flag=True, help="Run the command on a terminal, connected with this one; see -i.")
 @click.option(
-    "--timeout", "timeout_s", type=DURATION, help="End the command and all it started after this; exit code 124."
+    "--interactive", "-i", is_flag=True, help="Pass on standard input also if it is a terminal."
+)
+@click.option(
+    "--tty",
+    "-t",
+    is_flag=True,
+    help="Run the command on a terminal, connected with this one; see -i.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=DURATION,
+    help="End the command and all it started after this; exit code 124.",
 )
 @container_options
-@click.option("--put", type=COPY_PAIR, multiple=True, help="Copy from the host before the command; may be repeated.")
+@click.option(
+    "--put",
+    type=COPY_PAIR,
+    multiple=True,
+    help="Copy from the host before the command; may be repeated.",
+)
 @click.option(
     "--get",
     type=COPY_PAIR,
@@ -66,9 +88,14 @@ _DESCRIPTORS = {"stdout": 1, "stderr": 2}
     help="Time limit of each --put and --get.",
 )
 @click.option(
-    "--gateway", "gateway_file", metavar="FILE", help="Model access: TOML with [gateway], or (replay|record):FILE."
+    "--gateway",
+    "gateway_file",
+    metavar="FILE",
+    help="Model access: TOML with [gateway], or (replay|record):FILE.",
 )
-@click.argument("args", metavar="COMMAND [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.argument(
+    "args", metavar="COMMAND [ARGS]...", nargs=-1, required=True, type=click.UNPROCESSED
+)
 @click.pass_obj
 def exec_command(
     state: State,
@@ -84,10 +111,12 @@ def exec_command(
     copy_timeout_s: float,
     **container: Any,  # noqa: ANN401 - the other options, by the names of their fields
 ) -> int:
-    """Run one command in a fresh container, which is then removed. By default it has no network and no host path.
+    """Run one command in a fresh container, which is then removed. By default it has no network and
+    no host path.
 
-    Standard input is passed on unless it is a terminal; output is passed on at once, byte for byte. The exit code
-    is the command's: 128+n if signal n killed it, 124 after a timeout, 127 if the program does not exist.
+    Standard input is passed on unless it is a terminal; output is passed on at once, byte for byte.
+    The exit code is the command's: 128+n if signal n killed it, 124 after a timeout, 127 if the
+    program does not exist.
     """
     if tty:
         check_terminal()
@@ -112,14 +141,21 @@ def exec_command(
                     output_limit_bytes=_KEPT_BYTES,
                 )
         if result.timed_out:
-            note(f"hyperrun: timeout: the command and all it started ended after {format_duration(timeout_s or 0)}")
+            note(
+                "hyperrun: timeout: the command and all it started ended after "
+                f"{format_duration(timeout_s or 0)}"
+            )
         _copy_out(started, get, copy_timeout_s, result)
         return result.exit_code
 
 
 @contextmanager
-def _models(container: Container, config: GatewayConfig | None) -> Iterator[Mapping[str, str] | None]:
-    """Give the container a gateway while the command runs; yield the environment variables for the command."""
+def _models(
+    container: Container, config: GatewayConfig | None
+) -> Iterator[Mapping[str, str] | None]:
+    """Give the container a gateway while the command runs; yield the environment variables for the
+    command.
+    """
     if config is None:
         yield None
         return
@@ -146,12 +182,16 @@ def _copy_out(container: Container, get: Pairs, timeout_s: float, result: ExecRe
 
 
 def _hand_on(stream: Literal["stdout", "stderr"], chunk: bytes) -> None:
-    """Write the whole chunk to our own stream of the same name; if it cannot be written, the command is ended."""
+    """Write the whole chunk to our own stream of the same name; if it cannot be written, the
+    command is ended.
+    """
     write_whole(_DESCRIPTORS[stream], chunk)
 
 
 def _standard_input(*, from_terminal: bool) -> BinaryIO | None:
-    """Return our standard input, or None if it is closed, a directory, or a terminal that is not wanted."""
+    """Return our standard input, or None if it is closed, a directory, or a terminal that is not
+    wanted.
+    """
     try:
         mode = os.fstat(0).st_mode
     except OSError:

@@ -40,30 +40,46 @@ def image() -> None:
     metavar="FILE",
     help="Your own Containerfile or definition file (.def); NAME is then the image reference.",
 )
-@click.option("--context", metavar="DIR", help="Build context, for COPY; default: the directory of FILE.")
+@click.option(
+    "--context", metavar="DIR", help="Build context, for COPY; default: the directory of FILE."
+)
 @click.option(
     "--requirements",
     metavar="FILE",
-    help="Build an image with the Python packages of this pip file on top of `dev`; needs no registry.",
+    help="Build an image with the Python packages of this pip file on top of `dev`; needs no "
+    "registry.",
 )
 @click.option(
     "--sdist",
     is_flag=True,
-    help="With --requirements: build missing wheels on this machine, which runs code of the packages as you; "
-    "default: in a container.",
+    help="With --requirements: build missing wheels on this machine, which runs code of the "
+    "packages as you; default: in a container.",
 )
 @click.option(
     "--short-names",
     metavar="REGISTRY",
-    help="Registry of base images that name none in FILE, such as docker.io for `FROM nvidia/cuda`.",
+    help="Registry of base images that name none in FILE, such as docker.io for `FROM "
+    "nvidia/cuda`.",
 )
-@click.option("--build-arg", "build_args", type=ENV_PAIR, multiple=True, help="Value of an ARG; may be repeated.")
 @click.option(
-    "--force-rebuild", "--force", "force", is_flag=True, help="Build even if the image exists, without the cache."
+    "--build-arg",
+    "build_args",
+    type=ENV_PAIR,
+    multiple=True,
+    help="Value of an ARG; may be repeated.",
+)
+@click.option(
+    "--force-rebuild",
+    "--force",
+    "force",
+    is_flag=True,
+    help="Build even if the image exists, without the cache.",
 )
 @click.pass_obj
 def build(state: State, /, name: str, build_args: Pairs, **options: Any) -> None:  # noqa: ANN401 - options by name
-    """Build the shipped recipe NAME, or your own file with --file or --requirements; print the image reference."""
+    """Build the shipped recipe NAME, or your own file with --file or --requirements; print the
+    image reference.
+    """
     for option in ("context", "short_names"):
         if options[option] is not None and options["containerfile"] is None:
             raise click.UsageError(f"--{option.replace('_', '-')} needs --file")
@@ -76,7 +92,9 @@ def build(state: State, /, name: str, build_args: Pairs, **options: Any) -> None
         make = runtime.images.build
         requirements, sdist = options.pop("requirements"), options.pop("sdist")
         if requirements is not None:
-            make = partial(runtime.images.build_requirements, requirements=requirements, sdist=sdist)
+            make = partial(
+                runtime.images.build_requirements, requirements=requirements, sdist=sdist
+            )
             options = {"force": options["force"]}
         reference = make(name, build_args=dict(build_args), on_output=Lines(), **options)
     _print_made(reference, started)
@@ -84,10 +102,14 @@ def build(state: State, /, name: str, build_args: Pairs, **options: Any) -> None
 
 @image.command(epilog=example("hyperrun image bootstrap", "hyperrun image bootstrap dev --force"))
 @click.argument("name", default="base")
-@click.option("--force-rebuild", "--force", "force", is_flag=True, help="Make the image even if it exists.")
+@click.option(
+    "--force-rebuild", "--force", "force", is_flag=True, help="Make the image even if it exists."
+)
 @click.pass_obj
 def bootstrap(state: State, name: str, force: bool) -> None:
-    """Make the image base, or dev (with libstdc++, pip, apt), from Debian packages, without a registry."""
+    """Make the image base, or dev (with libstdc++, pip, apt), from Debian packages, without a
+    registry.
+    """
     started = time.monotonic()
     with state.open_runtime() as runtime:
         reference = runtime.images.bootstrap(name, force=force, on_output=Lines())
@@ -113,7 +135,14 @@ def list_images(state: State, as_json: bool) -> None:
         images = runtime.images.list()
     rows = sorted(_row(item, name) for item in images for name in item.references or ("",))
     none = "no images; `hyperrun image bootstrap` makes the base image"
-    print_list(images, ("reference", "id", "size", "age"), rows, as_json=as_json, none=none, right=("size", "age"))
+    print_list(
+        images,
+        ("reference", "id", "size", "age"),
+        rows,
+        as_json=as_json,
+        none=none,
+        right=("size", "age"),
+    )
 
 
 @image.command(epilog=example("hyperrun image remove localhost/hyperruntime/base:latest"))
@@ -144,7 +173,9 @@ def save(state: State, reference: str, archive: str, force: bool) -> None:
 @click.argument("archive")
 @click.pass_obj
 def load(state: State, archive: str) -> None:
-    """Load an archive of `hyperrun image save`, `podman save` or `docker save`; print its references."""
+    """Load an archive of `hyperrun image save`, `podman save` or `docker save`; print its
+    references.
+    """
     with state.open_runtime() as runtime:
         for reference in runtime.images.load(archive):
             click.echo(reference)
@@ -156,6 +187,7 @@ def _print_made(reference: str, started: float) -> None:
 
 
 def _row(item: Image, name: str) -> tuple[str, ...]:
-    age = format_duration(max(0.0, time.time() - item.created)) if item.created > 0 else "-"  # built without a time
+    # built without a time
+    age = format_duration(max(0.0, time.time() - item.created)) if item.created > 0 else "-"
     size = format_size(item.size_bytes) if item.size_bytes else "-"
     return name or "<none>", item.id[:_ID_LETTERS], size, age

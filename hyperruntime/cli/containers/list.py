@@ -1,4 +1,6 @@
-"""``hyperrun ps`` and ``hyperrun prune``: list containers with their owners; remove those of dead owners."""
+"""``hyperrun ps`` and ``hyperrun prune``: list containers with their owners; remove those of dead
+owners.
+"""
 
 from __future__ import annotations
 
@@ -25,23 +27,33 @@ _COLUMNS = ("name", "image", "state", "owner pid", "owner host", "node", "owner"
 def ps(state: State, as_json: bool) -> None:
     """List this library's containers of all owners, on --runtime or on every usable runtime.
 
-    An owner is alive, dead, or elsewhere: on another machine or in another pid namespace, so that its state is
-    unknown here.
+    An owner is alive, dead, or elsewhere: on another machine or in another pid namespace, so that
+    its state is unknown here.
     """
-    found = [_to_json(runtime.name, owned) for runtime in _runtimes(state) for owned in runtime.containers()]
+    found = [
+        _to_json(runtime.name, owned)
+        for runtime in _runtimes(state)
+        for owned in runtime.containers()
+    ]
     rows = [_row(one) for one in found]
-    print_list(found, _COLUMNS, rows, as_json=as_json, none="no containers", right=("owner pid", "age"))
+    print_list(
+        found, _COLUMNS, rows, as_json=as_json, none="no containers", right=("owner pid", "age")
+    )
 
 
 @click.command(cls=Command, epilog=example("hyperrun prune", "hyperrun prune --json"))
 @json_option
 @click.pass_obj
 def prune(state: State, as_json: bool) -> None:
-    """Remove the containers and temporary files whose owner on this machine is dead, and nothing else."""
+    """Remove the containers and temporary files whose owner on this machine is dead, and nothing
+    else.
+    """
     removed, failures = {}, []
     nodes: dict[str, str] = {}
     for runtime in _runtimes(state):
-        nodes |= {owned.record.id: owned.owner.node for owned in runtime.containers() if owned.owner.node}
+        nodes |= {
+            owned.record.id: owned.owner.node for owned in runtime.containers() if owned.owner.node
+        }
         try:
             removed[runtime.name] = list(runtime.prune())
         except PruneError as error:
@@ -61,7 +73,10 @@ def _print_removed(removed: dict[str, list[str]], nodes: dict[str, str], *, none
         for item in items:
             click.echo(f"removed {item} ({', '.join(filter(None, (name, nodes.get(item))))})")
     if none and not any(removed.values()):
-        click.echo("nothing to remove: every container has a live owner, or one whose state is unknown here")
+        click.echo(
+            "nothing to remove: every container has a live owner, or one whose state is unknown "
+            "here"
+        )
 
 
 def _runtimes(state: State) -> Iterator[Runtime]:

@@ -76,12 +76,33 @@ Serve = Callable[..., Coroutine[Any, Any, None]]
     show_default=True,
     help="With --http: sessions that may have a container at once.",
 )
-@click.option("--pools", metavar="FILE", help="Profiles of a pool (TOML or YAML), instead of the options above.")
-@click.option("--profile", metavar="NAME", help="With --pools: the profile; default: the default profile of FILE.")
-@click.option("--http", is_flag=True, help="Serve over HTTP, instead of on standard input and output.")
-@click.option("--host", default="127.0.0.1", show_default=True, help="With --http: address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="With --http: port to listen on; default: any.")
-@click.option("--token-file", metavar="FILE", help="With --http: file of the token; made if it does not exist.")
+@click.option(
+    "--pools",
+    metavar="FILE",
+    help="Profiles of a pool (TOML or YAML), instead of the options above.",
+)
+@click.option(
+    "--profile",
+    metavar="NAME",
+    help="With --pools: the profile; default: the default profile of FILE.",
+)
+@click.option(
+    "--http", is_flag=True, help="Serve over HTTP, instead of on standard input and output."
+)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="With --http: address to listen on."
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="With --http: port to listen on; default: any.",
+)
+@click.option(
+    "--token-file",
+    metavar="FILE",
+    help="With --http: file of the token; made if it does not exist.",
+)
 @click.option(
     "--allow-host",
     "allowed_hosts",
@@ -99,10 +120,12 @@ Serve = Callable[..., Coroutine[Any, Any, None]]
 )
 @click.pass_context
 def mcp(ctx: click.Context, /, image: str, **options: Any) -> None:  # noqa: ANN401 - the options by name
-    """Serve tools (bash, files, search) to a client of the Model Context Protocol, in containers of IMAGE.
+    """Serve tools (bash, files, search) to a client of the Model Context Protocol, in containers of
+    IMAGE.
 
-    Each session has its own container, which is removed at its end. All limits are those of this command line, or of
-    the profile; a client cannot change them. Without --http, the one client is the program that starts this command.
+    Each session has its own container, which is removed at its end. All limits are those of this
+    command line, or of the profile; a client cannot change them. Without --http, the one client is
+    the program that starts this command.
     """
     state = ctx.ensure_object(State)
     http = {name: options.pop(name) for name in _OF_HTTP}
@@ -136,14 +159,18 @@ def _config(ctx: click.Context, image: str, options: Mapping[str, Any]) -> PoolC
     pools, profile, is_http = (fields.pop(name) for name in ("pools", "profile", "http"))
     if pools is not None:
         if said := given(ctx, {"image", *fields}):
-            raise WrongUsageError(f"{_flag(ctx, said)} and --pools exclude each other; set it in the profile")
+            raise WrongUsageError(
+                f"{_flag(ctx, said)} and --pools exclude each other; set it in the profile"
+            )
         return _profile(pools, profile)
     if profile is not None:
         raise WrongUsageError("--profile needs --pools")
     if not is_http and given(ctx, ("sessions",)):
         raise WrongUsageError("--sessions needs --http; without it, there is one session")
     sessions = fields.pop("sessions")
-    policy = ToolPolicy(min_timeout_s=_LEAST_TIMEOUT_S, **{name: fields.pop(name) for name in _POLICY})
+    policy = ToolPolicy(
+        min_timeout_s=_LEAST_TIMEOUT_S, **{name: fields.pop(name) for name in _POLICY}
+    )
     return PoolConfig(
         spec=container_spec(image, fields),
         name="mcp",
@@ -165,7 +192,9 @@ def _profile(file: str, name: str | None) -> PoolConfig:
 
 
 def _with_image(runtime: Runtime, config: PoolConfig) -> PoolConfig:
-    """Build the image if it is a shipped recipe and missing; return the config with its reference."""
+    """Build the image if it is a shipped recipe and missing; return the config with its
+    reference.
+    """
     if recipe_of(config.spec.image) is None:
         return config
     image = runtime.images.ensure(config.spec.image, on_output=Lines())
@@ -179,7 +208,10 @@ def _over_http(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     token = new_token() if file is None else token_of(Path(file).expanduser())
     with closing(listen_on(host, options["port"])) as listener:
         if not is_loopback(listener):
-            note(f"{host} is not a loopback address: the token and all data cross the network without encryption")
+            note(
+                f"{host} is not a loopback address: the token and all data cross the network "
+                "without encryption"
+            )
         name = f"[{host}]" if ":" in host else host
         click.echo(f"http://{name}:{listener.getsockname()[1]}/mcp")
         click.echo(f"Authorization: Bearer {token}" if file is None else f"the token is in {file}")

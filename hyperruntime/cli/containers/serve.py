@@ -41,13 +41,15 @@ class _Address:
     def check(self) -> None:
         if self.host not in _HOSTS:
             raise WrongUsageError(
-                f"--host {self.host} is not allowed: the service listens on 127.0.0.1 only; from another machine, use "
-                "`ssh -L`, with --port or --socket"
+                f"--host {self.host} is not allowed: the service listens on 127.0.0.1 only; "
+                "from another machine, use `ssh -L`, with --port or --socket"
             )
         if self.port is not None and self.socket is not None:
             raise WrongUsageError("--port and --socket exclude each other; leave one out")
         if self.no_token and self.socket is None:
-            raise WrongUsageError("--no-token needs --socket: every user of this machine can reach a port")
+            raise WrongUsageError(
+                "--no-token needs --socket: every user of this machine can reach a port"
+            )
         if self.no_token and self.token_file is not None:
             raise WrongUsageError("--no-token and --token-file exclude each other; leave one out")
 
@@ -60,42 +62,91 @@ class _Address:
         "hyperrun serve --socket ~/.hyperrun/serve.sock --no-token",
     ),
 )
-@click.option("--host", default=_HOSTS[0], show_default=True, help="Only this machine's loopback address is allowed.")
-@click.option("--port", type=click.IntRange(1, 65535), help="Port; default: any.")
-@click.option("--socket", metavar="PATH", help="Unix socket instead of a port, in a directory that only you may enter.")
-@click.option("--token-file", metavar="FILE", help="File with the token, which is made if it is missing.")
-@click.option("--no-token", is_flag=True, help="With --socket: ask for no token.")
-@click.option("--image", "images", multiple=True, metavar="PATTERN", help="Allow only these images; may be repeated.")
 @click.option(
-    "--network", "networks", type=click.Choice(NETWORKS), multiple=True, help="Allow this network; may be repeated."
+    "--host",
+    default=_HOSTS[0],
+    show_default=True,
+    help="Only this machine's loopback address is allowed.",
+)
+@click.option("--port", type=click.IntRange(1, 65535), help="Port; default: any.")
+@click.option(
+    "--socket",
+    metavar="PATH",
+    help="Unix socket instead of a port, in a directory that only you may enter.",
+)
+@click.option(
+    "--token-file", metavar="FILE", help="File with the token, which is made if it is missing."
+)
+@click.option("--no-token", is_flag=True, help="With --socket: ask for no token.")
+@click.option(
+    "--image",
+    "images",
+    multiple=True,
+    metavar="PATTERN",
+    help="Allow only these images; may be repeated.",
+)
+@click.option(
+    "--network",
+    "networks",
+    type=click.Choice(NETWORKS),
+    multiple=True,
+    help="Allow this network; may be repeated.",
 )
 @click.option("--pull", "may_pull", is_flag=True, help="Allow pulls of images.")
-@click.option("--max-containers", type=click.IntRange(min=1), default=64, show_default=True, help="Containers at once.")
 @click.option(
-    "--idle", "idle_s", type=DURATION, default=1800.0, show_default="30m", help="End containers unused for this time."
+    "--max-containers",
+    type=click.IntRange(min=1),
+    default=64,
+    show_default=True,
+    help="Containers at once.",
+)
+@click.option(
+    "--idle",
+    "idle_s",
+    type=DURATION,
+    default=1800.0,
+    show_default="30m",
+    help="End containers unused for this time.",
 )
 @click.option("--lifetime", "wall_s", type=DURATION, help="End containers after this time.")
-@click.option("--memory", "memory_bytes", type=SIZE, help="Limit of memory of each container, such as 512m.")
+@click.option(
+    "--memory", "memory_bytes", type=SIZE, help="Limit of memory of each container, such as 512m."
+)
 @click.option("--cpus", type=float, help="Limit of cores of each container, such as 1.5.")
 @click.option(
-    "--pids", type=COUNT, default=DEFAULT_PIDS, show_default=True, help="Limit of processes and threads of each."
+    "--pids",
+    type=COUNT,
+    default=DEFAULT_PIDS,
+    show_default=True,
+    help="Limit of processes and threads of each.",
 )
-@click.option("--disk", "disk_bytes", type=SIZE, help="Limit of disk space of each container, such as 2g.")
-@click.option("--shm", "shm_bytes", type=SIZE, help="Size of /dev/shm of each container, such as 1g.")
-@click.option("--with-parent", is_flag=True, help="End when standard input ends, as when the parent process ends.")
+@click.option(
+    "--disk", "disk_bytes", type=SIZE, help="Limit of disk space of each container, such as 2g."
+)
+@click.option(
+    "--shm", "shm_bytes", type=SIZE, help="Size of /dev/shm of each container, such as 1g."
+)
+@click.option(
+    "--with-parent",
+    is_flag=True,
+    help="End when standard input ends, as when the parent process ends.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the address as JSON.")
 @click.pass_obj
 def serve(state: State, /, with_parent: bool, as_json: bool, **options: Any) -> None:  # noqa: ANN401 - by their names
     """Serve containers, commands and files over HTTP to programs of this machine, until Ctrl-C.
 
-    It prints its address; requests need the token in the printed file. GET /v1/openapi.json describes all requests. The
-    containers end with the service. They get no host path, and no network unless --network allows it.
+    It prints its address; requests need the token in the printed file. GET /v1/openapi.json
+    describes all requests. The containers end with the service. They get no host path, and no
+    network unless --network allows it.
     """
     address = _Address(**{field.name: options.pop(field.name) for field in attrs.fields(_Address)})
     address.check()
     rules = _rules(options)
     with ended_by_interrupt(state), state.open_runtime() as runtime:
-        run_until_signal(_serve(runtime, address, rules, with_parent=with_parent, as_json=as_json), state)
+        run_until_signal(
+            _serve(runtime, address, rules, with_parent=with_parent, as_json=as_json), state
+        )
 
 
 def _rules(options: dict[str, Any]) -> ContainerRules:
@@ -103,7 +154,9 @@ def _rules(options: dict[str, Any]) -> ContainerRules:
 
     limits = Limits(**{name: options.pop(name) for name in _LIMITS})
     networks = tuple(dict.fromkeys(("none", *options.pop("networks"))))
-    return ContainerRules(most_containers=options.pop("max_containers"), networks=networks, limits=limits, **options)
+    return ContainerRules(
+        most_containers=options.pop("max_containers"), networks=networks, limits=limits, **options
+    )
 
 
 @attrs.frozen
@@ -128,12 +181,18 @@ async def _serve(
     ended = asyncio.Event()
     if with_parent:
         on_end_of_input(asyncio.get_running_loop(), ended.set)
-    file = None if address.no_token else Path(address.token_file or default_token_file()).expanduser().absolute()
+    file = (
+        None
+        if address.no_token
+        else Path(address.token_file or default_token_file()).expanduser().absolute()
+    )
     token = None if file is None else token_of(file)
     path = None if address.socket is None else Path(address.socket).expanduser().absolute()
     listener = listen_on_loopback(address.port or 0, 0) if path is None else listen_on_socket(path)
     own = None if path is None else os.lstat(path)
-    url = "http://localhost" if path is not None else f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+    url = (
+        "http://localhost" if path is not None else f"http://{LOOPBACK}:{listener.getsockname()[1]}"
+    )
     service = ContainerService(_Opened(runtime), rules)
     try:
         async with serving(HttpServer(service.handlers, token), service, listener):

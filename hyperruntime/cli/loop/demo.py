@@ -28,33 +28,68 @@ from hyperruntime.report.pictures import read_task_facts, write_pictures
 from hyperruntime.units import format_duration
 
 DOMAIN = "circle_packing"
-GENERATIONS, SEED, PARALLEL = 20, 1, 1  # with one at a time, a seed gives the same table on every engine
+# with one at a time, a seed gives the same table on every engine
+GENERATIONS, SEED, PARALLEL = 20, 1, 1
 _FIGURE = "sum_of_radii"
 
 
-@click.command(cls=Command, epilog=example("hyperrun demo", "hyperrun demo --generations 30 --seed 3 --output ./runs"))
-@click.option(
-    "--generations", type=click.IntRange(min=0), default=GENERATIONS, show_default=True, help="Number of generations."
+@click.command(
+    cls=Command,
+    epilog=example("hyperrun demo", "hyperrun demo --generations 30 --seed 3 --output ./runs"),
 )
-@click.option("--seed", type=click.IntRange(min=0), default=SEED, show_default=True, help="Seed of all random choices.")
-@click.option("--output", metavar="DIR", default="outputs", show_default=True, help="Parent of the run directory.")
 @click.option(
-    "--parallel", type=click.IntRange(min=1), default=PARALLEL, show_default=True, help="Generations at once."
+    "--generations",
+    type=click.IntRange(min=0),
+    default=GENERATIONS,
+    show_default=True,
+    help="Number of generations.",
+)
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=SEED,
+    show_default=True,
+    help="Seed of all random choices.",
+)
+@click.option(
+    "--output",
+    metavar="DIR",
+    default="outputs",
+    show_default=True,
+    help="Parent of the run directory.",
+)
+@click.option(
+    "--parallel",
+    type=click.IntRange(min=1),
+    default=PARALLEL,
+    show_default=True,
+    help="Generations at once.",
 )
 @CLUSTER
 @json_option
 @click.pass_obj
 def demo(
-    state: State, generations: int, seed: int, output: str, parallel: int, cluster: Path | None, as_json: bool
+    state: State,
+    generations: int,
+    seed: int,
+    output: str,
+    parallel: int,
+    cluster: Path | None,
+    as_json: bool,
 ) -> int:
     """Evolve a program that packs circles into a square, without a model, a network or a registry.
 
-    Each generation is a copy of the program. It edits its own source in a fresh container and is scored on the host.
-    At the end, the demo prints a table and draws the best packing and the lineage.
+    Each generation is a copy of the program. It edits its own source in a fresh container and is
+    scored on the host. At the end, the demo prints a table and draws the best packing and the
+    lineage.
     """
     started = time.monotonic()
     options = GenerateOptions(
-        domains=(DOMAIN,), max_generation=generations, seed=seed, output_dir_parent=output, parallel=parallel
+        domains=(DOMAIN,),
+        max_generation=generations,
+        seed=seed,
+        output_dir_parent=output,
+        parallel=parallel,
     ).settled()
     note(f"demo: {generations} generations of a program that packs circles into the unit square")
     summary, number = run_generations(state, options, cluster, as_json=as_json)
@@ -62,7 +97,11 @@ def demo(
     best = best_generation(view.generations)
     pictures = write_pictures(view, best) if view.generations and can_draw() else ()
     if as_json:
-        facts = {"seed": seed, "interrupted": summary.interrupted, "duration_s": time.monotonic() - started}
+        facts = {
+            "seed": seed,
+            "interrupted": summary.interrupted,
+            "duration_s": time.monotonic() - started,
+        }
         print_json({**run_to_json(view.run_dir, view.generations, **facts), "pictures": pictures})
         return exit_code(summary, number)
     print_generations(view.generations, extra=figures(view.run_dir, view.generations))
@@ -101,11 +140,16 @@ def shown_path(path: str) -> str:
 
 def _print_best(records: Sequence[GenerationRecord], duration_s: float) -> None:
     best = best_generation(records)
-    first = next((record for record in records if record.parent is None and record.score is not None), None)
+    first = next(
+        (record for record in records if record.parent is None and record.score is not None), None
+    )
     if best is None:
         click.echo(f"\nno generation has a score, after {format_duration(duration_s)}")
     elif first is None or first is best:
-        click.echo(f"\nbest score {best.score:.4f} (generation {best.genid}), in {format_duration(duration_s)}")
+        click.echo(
+            f"\nbest score {best.score:.4f} (generation {best.genid}), in "
+            f"{format_duration(duration_s)}"
+        )
     else:
         scores = f"from {first.score:.4f} to {best.score:.4f} (generation {best.genid})"
         click.echo(f"\nthe score went {scores} in {format_duration(duration_s)}")

@@ -19,7 +19,13 @@ _COLUMNS = ("domain", "splits", "image", "gpu", "agent", "description")
 def domains(as_json: bool) -> None:
     """List the installed domains: number of tasks in each split, image, and default agent."""
     views = [_view(name) for name in sorted(registry.plugins(registry.DOMAINS))]
-    print_list(views, _COLUMNS, [_row(view) for view in views], as_json=as_json, none="no domain is installed")
+    print_list(
+        views,
+        _COLUMNS,
+        [_row(view) for view in views],
+        as_json=as_json,
+        none="no domain is installed",
+    )
 
 
 def _view(name: str) -> dict[str, Any]:
@@ -39,7 +45,11 @@ def _view(name: str) -> dict[str, Any]:
             "problem": "",
         }
     except Exception as error:  # noqa: BLE001 - a third-party plugin must not hide the others
-        problem = str(error) if isinstance(error, HyperRuntimeError) else f"{type(error).__name__}: {error}"
+        problem = (
+            str(error)
+            if isinstance(error, HyperRuntimeError)
+            else f"{type(error).__name__}: {error}"
+        )
         unknown = {"description": "", "splits": {}, "image": "", "needs_gpu": False, "agent": ""}
         return {"domain": name, "package": source, **unknown, "problem": problem}
 

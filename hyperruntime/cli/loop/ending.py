@@ -1,4 +1,6 @@
-"""The end of ``hyperrun generate`` and ``resume``: the table, the plots and the next step, however the run ended."""
+"""The end of ``hyperrun generate`` and ``resume``: the table, the plots and the next step, however
+the run ended.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,11 @@ _PLOTS_S = 5.0  # after a signal: a scheduler kills the process soon, and they c
 
 
 def finish(summary: RunSummary, number: int, options: GenerateOptions, as_json: bool) -> int:
-    """Print the result of a run, and the next step on standard error; draw its plots; return the exit code.
+    """Print the result of a run, and the next step on standard error; draw its plots; return the
+    exit code.
 
-    The plots of a finished run come first, because the reader of standard output may be gone; after an interrupt they
-    come last, because little time is left.
+    The plots of a finished run come first, because the reader of standard output may be gone; after
+    an interrupt they come last, because little time is left.
 
     Args:
         summary: the result of the run.
@@ -38,7 +41,11 @@ def finish(summary: RunSummary, number: int, options: GenerateOptions, as_json: 
     if not summary.interrupted:
         plots_at_end(summary.run_dir, summary.generations, options)
     if as_json:
-        facts = {"seed": options.seed, "interrupted": summary.interrupted, "used_up": summary.used_up or None}
+        facts = {
+            "seed": options.seed,
+            "interrupted": summary.interrupted,
+            "used_up": summary.used_up or None,
+        }
         print_json(run_to_json(summary.run_dir, summary.generations, **facts))
     else:
         if summary.generations:
@@ -49,12 +56,19 @@ def finish(summary: RunSummary, number: int, options: GenerateOptions, as_json: 
         plots_at_end(summary.run_dir, summary.generations, options, _PLOTS_S)
     elif summary.used_up:
         note(
-            f"{summary.used_up}; resume with a larger one: hyperrun resume {shlex.quote(summary.run_dir)} --budget-..."
+            f"{summary.used_up}; resume with a larger one: hyperrun resume "
+            f"{shlex.quote(summary.run_dir)} --budget-..."
         )
     elif summary.is_fruitless:
-        note(f"no new generation has a score; `hyperrun status {shlex.quote(summary.run_dir)}` says why")
+        note(
+            f"no new generation has a score; `hyperrun status {shlex.quote(summary.run_dir)}` "
+            "says why"
+        )
     if reason := ensembles_failed(summary.generations):
-        note(f"the ensembles of all new generations failed, the last one: {reason}; see its generate.log")
+        note(
+            f"the ensembles of all new generations failed, the last one: {reason}; see its "
+            "generate.log"
+        )
     return exit_code(summary, number)
 
 
@@ -63,7 +77,8 @@ def exit_code(summary: RunSummary, number: int) -> int:
 
     Args:
         summary: the run's result.
-        number: the signal that ended the run, or 0; used only for an interrupted run, where 0 means SIGINT.
+        number: the signal that ended the run, or 0; used only for an interrupted run, where 0 means
+            SIGINT.
     """
     if summary.interrupted:
         return EXIT_BY_SIGNAL + (number or signal.SIGINT)
@@ -72,7 +87,8 @@ def exit_code(summary: RunSummary, number: int) -> int:
 
 @contextmanager
 def showing_what_there_is(run_dir: Callable[[], Path | None], as_json: bool) -> Iterator[None]:
-    """If an error ends the block, first show the run so far: its table, how to resume it, and its plots.
+    """If an error ends the block, first show the run so far: its table, how to resume it, and its
+    plots.
 
     Args:
         run_dir: returns the directory of the run; None while there is none.
@@ -91,7 +107,11 @@ def _show(view: RunView, as_json: bool) -> None:
     if view.state == "running":  # by another process
         return
     if as_json:
-        facts = {"seed": view.seed, "interrupted": view.state == "interrupted", "ended": view.ended or None}
+        facts = {
+            "seed": view.seed,
+            "interrupted": view.state == "interrupted",
+            "ended": view.ended or None,
+        }
         print_json(run_to_json(view.run_dir, view.generations, **facts))
     else:
         if view.generations:

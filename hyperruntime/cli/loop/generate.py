@@ -70,11 +70,13 @@ _Plan = TypeVar("_Plan", bound=RunPlan)
 @json_option
 @click.pass_context
 def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
-    """Run the generate loop: each generation is a patched copy of an agent, run and evaluated in fresh containers.
+    """Run the generate loop: each generation is a patched copy of an agent, run and evaluated in
+    fresh containers.
 
-    Exits with 0 if a new generation has a score, else with 1; also with 1 if the ensembles of all new generations
-    failed. An interrupt keeps all finished generations; continue with `hyperrun resume`. Options may be written with
-    underscores, and shortened to an unambiguous prefix.
+    Exits with 0 if a new generation has a score, else with 1; also with 1 if the ensembles of all
+    new generations failed. An interrupt keeps all finished generations; continue with
+    `hyperrun resume`. Options may be written with underscores, and shortened to an unambiguous
+    prefix.
     """
     state, run_dir, wait = ctx.ensure_object(State), values.pop("resume_from"), values.pop("wait")
     cluster, trust = values.pop("cluster"), values.pop("trust")
@@ -88,14 +90,19 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
     if run_dir is not None:
         import_run(run_dir)
         view = load_run(run_dir)
-        changes, said = changed_options(ctx, values, view.options, run_dir), given_paths(ctx, values)
+        changes, said = (
+            changed_options(ctx, values, view.options, run_dir),
+            given_paths(ctx, values),
+        )
         plan = partial(plan_resume, run_dir, changes=changes, given=said, wait=wait)
         return go_on(state, view, as_json, plan, trust=trust, cluster=cluster)
     if values.get("agent") is None:
         values["agent"] = agent_here()
     if not values["domains"] and (agent := values.get("agent")):
         is_path = os.sep in agent or os.path.exists(agent)
-        values["domains"] = (agent_domains(agent_folder(agent) if is_path else template_path(agent)),)
+        values["domains"] = (
+            agent_domains(agent_folder(agent) if is_path else template_path(agent)),
+        )
     options = make_options(values)
     summary, number = run_generations(state, options, cluster, as_json=as_json)
     return finish(summary, number, options, as_json)
@@ -103,7 +110,10 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
 
 @click.command(
     cls=SpreadingCommand,
-    epilog=example("hyperrun resume outputs/generate_1", "hyperrun resume outputs/generate_1 --max-generation 50"),
+    epilog=example(
+        "hyperrun resume outputs/generate_1",
+        "hyperrun resume outputs/generate_1 --max-generation 50",
+    ),
 )
 @click.argument("run_dir", type=RUN_DIRECTORY)
 @resume_decorators
@@ -133,7 +143,8 @@ def resume(
 def _existing_run(values: Mapping[str, Any]) -> str | None:
     """Return the run that has the run id of these options; None if it must be started.
 
-    A start that was killed on another machine may have left a directory with a lease but no run; wait for the lease.
+    A start that was killed on another machine may have left a directory with a lease but no run;
+    wait for the lease.
     """
     layout = Layout(run_of_id(values))
     if not _is_run(layout) and layout.root.is_dir():
@@ -161,7 +172,8 @@ def go_on(
         view: the run as stored.
         as_json: whether to print the summary as JSON.
         make_plan: returns the plan of the resume for a value of ``trust``.
-        trust: as for :func:`~hyperruntime.loop.run.plan.plan_resume`; without it, the user is asked on a terminal.
+        trust: as for :func:`~hyperruntime.loop.run.plan.plan_resume`; without it, the user is asked
+            on a terminal.
         cluster: file with the table of a cluster; None: the generations are made here.
     """
     run_dir = view.run_dir
@@ -177,17 +189,22 @@ def go_on(
     ):
 
         def on_start(path: Path) -> None:
-            note(f"resuming {run_dir}: {len(view.generations)} of {wanted} generations are finished")
+            note(
+                f"resuming {run_dir}: {len(view.generations)} of {wanted} generations are finished"
+            )
             start_page(path)
 
-        summary = resume_run(machines.runtime, machines.with_executor(plan), on_event, on_start=on_start)
+        summary = resume_run(
+            machines.runtime, machines.with_executor(plan), on_event, on_start=on_start
+        )
     return finish(summary, number(), view.options, as_json)
 
 
 def run_generations(
     state: State, options: GenerateOptions, cluster: Path | None = None, *, as_json: bool
 ) -> tuple[RunSummary, int]:
-    """Start a run and show its progress; return its summary, and the number of the signal that ended it or 0.
+    """Start a run and show its progress; return its summary, and the number of the signal that
+    ended it or 0.
 
     All options are checked, and the parent of the run directory is made, before an engine is used.
 
@@ -207,7 +224,9 @@ def run_generations(
     except (RunError, StorageError) as error:
         raise WrongUsageError(str(error)) from error
     if not os.access(parent, os.W_OK | os.X_OK):
-        raise WrongUsageError(f"{str(parent)!r} cannot be written; give another --output-dir-parent")
+        raise WrongUsageError(
+            f"{str(parent)!r} cannot be written; give another --output-dir-parent"
+        )
     started: list[Path] = []
     with (
         showing_what_there_is(lambda: started[0] if started else None, as_json),
@@ -215,14 +234,20 @@ def run_generations(
     ):
         said = f"seed {plan.options.seed}, {machines.name}"
         tracker = Tracker(options.max_generation + 1)
-        with last_signal(state) as number, _shown_progress(tracker) as on_event, live_page(state) as start_page:
+        with (
+            last_signal(state) as number,
+            _shown_progress(tracker) as on_event,
+            live_page(state) as start_page,
+        ):
 
             def on_start(path: Path) -> None:
                 started.append(path)
                 note(f"run {path}, {said}")
                 start_page(path)
 
-            summary = start_run(machines.runtime, machines.with_executor(plan), on_event, on_start=on_start)
+            summary = start_run(
+                machines.runtime, machines.with_executor(plan), on_event, on_start=on_start
+            )
     return summary, number()
 
 
@@ -266,9 +291,13 @@ def _machines(state: State, plan: RunPlan, cluster: Path | None) -> Iterator[_Ma
 
     config = read_config(cluster, state.runtime)
     images = tuple(dict.fromkeys((*config.images, plan.image)))
-    config = attrs.evolve(config, withhold=(*config.withhold, *key_variables(plan.gateway)), images=images)
+    config = attrs.evolve(
+        config, withhold=(*config.withhold, *key_variables(plan.gateway)), images=images
+    )
     with RunCluster(config, plan.layout.root.absolute()) as nodes:
-        yield _Machines(f"at most {config.max_nodes} nodes by {config.provider}", nodes.runtime, nodes.executor)
+        yield _Machines(
+            f"at most {config.max_nodes} nodes by {config.provider}", nodes.runtime, nodes.executor
+        )
 
 
 def ensure_image(runtime: Runtime, name: str) -> None:
@@ -287,7 +316,9 @@ def ensure_image(runtime: Runtime, name: str) -> None:
 
 @contextmanager
 def _shown_progress(tracker: Tracker) -> Iterator[OnEvent]:
-    """Show the progress, live if standard error is a terminal, else as lines; yield the function that takes events."""
+    """Show the progress, live if standard error is a terminal, else as lines; yield the function
+    that takes events.
+    """
     if not sys.stderr.isatty():
         yield plain_progress(tracker)
         return

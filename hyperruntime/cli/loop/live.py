@@ -22,14 +22,20 @@ _BAR_WIDTH = 30
 
 
 class LiveDisplay:
-    """Shows one line per running generation and one for the whole run; finished generations stay above as text."""
+    """Shows one line per running generation and one for the whole run; finished generations stay
+    above as text.
+    """
 
     def __init__(self, tracker: Tracker) -> None:
         """Make the display of a tracker's state on standard error."""
         self._tracker, self._lock, self._started = tracker, threading.Lock(), time.monotonic()
         self._console = DisplayConsole()
         self._live = Live(
-            console=self._console, get_renderable=self.render, auto_refresh=False, transient=True, redirect_stdout=False
+            console=self._console,
+            get_renderable=self.render,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
         )
 
     def shown(self) -> AbstractContextManager[None]:
@@ -37,7 +43,9 @@ class LiveDisplay:
         return displayed(self._live, self._console)
 
     def on_event(self, event: StepEvent) -> None:
-        """Update the display; the end of a generation, and a failed ensemble, are printed as a line."""
+        """Update the display; the end of a generation, and a failed ensemble, are printed as a
+        line.
+        """
         with self._lock:
             line = self._tracker.take(event)
         if line and event.step in (FINISHED, ENSEMBLE):
@@ -46,12 +54,16 @@ class LiveDisplay:
     def render(self) -> RenderableType:
         """Return the current content."""
         with self._lock:
-            running = [(name, entry.step, entry.started) for name, entry in self._tracker.running.items()]
+            running = [
+                (name, entry.step, entry.started) for name, entry in self._tracker.running.items()
+            ]
             done, total, best = self._tracker.done, self._tracker.total, self._tracker.best_text()
         now = time.monotonic()
         rows = Table.grid(padding=(0, 2))
         for name, step, started in running:
-            rows.add_row(Text(f"generation {name}", style="bold"), step, Text(format_duration(now - started)))
+            rows.add_row(
+                Text(f"generation {name}", style="bold"), step, Text(format_duration(now - started))
+            )
         whole = Table.grid(padding=(0, 2))
         whole.add_row(
             ProgressBar(total=max(total, 1), completed=done, width=_BAR_WIDTH),

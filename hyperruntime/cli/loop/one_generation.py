@@ -1,4 +1,6 @@
-"""``hyperrun evaluate`` and ``hyperrun export``: evaluate one generation outside of its run, or take it out."""
+"""``hyperrun evaluate`` and ``hyperrun export``: evaluate one generation outside of its run, or
+take it out.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,21 @@ from hyperruntime.loop.workbench.failures import RunInterruptedError
 )
 @click.argument("run_dir", type=RUN_DIRECTORY)
 @click.argument("generation", type=GENERATION)
-@click.option("--split", metavar="NAME", default="test", show_default=True, help="Split to evaluate on.")
-@click.option("--samples", type=click.IntRange(min=1), help="Maximum number of tasks of each domain; default: all.")
-@click.option("--repeat", type=click.IntRange(min=1), default=1, show_default=True, help="Number of repetitions.")
+@click.option(
+    "--split", metavar="NAME", default="test", show_default=True, help="Split to evaluate on."
+)
+@click.option(
+    "--samples",
+    type=click.IntRange(min=1),
+    help="Maximum number of tasks of each domain; default: all.",
+)
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="Number of repetitions.",
+)
 @trust_option
 @json_option
 @click.pass_obj
@@ -51,8 +65,9 @@ def evaluate(
 ) -> int:
     """Evaluate GENERATION (a number, initial, or best) of the run in RUN_DIR, outside of the run.
 
-    Predictions and reports are written to evaluations/ in RUN_DIR, where agents do not see them. Nothing else of the
-    run changes; it may still be running. Existing results are not computed again.
+    Predictions and reports are written to evaluations/ in RUN_DIR, where agents do not see them.
+    Nothing else of the run changes; it may still be running. Existing results are not computed
+    again.
     """
     options = read_run(Layout(Path(run_dir)))[0]
     image = with_consent(lambda trust: image_to_evaluate(run_dir, trust=trust), trust=trust)
@@ -60,7 +75,9 @@ def evaluate(
         ensure_image(runtime, image)
         with last_signal(state) as number:
             try:
-                made = evaluate_generation(runtime, run_dir, generation, trust=True, on_event=_tell, **chosen)
+                made = evaluate_generation(
+                    runtime, run_dir, generation, trust=True, on_event=_tell, **chosen
+                )
             except RunInterruptedError as error:
                 note(str(error))
                 made = ()
@@ -94,7 +111,9 @@ def _print(made: Sequence[Evaluation]) -> None:
         for one in made
     ]
     print_table(
-        ("generation", "split", "repeat", "tasks", "score", *more, "where"), rows, right=("tasks", "score", *more)
+        ("generation", "split", "repeat", "tasks", "score", *more, "where"),
+        rows,
+        right=("tasks", "score", *more),
     )
     if len(made) > 1:
         note(f"mean {sum(one.score for one in made) / len(made):.4f}")
@@ -102,16 +121,21 @@ def _print(made: Sequence[Evaluation]) -> None:
 
 @click.command(
     cls=Command,
-    epilog=example("hyperrun export outputs/generate_1 best ./agent", "hyperrun export outputs/generate_1 7 ./agent-7"),
+    epilog=example(
+        "hyperrun export outputs/generate_1 best ./agent",
+        "hyperrun export outputs/generate_1 7 ./agent-7",
+    ),
 )
 @click.argument("run_dir", type=RUN_DIRECTORY)
 @click.argument("generation", type=GENERATION)
 @click.argument("target", metavar="DIR")
 @json_option
 def export(run_dir: str, generation: GenId, target: str, as_json: bool) -> None:
-    """Write GENERATION (a number, initial, or best) of the run in RUN_DIR to DIR, a runnable git repository.
+    """Write GENERATION (a number, initial, or best) of the run in RUN_DIR to DIR, a runnable git
+    repository.
 
-    It has one commit per generation of the lineage; the messages contain the scores. DIR must be missing or empty.
+    It has one commit per generation of the lineage; the messages contain the scores. DIR must be
+    missing or empty.
     """
     made = export_generation(run_dir, generation, target)
     if as_json:

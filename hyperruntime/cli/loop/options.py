@@ -1,4 +1,6 @@
-"""The options of ``hyperrun generate``, new or with ``--resume-from``, where most of them cannot change."""
+"""The options of ``hyperrun generate``, new or with ``--resume-from``, where most of them cannot
+change.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,14 @@ import click
 from hyperruntime import registry
 from hyperruntime.cli.config_file import config_option, config_table, use_limits
 from hyperruntime.cli.consent import trust_option
-from hyperruntime.cli.field_options import add_options, all_options, changeable, changeable_options, field_values, given
+from hyperruntime.cli.field_options import (
+    add_options,
+    all_options,
+    changeable,
+    changeable_options,
+    field_values,
+    given,
+)
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.cli.params import LIMITS, RUN_DIRECTORY
 from hyperruntime.errors import unknown_name
@@ -23,9 +32,12 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.option_fields import OptionField, changed, option_fields
 
 _CONFIG = config_option(
-    config_table, "TOML with these options in [generate] and the gateway's in [gateway]; the command line wins."
+    config_table,
+    "TOML with these options in [generate] and the gateway's in [gateway]; the command line wins.",
 )
-_RUNTIME = click.option("--runtime", metavar="NAME", help="Container runtime, as in `hyperrun --runtime NAME`.")
+_RUNTIME = click.option(
+    "--runtime", metavar="NAME", help="Container runtime, as in `hyperrun --runtime NAME`."
+)
 _RESUME = click.option("--resume-from", type=RUN_DIRECTORY, metavar="RUN_DIR",
     help="Resume this run; only the options of `hyperrun resume` may change.")  # fmt: skip
 _RESUME_OR_START = click.option("--resume-or-start", is_flag=True,
@@ -35,7 +47,8 @@ _WAIT = click.option("--wait", is_flag=True,
 _LIMITS = click.option("--limits", type=LIMITS, is_eager=True, expose_value=False, callback=use_limits,
     metavar="memory=SIZE,cpus=N,pids=N,disk=SIZE,shm=SIZE", help="Set several of the next five options.")  # fmt: skip
 
-# The options of HyperAgents; a prefix of one of them works as there, although hyperrun has further options.
+# The options of HyperAgents; a prefix of one of them works as there, although hyperrun has further
+# options.
 ORIGINAL = (
     "--run-id", "--domains", "--max-generation", "--eval-samples", "--eval-workers", "--parent-selection",
     "--resume-from", "--output-dir-parent", "--meta-patch-files", "--reset-task-agent", "--reset-meta-agent",
@@ -67,7 +80,9 @@ def make_options(values: Mapping[str, Any]) -> GenerateOptions:
     found = field_values(GenerateOptions, values)
     domains = found["domains",]
     if not domains:
-        raise WrongUsageError("name what to evaluate on with --domains; `hyperrun domains` lists what there is")
+        raise WrongUsageError(
+            "name what to evaluate on with --domains; `hyperrun domains` lists what there is"
+        )
     check_executor(values["executor"])
     return changed(GenerateOptions(domains=domains), found).settled()
 
@@ -101,14 +116,17 @@ def run_of_id(values: Mapping[str, Any]) -> Path:
         WrongUsageError: the run id is missing.
     """
     if values["run_id"] is None:
-        raise WrongUsageError("--resume-or-start requires --run-id, by which the run is found again")
+        raise WrongUsageError(
+            "--resume-or-start requires --run-id, by which the run is found again"
+        )
     return Path(values["output_dir_parent"], f"{PREFIX}{values['run_id']}")
 
 
 def changed_options(
     ctx: click.Context, values: Mapping[str, Any], stored: GenerateOptions, run_dir: str
 ) -> dict[str, Any]:
-    """Return the given options that may change, by field; other given options must equal those of the run.
+    """Return the given options that may change, by field; other given options must equal those of
+    the run.
 
     Args:
         ctx: knows which options were given.
@@ -130,14 +148,15 @@ def changed_options(
             before = field.of(here)
             shown = " ".join(map(str, before)) if isinstance(before, tuple) else repr(before)
             raise WrongUsageError(
-                f"{field.flag} cannot change when a run is resumed; run {str(Path(run_dir))!r} has {shown}; leave it "
-                "out, or start another run"
+                f"{field.flag} cannot change when a run is resumed; run {str(Path(run_dir))!r} "
+                f"has {shown}; leave it out, or start another run"
             )
     return {field.path[0]: field.of(asked) for field in fields if field.option.changes}
 
 
 def given_paths(ctx: click.Context, values: Mapping[str, Any]) -> set[tuple[str, ...]]:
-    """Return the paths of the fields of options that the user gave, on the command line or in a file.
+    """Return the paths of the fields of options that the user gave, on the command line or in a
+    file.
 
     Args:
         ctx: knows which options were given.

@@ -54,7 +54,10 @@ class Tracker:
         if event.step == FINISHED:
             return self._finish(event)
         if event.step == ENSEMBLE:
-            return f"generation {event.generation}: its ensemble failed: {' '.join(event.detail.split())[:160]}"
+            return (
+                f"generation {event.generation}: its ensemble failed: "
+                f"{' '.join(event.detail.split())[:160]}"
+            )
         if event.step == TASKS:
             self._unanswered[event.generation] = event.detail
             return None
@@ -74,7 +77,10 @@ class Tracker:
         self.running.pop(event.generation, None)
         self._count(event.generation, event.score)
         reason = " ".join(self._reasons.pop(event.generation, "").split())[:160]
-        parts = [f"generation {event.generation}:", "no score" if event.score is None else f"score {event.score:.4f}"]
+        parts = [
+            f"generation {event.generation}:",
+            "no score" if event.score is None else f"score {event.score:.4f}",
+        ]
         if event.state == "failed":
             parts.append(f"failed ({event.detail}{': ' + reason if reason else ''})")
         elif unanswered := " ".join(self._unanswered.pop(event.generation, "").split())[:160]:
@@ -89,7 +95,9 @@ class Tracker:
 
 
 def plain_progress(tracker: Tracker) -> OnEvent:
-    """Return a function that prints one line for each important event, with the seconds since the start."""
+    """Return a function that prints one line for each important event, with the seconds since the
+    start.
+    """
     started = time.monotonic()
 
     def on_event(event: StepEvent) -> None:

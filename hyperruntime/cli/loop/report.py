@@ -42,10 +42,16 @@ PAGE = "report.html"
 )
 @click.argument("run_dir", type=ANY_RUN_DIRECTORY)
 @click.argument("other", type=ANY_RUN_DIRECTORY, required=False)
-@click.option("-o", "--output", metavar="FILE", help="The file to write; default: report.html in RUN_DIR.")
-@click.option("--max-size", type=SIZE, default="50m", show_default=True, help="Largest size of the file.")
+@click.option(
+    "-o", "--output", metavar="FILE", help="The file to write; default: report.html in RUN_DIR."
+)
+@click.option(
+    "--max-size", type=SIZE, default="50m", show_default=True, help="Largest size of the file."
+)
 @click.option("--pictures", metavar="DIR", help="Draw pictures as SVG and PNG into DIR instead.")
-@click.option("--tensorboard", metavar="DIR", help="Write the numbers for TensorBoard below DIR instead.")
+@click.option(
+    "--tensorboard", metavar="DIR", help="Write the numbers for TensorBoard below DIR instead."
+)
 @json_option
 def report(
     run_dir: str,
@@ -58,15 +64,19 @@ def report(
 ) -> None:
     """Write an HTML report about the run in RUN_DIR, or about two runs side by side.
 
-    It shows the lineage, scores, changes, transcripts, use of models and failures; for rollouts, groups, conversations
-    and tokens. It is one file that needs no network, and keys are removed. Details that do not fit into the size are
-    left out, the lowest scores and the oldest first.
+    It shows the lineage, scores, changes, transcripts, use of models and failures; for rollouts,
+    groups, conversations and tokens. It is one file that needs no network, and keys are removed.
+    Details that do not fit into the size are left out, the lowest scores and the oldest first.
     """
     if pictures is not None or tensorboard is not None:
-        if other is not None or output is not None or (pictures is not None and tensorboard is not None):
+        if (
+            other is not None
+            or output is not None
+            or (pictures is not None and tensorboard is not None)
+        ):
             raise WrongUsageError(
-                "--pictures and --tensorboard cannot be combined with each other, --output or a second run; leave "
-                "the others out"
+                "--pictures and --tensorboard cannot be combined with each other, --output or a "
+                "second run; leave the others out"
             )
         if pictures is not None:
             _pictures(run_dir, pictures, as_json=as_json)
@@ -112,7 +122,10 @@ def _pictures(run_dir: str, folder: str, *, as_json: bool) -> None:
     view = load_run(RUN_DIRECTORY.convert(run_dir, None, None))
     target = Path(folder)
     drawn = write_pictures(view, best_generation(view.generations), target)
-    made = (*drawn, *write_plots(view.generations, target, whose_scores(view.options.optimize_option)))
+    made = (
+        *drawn,
+        *write_plots(view.generations, target, whose_scores(view.options.optimize_option)),
+    )
     if as_json:
         print_json(made)
     else:
@@ -120,7 +133,10 @@ def _pictures(run_dir: str, folder: str, *, as_json: bool) -> None:
 
 
 def plots_at_end(
-    run_dir: str, generations: Sequence[GenerationRecord], options: GenerateOptions, most_s: float | None = None
+    run_dir: str,
+    generations: Sequence[GenerationRecord],
+    options: GenerateOptions,
+    most_s: float | None = None,
 ) -> None:
     """Write the plots of a run that has ended; if that fails, only print the reason.
 
@@ -128,7 +144,8 @@ def plots_at_end(
         run_dir: the run directory.
         generations: the finished generations; nothing is drawn without any.
         options: the run's options.
-        most_s: seconds after which the plots are left out, because the process has to end; None means no limit.
+        most_s: seconds after which the plots are left out, because the process has to end; None
+            means no limit.
     """
     if not generations:
         return
@@ -136,7 +153,9 @@ def plots_at_end(
 
     def draw() -> None:
         try:
-            pictures = write_plots(generations, Path(run_dir), whose_scores(options.optimize_option))
+            pictures = write_plots(
+                generations, Path(run_dir), whose_scores(options.optimize_option)
+            )
             said.append(f"{len(pictures)} plots are in {run_dir}")
         except HyperRuntimeError as error:
             said.append(f"no plots: {error}")

@@ -34,12 +34,15 @@ _DIFF_COLOURS = (("+++", ""), ("---", ""), ("+", "blue"), ("-", "yellow"), ("@@"
 @click.argument("run_dir", type=ANY_RUN_DIRECTORY)
 @click.argument("entry", metavar="GENERATION")
 def show(run_dir: str, entry: str) -> None:
-    """Show GENERATION (a number, initial, or best) of the run in RUN_DIR: its scores, change, transcripts and log.
+    """Show GENERATION (a number, initial, or best) of the run in RUN_DIR: its scores, change,
+    transcripts and log.
 
-    For a rollout run, give the id of a trajectory, as `hyperrun status --tail 10` prints it. On a terminal the text is
-    paged. Keys are removed, and control characters become escapes.
+    For a rollout run, give the id of a trajectory, as `hyperrun status --tail 10` prints it. On a
+    terminal the text is paged. Keys are removed, and control characters become escapes.
     """
-    facts, details, write = _trajectory(run_dir, entry) if is_rollout(Path(run_dir)) else _generation(run_dir, entry)
+    facts, details, write = (
+        _trajectory(run_dir, entry) if is_rollout(Path(run_dir)) else _generation(run_dir, entry)
+    )
     text = "\n".join(write(facts, details)) + "\n"
     if sys.stdout.isatty():
         click.echo_via_pager(text)
@@ -60,7 +63,9 @@ def _generation(run_dir: str, entry: str) -> Found:
     if str(wanted) == "best":
         best = best_generation(view.generations)
         if best is None:
-            raise WrongUsageError(f"no generation of {run_dir!r} has a score yet; give a number, or initial")
+            raise WrongUsageError(
+                f"no generation of {run_dir!r} has a score yet; give a number, or initial"
+            )
         wanted = best.genid
     records = [record for record in view.generations if record.genid == wanted]
     if not records:
@@ -79,13 +84,19 @@ def _trajectory(run_dir: str, entry: str) -> Found:
     ids = run.columns(run.names)["ids"]
     if entry not in ids:
         raise WrongUsageError(unknown_name("trajectory", entry, ids[-1000:]))
-    return _row(run.columns([run.names[ids.index(entry)]]), 0), run.details_of(entry) or {}, _trajectory_lines
+    return (
+        _row(run.columns([run.names[ids.index(entry)]]), 0),
+        run.details_of(entry) or {},
+        _trajectory_lines,
+    )
 
 
 def _row(columns: Mapping[str, Any], row: int) -> dict[str, Any]:
     """Return one row of columns; nested columns become mappings."""
     return {
-        name: {key: inner[row] for key, inner in column.items()} if isinstance(column, dict) else column[row]
+        name: {key: inner[row] for key, inner in column.items()}
+        if isinstance(column, dict)
+        else column[row]
         for name, column in columns.items()
     }
 
@@ -93,7 +104,9 @@ def _row(columns: Mapping[str, Any], row: int) -> dict[str, Any]:
 def _generation_lines(facts: Mapping[str, Any], details: Mapping[str, Any]) -> Iterator[str]:
     parent = "no parent" if facts["parent"] is None else f"parent {facts['parent']}"
     score = "no score" if facts["score"] is None else f"score {facts['score']:.4f}"
-    yield _bold(f"generation {facts['ids']}: {score}, {parent}, {format_duration(facts['duration'] or 0)}")
+    yield _bold(
+        f"generation {facts['ids']}: {score}, {parent}, {format_duration(facts['duration'] or 0)}"
+    )
     yield from _failure(facts)
     for name, value in facts["scores"].items():
         if value is not None:
@@ -106,7 +119,9 @@ def _generation_lines(facts: Mapping[str, Any], details: Mapping[str, Any]) -> I
             for one in tasks
         ]  # fmt: skip
         cells = [[printable(" ".join(cell.split())) for cell in row] for row in rows]
-        yield from plain_lines(("domain", "split", "task", "score", "detail"), cells, right=("score",))
+        yield from plain_lines(
+            ("domain", "split", "task", "score", "detail"), cells, right=("score",)
+        )
     yield from _title("change of the parent")
     yield from map(_diff_line, printable(details.get("diff") or "none\n").rstrip("\n").split("\n"))
     for path, reason in details.get("dropped", ()):
@@ -127,7 +142,12 @@ def _generation_lines(facts: Mapping[str, Any], details: Mapping[str, Any]) -> I
 def _trajectory_lines(facts: Mapping[str, Any], details: Mapping[str, Any]) -> Iterator[str]:
     reward = "no reward" if facts["score"] is None else f"reward {facts['score']:.4f}"
     turns = f"{facts['turns']} turns, {facts['calls']} tool calls"
-    yield _bold(printable(f"trajectory {facts['ids']}: {reward}, {turns}, {format_duration(facts['duration'] or 0)}"))
+    yield _bold(
+        printable(
+            f"trajectory {facts['ids']}: {reward}, {turns}, "
+            f"{format_duration(facts['duration'] or 0)}"
+        )
+    )
     yield from _failure(facts)
     for name, value in facts["parts"].items():
         if value is not None:

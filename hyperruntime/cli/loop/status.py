@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 
 from hyperruntime.cli.command import Command, State, example
-from hyperruntime.cli.loop.generations import best_generation, failure_counts, generation_columns, run_to_json
+from hyperruntime.cli.loop.generations import (
+    best_generation,
+    failure_counts,
+    generation_columns,
+    run_to_json,
+)
 from hyperruntime.cli.messages import WrongUsageError, note
 from hyperruntime.cli.params import ANY_RUN_DIRECTORY, is_rollout
 from hyperruntime.cli.rows import Choice, Column, Condition, print_columns, table_of, table_options
@@ -56,7 +61,8 @@ class Shown(Protocol):
     cls=Command,
     epilog=example(
         "hyperrun status outputs/generate_1",
-        "hyperrun status outputs/generate_1 --where 'failure = ' --where 'score >= 0.5' --sort score --tail 10",
+        "hyperrun status outputs/generate_1 --where 'failure = ' --where 'score >= 0.5' --sort "
+        "score --tail 10",
         "hyperrun status outputs/rollout_1 --sort -duration",
         "hyperrun status outputs/generate_1 --watch",
         "hyperrun status outputs/generate_1 --json",
@@ -76,14 +82,18 @@ def status(
     tail: int | None,
     as_json: bool,
 ) -> None:
-    """Show the generations of the run in RUN_DIR, which may still run; damaged lines are reported and skipped.
+    """Show the generations of the run in RUN_DIR, which may still run; damaged lines are reported
+    and skipped.
 
-    A rollout run is shown as one line, and as a table of trajectories with --where, --sort, --tail or --watch. For a
-    run that is made on nodes now, a line for each container (with --json, `containers`) names its node.
+    A rollout run is shown as one line, and as a table of trajectories with --where, --sort, --tail
+    or --watch. For a run that is made on nodes now, a line for each container (with --json,
+    `containers`) names its node.
     """
     choice = Choice(where=where, sort=sort, tail=tail)
     if as_json and (watch or choice.is_made):
-        raise WrongUsageError("--json prints everything once; leave out --watch, --where, --sort and --tail")
+        raise WrongUsageError(
+            "--json prints everything once; leave out --watch, --where, --sort and --tail"
+        )
     is_rollouts = is_rollout(Path(run_dir))
     if watch:
         with ended_by_interrupt(state):
@@ -101,8 +111,15 @@ def status(
 
 
 def _loop_to_json(view: RunView) -> dict[str, Any]:
-    facts = {"state": view.state, "ended": view.ended or None, "seed": view.seed, "problems": list(view.problems)}
-    return run_to_json(view.run_dir, view.generations, **facts, containers=_containers_on_nodes(Path(view.run_dir)))
+    facts = {
+        "state": view.state,
+        "ended": view.ended or None,
+        "seed": view.seed,
+        "problems": list(view.problems),
+    }
+    return run_to_json(
+        view.run_dir, view.generations, **facts, containers=_containers_on_nodes(Path(view.run_dir))
+    )
 
 
 def _rollout_to_json(run_dir: str) -> dict[str, Any]:
@@ -136,18 +153,28 @@ def _containers_on_nodes(run_dir: Path) -> list[dict[str, str]]:
     from hyperruntime.cluster.open_clusters import open_clusters
 
     try:
-        nodes = [node for cluster in open_clusters() if cluster.makes(run_dir) for node in cluster.nodes]
+        nodes = [
+            node for cluster in open_clusters() if cluster.makes(run_dir) for node in cluster.nodes
+        ]
     except OSError as error:
-        note(f"containers on nodes are not shown: {error.filename} cannot be read: {error.strerror}")
+        note(
+            f"containers on nodes are not shown: {error.filename} cannot be read: {error.strerror}"
+        )
         return []
-    return [{"name": name, "node": node.name, "host": node.host} for node in nodes for name in node.containers]
+    return [
+        {"name": name, "node": node.name, "host": node.host}
+        for node in nodes
+        for name in node.containers
+    ]
 
 
 def _loop_line(view: RunView) -> str:
     best = best_generation(view.generations)
     top = "no score yet" if best is None else f"best {best.score:.4f} (generation {best.genid})"
     made = f"{len(view.generations)} of {view.wanted} generations"
-    counts = ", ".join(f"{count} {name}" for name, count in failure_counts(view.generations).items())
+    counts = ", ".join(
+        f"{count} {name}" for name, count in failure_counts(view.generations).items()
+    )
     failed = f"; failed: {counts}" if counts else ""
     ended = f"; ended because: {view.ended}" if view.ended else ""
     return f"{view.run_dir}: {view.state}, {made}, {top}, seed {view.seed}{failed}{ended}"
@@ -156,7 +183,8 @@ def _loop_line(view: RunView) -> str:
 def _now_line(run_dir: Path) -> str:
     """Return the running generations with their steps and elapsed times, or ""."""
     running = [
-        f"generation {one.genid} ({', '.join(filter(None, (one.step, format_duration(one.elapsed_s))))})"
+        f"generation {one.genid} "
+        f"({', '.join(filter(None, (one.step, format_duration(one.elapsed_s))))})"
         for one in running_generations(run_dir)
     ]
     return f"now: {', '.join(running)}" if running else ""
@@ -173,7 +201,10 @@ def _print_rollout(run_dir: str, choice: Choice) -> None:
     if rows:
         print_columns(columns, rows)
     if not is_running:
-        note(f"if trajectories are missing, continue with: hyperrun rollout run --resume-from {shlex.quote(run_dir)}")
+        note(
+            "if trajectories are missing, continue with: hyperrun rollout run --resume-from "
+            f"{shlex.quote(run_dir)}"
+        )
 
 
 class _Loop:
@@ -222,7 +253,9 @@ class _Rollouts:
         from hyperruntime.cli.trajectories import rollout_line
 
         is_running = self._follower.is_owned
-        return rollout_line(self._run_dir, list(self._follower.records.values()), is_running=is_running), is_running
+        return rollout_line(
+            self._run_dir, list(self._follower.records.values()), is_running=is_running
+        ), is_running
 
     def now(self) -> str:
         """Return nothing: trajectories last seconds."""
@@ -273,7 +306,11 @@ def _watch_as_lines(run: Shown, choice: Choice) -> None:
         names_now = {text.split(" *")[0] for text in columns[0].texts}
         if not printed <= names_now:  # another run is in the directory now
             printed.clear()
-        rows = [row for row in choice.rows(columns) if columns[0].texts[row].split(" *")[0] not in printed]
+        rows = [
+            row
+            for row in choice.rows(columns)
+            if columns[0].texts[row].split(" *")[0] not in printed
+        ]
         names, texts, right = table_of(columns, rows)
         if not printed or is_last:
             click.echo(line)
@@ -286,8 +323,12 @@ def _watch_as_lines(run: Shown, choice: Choice) -> None:
     _follow(run, show)
 
 
-def _follow(run: Shown, show: Callable[[str, Sequence[Column], bool], None], *, always: bool = False) -> None:
-    """Show the run at once, after each change (or with ``always``, after each look), and when it has ended."""
+def _follow(
+    run: Shown, show: Callable[[str, Sequence[Column], bool], None], *, always: bool = False
+) -> None:
+    """Show the run at once, after each change (or with ``always``, after each look), and when it
+    has ended.
+    """
     before = ""
     while True:
         changed = run.read_new()

@@ -31,15 +31,27 @@ _NICE = 10  # the server of --watch gives way to the run
     ),
 )
 @click.argument("run_dir", metavar="RUN_DIR")
-@click.option("--port", type=click.IntRange(1, 65535), help="Port on 127.0.0.1; default: the last one, or any.")
-@click.option("--socket", metavar="PATH", help="Unix socket instead of a port, in a directory that only you may enter.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Port on 127.0.0.1; default: the last one, or any.",
+)
+@click.option(
+    "--socket",
+    metavar="PATH",
+    help="Unix socket instead of a port, in a directory that only you may enter.",
+)
 @click.option("--with-parent", is_flag=True, hidden=True)
 @click.pass_obj
-def watch(state: State, /, run_dir: str, port: int | None, socket: str | None, with_parent: bool) -> None:
-    """Serve the page of `hyperrun report` about the run in RUN_DIR, live, until Ctrl-C (exit code 0).
+def watch(
+    state: State, /, run_dir: str, port: int | None, socket: str | None, with_parent: bool
+) -> None:
+    """Serve the page of `hyperrun report` about the run in RUN_DIR, live, until Ctrl-C (exit code
+    0).
 
-    It reads only the files of the run, so another process, or a cluster, may make the run. Everyone who knows the
-    printed address, which has a token, can read the page. After a restart on the same port the address is the same.
+    It reads only the files of the run, so another process, or a cluster, may make the run. Everyone
+    who knows the printed address, which has a token, can read the page. After a restart on the same
+    port the address is the same.
     """
     if port is not None and socket is not None:
         raise WrongUsageError("--port and --socket exclude each other; leave one out")
@@ -50,7 +62,9 @@ def watch(state: State, /, run_dir: str, port: int | None, socket: str | None, w
 
 
 async def _serve(run_dir: str, port: int, socket: str | None, *, with_parent: bool) -> None:
-    """Serve until this is cancelled, or with a parent until the parent closes our standard input."""
+    """Serve until this is cancelled, or with a parent until the parent closes our standard
+    input.
+    """
     from hyperruntime.ports.listeners import LOOPBACK, listen_on_loopback, listen_on_socket
     from hyperruntime.report.live.address import ticket_of
     from hyperruntime.report.live.server import LiveServer, serving
@@ -82,7 +96,8 @@ async def _serve(run_dir: str, port: int, socket: str | None, *, with_parent: bo
             try:
                 await parent_ended.wait()
             finally:
-                await asyncio.shield(server.end())  # else open pages keep polling a port that another user may take
+                # else open pages keep polling a port that another user may take
+                await asyncio.shield(server.end())
     finally:
         listener.close()
         if socket is not None:
@@ -90,7 +105,10 @@ async def _serve(run_dir: str, port: int, socket: str | None, *, with_parent: bo
 
 
 def _say_how(socket: Path, path: str) -> None:
-    note(f"listening on {socket}; on the machine with the browser: ssh -N -L 8123:{shlex.quote(str(socket))} HOST")
+    note(
+        f"listening on {socket}; on the machine with the browser: ssh -N -L "
+        f"8123:{shlex.quote(str(socket))} HOST"
+    )
     click.echo(f"http://127.0.0.1:8123{path}")
 
 
@@ -100,4 +118,6 @@ def _opener(path: Path) -> Callable[[], FollowedRun]:
     from hyperruntime.report.page.secrets import Screen
 
     screen = Screen()
-    return lambda: FollowedRun(RolloutSource(path, screen) if is_rollout(path) else LoopSource(path, screen))
+    return lambda: FollowedRun(
+        RolloutSource(path, screen) if is_rollout(path) else LoopSource(path, screen)
+    )

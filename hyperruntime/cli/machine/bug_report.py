@@ -1,4 +1,6 @@
-"""``hyperrun bug-report``: write an archive about this machine, and about a run, from which keys are removed."""
+"""``hyperrun bug-report``: write an archive about this machine, and about a run, from which keys
+are removed.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,33 @@ Files:
 """
 _RUN_FILE = "run.json"
 _NOT_SHOWN = "left out: this user did not make the run that names the file\n"
-_LOGS = ("generate_loop.log", "journal.jsonl", "groups.jsonl")  # the ends of these; a log of requests has prompts
+# the ends of these; a log of requests has prompts
+_LOGS = ("generate_loop.log", "journal.jsonl", "groups.jsonl")
 _TAIL_BYTES, _MOST_CONFIG_BYTES = 64 * 1024, 1024 * 1024
 # Only the names of these variables are in the report.
 _VARIABLES = (
-    *("HYPERRUNTIME_", "OPENAI_", "ANTHROPIC_", "CONTAINER", "DOCKER_", "APPTAINER", "SINGULARITY", "SLURM_", "XDG_"),
-    *("PYTHON", "LD_", "TMPDIR", "HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy", "LC_", "LANG"),
+    *(
+        "HYPERRUNTIME_",
+        "OPENAI_",
+        "ANTHROPIC_",
+        "CONTAINER",
+        "DOCKER_",
+        "APPTAINER",
+        "SINGULARITY",
+        "SLURM_",
+        "XDG_",
+    ),
+    *(
+        "PYTHON",
+        "LD_",
+        "TMPDIR",
+        "HTTP_PROXY",
+        "HTTPS_PROXY",
+        "http_proxy",
+        "https_proxy",
+        "LC_",
+        "LANG",
+    ),
 )
 
 
@@ -54,7 +77,8 @@ class Source:
     Attributes:
         name: its path in the report.
         value: its content if it is a table of values, else None.
-        private: other content of the file: not in the report, but its secrets are removed from the report.
+        private: other content of the file: not in the report, but its secrets are removed from the
+            report.
         text: its end if it is a log, else "".
         folder: its directory.
     """
@@ -67,21 +91,36 @@ class Source:
 
 
 @click.command(
-    cls=Command, epilog=example("hyperrun bug-report", "hyperrun bug-report outputs/generate_1 --config gateway.toml")
+    cls=Command,
+    epilog=example(
+        "hyperrun bug-report", "hyperrun bug-report outputs/generate_1 --config gateway.toml"
+    ),
 )
-@click.argument("run", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument(
+    "run", required=False, type=click.Path(exists=True, file_okay=False, path_type=Path)
+)
 @click.option(
     "--config",
     "configs",
     metavar="FILE",
     multiple=True,
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help=f"Add a configuration file, as TOML; {AGENT_FILE} of the current directory is always added.",
+    help=f"Add a configuration file, as TOML; {AGENT_FILE} of the current directory is always "
+    "added.",
 )
-@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="The archive (.tar.gz) to write.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="The archive (.tar.gz) to write.",
+)
 @click.pass_obj
-def bug_report(state: State, run: Path | None, configs: tuple[Path, ...], output: Path | None) -> None:
-    """Write an archive with what a bug report needs: versions, doctor, engines, configuration, and logs of RUN.
+def bug_report(
+    state: State, run: Path | None, configs: tuple[Path, ...], output: Path | None
+) -> None:
+    """Write an archive with what a bug report needs: versions, doctor, engines, configuration, and
+    logs of RUN.
 
     Keys and passwords are removed, in the usual encodings too. Nothing is sent anywhere.
     """
@@ -90,10 +129,14 @@ def bug_report(state: State, run: Path | None, configs: tuple[Path, ...], output
         raise _exists(output)
     files = report_files(state.runtime, run, configs)
     _write(output, files)
-    click.echo(f"wrote {output} ({', '.join(files)}); look at it before you send it: tar -xzf {output}")
+    click.echo(
+        f"wrote {output} ({', '.join(files)}); look at it before you send it: tar -xzf {output}"
+    )
 
 
-def report_files(runtime: str | None, run: Path | None, configs: Sequence[Path]) -> dict[str, bytes]:
+def report_files(
+    runtime: str | None, run: Path | None, configs: Sequence[Path]
+) -> dict[str, bytes]:
     """Return the files of a report by name, without secrets.
 
     Args:
@@ -111,7 +154,8 @@ def report_files(runtime: str | None, run: Path | None, configs: Sequence[Path])
     values = {
         "versions.json": version_facts(),
         "doctor.json": {
-            part: [attrs.asdict(one) for one in found] for part, found in all_findings(names, _say_part).items()
+            part: [attrs.asdict(one) for one in found]
+            for part, found in all_findings(names, _say_part).items()
         },
         "engines.json": [engine_to_json(view_engine(name)) for name in names],
         "environment.json": sorted(name for name in os.environ if name.startswith(_VARIABLES)),
@@ -138,18 +182,26 @@ def _cleaned(secrets: SecretValues, text: str) -> bytes:
 
 def _configurations(configs: Sequence[Path]) -> Iterator[Source]:
     own = Path(AGENT_FILE)
-    for number, path in enumerate(dict.fromkeys([*([own] if os.path.lexists(own) else []), *configs])):
+    for number, path in enumerate(
+        dict.fromkeys([*([own] if os.path.lexists(own) else []), *configs])
+    ):
         try:
             value = parse_toml(_configuration(path, is_named=path in configs).decode())
         except (OSError, ValueError) as error:
             if path in configs:
-                raise AgentError(f"{path} cannot be read as TOML: {error}; correct it, or report without it") from error
+                raise AgentError(
+                    f"{path} cannot be read as TOML: {error}; correct it, or report without it"
+                ) from error
             value = {"unreadable": str(error)}
-        yield Source(name=f"configuration/{number}-{path.stem}.json", value=value, folder=path.parent)
+        yield Source(
+            name=f"configuration/{number}-{path.stem}.json", value=value, folder=path.parent
+        )
 
 
 def _configuration(path: Path, *, is_named: bool) -> bytes:
-    """Return the start of a file that the user names, or the file of the current directory, which anybody may make."""
+    """Return the start of a file that the user names, or the file of the current directory, which
+    anybody may make.
+    """
     if not is_named:
         return read_run_file(path, below=path.parent, most_bytes=_MOST_CONFIG_BYTES)
     with open(path, "rb") as file:
@@ -160,7 +212,9 @@ def _run_sources(run: Path) -> Iterator[Source]:
     try:
         value = parse_json(read_run_file(run / _RUN_FILE, below=run, most_bytes=MOST_JSON_BYTES))
     except (OSError, ValueError) as error:
-        raise ArchiveError(f"{run} has no readable {_RUN_FILE}: {error}; name the directory of a run") from error
+        raise ArchiveError(
+            f"{run} has no readable {_RUN_FILE}: {error}; name the directory of a run"
+        ) from error
     yield Source(name=f"run/{_RUN_FILE}", value=value, folder=run)
     options = value.get("options") if isinstance(value, Mapping) else None
     gateway = options.get("gateway") if isinstance(options, Mapping) else None
@@ -194,7 +248,9 @@ def _end_of(path: Path) -> str:
 
 
 def _all_secrets(sources: Sequence[Source]) -> SecretValues:
-    agents = [Path(found) for source in sources for key, found in _leaves(source.value) if key == "agent"]
+    agents = [
+        Path(found) for source in sources for key, found in _leaves(source.value) if key == "agent"
+    ]
     secrets = SecretValues([*(source.folder for source in sources), *agents])
     for source in sources:
         secrets.learn_values(source.value)
@@ -203,7 +259,8 @@ def _all_secrets(sources: Sequence[Source]) -> SecretValues:
             if key == "key_env":
                 secrets.learn(os.environ.get(found, ""))
             elif key == "key_file":
-                with suppress(RuntimeError):  # of a user that does not exist; then no program of ours could read it
+                # of a user that does not exist; then no program of ours could read it
+                with suppress(RuntimeError):
                     secrets.learn_file(source.folder / Path(found).expanduser())
     return secrets
 
@@ -241,4 +298,6 @@ def _write(output: Path, files: Mapping[str, bytes]) -> None:
 
 
 def _exists(output: Path) -> HyperRuntimeError:
-    return HyperRuntimeError(f"{output} exists already; remove it, or choose another name with --output")
+    return HyperRuntimeError(
+        f"{output} exists already; remove it, or choose another name with --output"
+    )

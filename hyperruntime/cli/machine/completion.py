@@ -1,7 +1,8 @@
-"""``hyperrun completion``: install, remove and print the shell completion of ``hyperrun`` and ``hyperruntime``.
+"""``hyperrun completion``: install, remove and print the shell completion of ``hyperrun`` and
+``hyperruntime``.
 
-bash and zsh load it from a block in the user's start-up file, fish from its directory of completions, which has a file
-for each name.
+bash and zsh load it from a block in the user's start-up file, fish from its directory of
+completions, which has a file for each name.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class Files:
 
     Attributes:
         scripts: each file of the completion, with the names of the program that it is for.
-        startup: the start-up file of the user that loads it; None if the shell finds the scripts by itself.
+        startup: the start-up file of the user that loads it; None if the shell finds the scripts by
+            itself.
         before: lines of the start-up file before the script is loaded.
     """
 
@@ -56,16 +58,24 @@ def completion_files(shell: str) -> Files:
     except RuntimeError as error:
         raise StorageError(f"the user has no home directory: {error}; set HOME") from error
     if shell == "fish":
-        folder = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "fish" / "completions"
+        folder = (
+            Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "fish" / "completions"
+        )
         return Files(scripts={folder / f"{name}.fish": (name,) for name in NAMES})
     scripts = {data / f"completion.{shell}": NAMES}
     if shell == "zsh":
-        return Files(scripts=scripts, startup=Path(os.environ.get("ZDOTDIR") or home) / ".zshrc", before=_ZSH_START)
+        return Files(
+            scripts=scripts,
+            startup=Path(os.environ.get("ZDOTDIR") or home) / ".zshrc",
+            before=_ZSH_START,
+        )
     return Files(scripts=scripts, startup=home / ".bashrc")
 
 
 def completion_script(shell: str, names: tuple[str, ...] = NAMES) -> str:
-    """Return the script that defines the completion of the program, under these names, in a shell."""
+    """Return the script that defines the completion of the program, under these names, in a
+    shell.
+    """
     made = get_completion_class(shell)
     assert made is not None
     return "\n".join(made(app, {}, name, f"_{PROGRAM.upper()}_COMPLETE").source() for name in names)
@@ -75,16 +85,22 @@ def _this_shell(ctx: click.Context, parameter: click.Parameter, value: str | Non
     shell = value or Path(os.environ.get("SHELL", "")).name
     if shell not in SHELLS:
         which = f"the shell {shell!r} is not supported" if shell else "SHELL is not set"
-        raise WrongUsageError(f"{which}; name one of {', '.join(SHELLS)}: `{ctx.command_path} bash`")
+        raise WrongUsageError(
+            f"{which}; name one of {', '.join(SHELLS)}: `{ctx.command_path} bash`"
+        )
     return shell
 
 
 _shell = click.argument("shell", type=click.Choice(SHELLS), required=False, callback=_this_shell)
 
 
-@click.group(cls=Group, epilog=example("hyperrun completion install", "hyperrun completion install zsh"))
+@click.group(
+    cls=Group, epilog=example("hyperrun completion install", "hyperrun completion install zsh")
+)
 def completion() -> None:
-    """Complete commands and options of hyperrun, also as hyperruntime, with Tab, in bash, zsh or fish."""
+    """Complete commands and options of hyperrun, also as hyperruntime, with Tab, in bash, zsh or
+    fish.
+    """
 
 
 @completion.command(epilog=example("hyperrun completion install zsh"))
@@ -125,7 +141,9 @@ def show(shell: str) -> None:
 
 
 def _change_startup(startup: Path, block: str) -> None:
-    """Make a block the only one of ours in a start-up file; "" removes it. The rest of the file stays as it is."""
+    """Make a block the only one of ours in a start-up file; "" removes it. The rest of the file
+    stays as it is.
+    """
     path = startup.resolve()  # it may be a link into a repository of settings
     with storage_errors(path):
         old = path.read_bytes().decode(errors="surrogateescape") if path.exists() else ""

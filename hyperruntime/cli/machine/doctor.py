@@ -25,7 +25,8 @@ from hyperruntime.units import GIB, MIB, format_size
 _LEAST_MEMORY = GIB
 _EXIT_NO_RUNTIME = 3
 _OTHER_PLACE = "name another directory: TMPDIR, XDG_CACHE_HOME or --output-dir-parent"
-_DIRECTORIES: dict[str, tuple[Callable[[], Path], int]] = {  # by name: how to find it, and the least free space
+# by name: how to find it, and the least free space
+_DIRECTORIES: dict[str, tuple[Callable[[], Path], int]] = {
     "temporary files": (lambda: Path(tempfile.gettempdir()), 256 * MIB),
     "cache": (cache_directory, 64 * MIB),
     "current directory": (Path.cwd, 64 * MIB),
@@ -34,17 +35,28 @@ _MARKS = {True: ("ok", "green"), False: ("FAIL", "red"), None: ("note", "yellow"
 
 
 @click.command(
-    cls=Command, epilog=example("hyperrun doctor", "hyperrun doctor podman --json", "hyperrun doctor --gpu cuda")
+    cls=Command,
+    epilog=example(
+        "hyperrun doctor", "hyperrun doctor podman --json", "hyperrun doctor --gpu cuda"
+    ),
 )
 @click.argument("name", required=False)
-@click.option("--gpu", "image", metavar="IMAGE", help="Start a container of this image with GPUs; check each step.")
+@click.option(
+    "--gpu",
+    "image",
+    metavar="IMAGE",
+    help="Start a container of this image with GPUs; check each step.",
+)
 @click.option("--gpus", type=GPUS, default="all", show_default=True, help="With --gpu: which GPUs.")
 @json_option
 @click.pass_obj
-def doctor(state: State, name: str | None, image: str | None, gpus: str | tuple[str, ...], as_json: bool) -> int:
+def doctor(
+    state: State, name: str | None, image: str | None, gpus: str | tuple[str, ...], as_json: bool
+) -> int:
     """Diagnose this machine and every runtime, or only runtime NAME, and print the next steps.
 
-    Exits with 0 if a runtime is usable, else with 3. With --gpu: with 0 if every step works, else with 1.
+    Exits with 0 if a runtime is usable, else with 3. With --gpu: with 0 if every step works, else
+    with 1.
     """
     if image is not None:
         state.runtime = name or state.runtime
@@ -102,7 +114,10 @@ def _print(parts: dict[str, list[Finding]], usable: Sequence[str], names: Sequen
     if usable:
         click.echo(f"\ncontainers run here with: {', '.join(usable)}")
     else:
-        click.echo(f"\nno runtime works here yet ({', '.join(names) or 'none is installed'}): see the next steps above")
+        click.echo(
+            f"\nno runtime works here yet ({', '.join(names) or 'none is installed'}): see the "
+            "next steps above"
+        )
 
 
 def _print_finding(found: Finding) -> None:
@@ -114,7 +129,9 @@ def _print_finding(found: Finding) -> None:
 
 def machine_findings() -> Iterator[Finding]:
     """Yield the findings that belong to no engine: Python, git, memory, disk space and devices."""
-    yield Finding(subject="python", ok=True, detail=f"{platform.python_version()} ({sys.executable})")
+    yield Finding(
+        subject="python", ok=True, detail=f"{platform.python_version()} ({sys.executable})"
+    )
     yield _git()
     yield _memory()
     for what, (find, least) in _DIRECTORIES.items():
@@ -137,7 +154,11 @@ def _git() -> Finding:
         step = "install it, on Debian with `apt-get install git`; the generate loop needs it"
         return Finding(subject="git", ok=False, detail="not on PATH", next_step=step)
     words = git(["--version"]).decode(errors="replace").split()
-    return Finding(subject="git", ok=True, detail=f"{words[2] if len(words) > 2 else 'unknown version'} ({path})")
+    return Finding(
+        subject="git",
+        ok=True,
+        detail=f"{words[2] if len(words) > 2 else 'unknown version'} ({path})",
+    )
 
 
 def _memory() -> Finding:
@@ -158,7 +179,11 @@ def _space(what: str, directory: Path, least: int) -> Finding:
     place = next(path for path in (directory, *directory.parents) if path.exists())
     free = shutil.disk_usage(place).free
     if not os.access(place, os.W_OK | os.X_OK):
-        return Finding(subject=what, ok=False, detail=f"{directory} cannot be written", next_step=_OTHER_PLACE)
+        return Finding(
+            subject=what, ok=False, detail=f"{directory} cannot be written", next_step=_OTHER_PLACE
+        )
     low = free < least
     step = f"free space in {place}, or name another directory" if low else ""
-    return Finding(subject=what, ok=not low, detail=f"{directory}, {format_size(free)} free", next_step=step)
+    return Finding(
+        subject=what, ok=not low, detail=f"{directory}, {format_size(free)} free", next_step=step
+    )

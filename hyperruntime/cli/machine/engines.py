@@ -1,4 +1,6 @@
-"""``hyperrun runtimes``, and the state of every installed driver; a broken driver does not hide the others."""
+"""``hyperrun runtimes``, and the state of every installed driver; a broken driver does not hide the
+others.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,17 @@ from hyperruntime.gpu.nvidia import PROGRAM
 from hyperruntime.host.process import find_program
 from hyperruntime.runtime import AUTO
 
-_COLUMNS = ("runtime", "usable", "version", "mode", "oci runtime", "storage", "networks", "limits", "gpus")
+_COLUMNS = (
+    "runtime",
+    "usable",
+    "version",
+    "mode",
+    "oci runtime",
+    "storage",
+    "networks",
+    "limits",
+    "gpus",
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -48,7 +60,8 @@ class EngineView:
 
 
 def engine_names(only: str | None = None) -> list[str]:
-    """Return the names of the drivers in the order in which ``auto`` tries them, or only the named one.
+    """Return the names of the drivers in the order in which ``auto`` tries them, or only the named
+    one.
 
     Args:
         only: a driver's name; None or ``auto`` means all.
@@ -77,7 +90,9 @@ def view_engine(name: str) -> EngineView:
 
 
 def view_engines() -> list[EngineView]:
-    """Return the views of all drivers, in the order of ``auto``; probed in parallel, since each starts a container."""
+    """Return the views of all drivers, in the order of ``auto``; probed in parallel, since each
+    starts a container.
+    """
     names = engine_names()
     with ThreadPoolExecutor(max_workers=max(1, len(names))) as threads:
         return list(threads.map(view_engine, names))
@@ -117,7 +132,9 @@ def _loaded(name: str) -> Iterator[Driver]:
 @click.command(cls=Command, epilog=example("hyperrun runtimes", "hyperrun runtimes --json"))
 @json_option
 def runtimes(as_json: bool) -> None:
-    """List the container engines and what each can do on this machine, in the order that auto tries them."""
+    """List the container engines and what each can do on this machine, in the order that auto tries
+    them.
+    """
     views = view_engines()
     if as_json:
         print_json([engine_to_json(view) for view in views])
@@ -147,7 +164,9 @@ def _row(view: EngineView) -> tuple[str, ...]:
 
 
 def _gpu_text(info: EngineInfo) -> str:
-    """Return ``yes``, ``no`` (the engine cannot give GPUs), or ``none here`` (this machine has none)."""
+    """Return ``yes``, ``no`` (the engine cannot give GPUs), or ``none here`` (this machine has
+    none).
+    """
     if not info.gpus:
         return "no"
     described = any(device.kind.endswith("/gpu") for device in load_devices().devices.values())
@@ -155,7 +174,9 @@ def _gpu_text(info: EngineInfo) -> str:
 
 
 def _limits_text(info: EngineInfo) -> str:
-    """Return how limits are enforced: one word such as ``cgroup``, or one for each limit if they differ."""
+    """Return how limits are enforced: one word such as ``cgroup``, or one for each limit if they
+    differ.
+    """
     if len(set(info.limits.values())) == 1:
         return next(iter(info.limits.values()))
     return ", ".join(f"{name.removesuffix('_bytes')} {how}" for name, how in info.limits.items())

@@ -1,4 +1,6 @@
-"""``hyperrun doctor --gpu IMAGE``: check GPU access step by step, from the host's driver to torch in the image."""
+"""``hyperrun doctor --gpu IMAGE``: check GPU access step by step, from the host's driver to torch
+in the image.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def gpu_findings(state: State, image: str, gpus: str | tuple[str, ...]) -> Steps
     try:
         spec = ContainerSpec(image=image, gpus=gpus)
         with state.open_runtime() as runtime:
-            yield Finding(subject="engine", ok=True, detail=f"{runtime.info.engine} {runtime.info.version}")
+            yield Finding(
+                subject="engine", ok=True, detail=f"{runtime.info.engine} {runtime.info.version}"
+            )
             with runtime.container(spec) as container:
                 yield from _inside(container, nodes, nvidia=nvidia)
     except HyperRuntimeError as error:
@@ -63,7 +67,9 @@ def gpu_findings(state: State, image: str, gpus: str | tuple[str, ...]) -> Steps
 
 def _is_nvidia(gpus: str | tuple[str, ...]) -> bool:
     """Return whether NVIDIA GPUs are requested; a name without a vendor means NVIDIA."""
-    return isinstance(gpus, str) or any("=" not in name or name.startswith(f"{NVIDIA_KIND}=") for name in gpus)
+    return isinstance(gpus, str) or any(
+        "=" not in name or name.startswith(f"{NVIDIA_KIND}=") for name in gpus
+    )
 
 
 def _host_driver() -> Finding:
@@ -73,7 +79,9 @@ def _host_driver() -> Finding:
         text, _, step = str(error).partition("; ")
         return Finding(subject="host: nvidia-smi", ok=False, detail=text, next_step=step)
     if not gpus:
-        return Finding(subject="host: nvidia-smi", ok=False, detail="it lists no GPU", next_step=NO_DRIVER)
+        return Finding(
+            subject="host: nvidia-smi", ok=False, detail="it lists no GPU", next_step=NO_DRIVER
+        )
     names = ", ".join(f"{gpu.index}: {gpu.name}" for gpu in gpus)
     return Finding(subject="host: nvidia-smi", ok=True, detail=f"driver {gpus[0].driver}, {names}")
 
@@ -89,7 +97,8 @@ def _cdi(gpus: str | tuple[str, ...]) -> tuple[Finding, Sequence[str]]:
     try:
         devices = gpu_devices(gpus, registry)
     except DeviceNotFoundError as error:
-        return Finding(subject="host: CDI spec", ok=None, detail=str(error)), ()  # if it matters, the start fails
+        # if it matters, the start fails
+        return Finding(subject="host: CDI spec", ok=None, detail=str(error)), ()
     broken = "".join(f"; {finding.subject} {finding.detail}" for finding in registry.findings)
     files = ", ".join(dict.fromkeys(str(device.file) for device in devices))
     detail = f"{', '.join(device.name for device in devices)} in {files}{broken}"
@@ -98,12 +107,16 @@ def _cdi(gpus: str | tuple[str, ...]) -> tuple[Finding, Sequence[str]]:
 
 
 def _inside(container: Container, expected: Sequence[str], *, nvidia: bool) -> Steps:
-    """Yield the findings inside a started container; its start has already checked that the devices are visible."""
+    """Yield the findings inside a started container; its start has already checked that the devices
+    are visible.
+    """
     nodes = _run(container, ["/bin/sh", "-c", _NODES, "nodes", *expected])
     detail = ", ".join(dict.fromkeys(_one_line(nodes.stdout).split())) or "none"
     yield Finding(subject="inside: device nodes", ok=detail != "none", detail=detail)
     if not nvidia:
-        yield Finding(subject="inside: driver", ok=None, detail="not checked: these are not NVIDIA GPUs")
+        yield Finding(
+            subject="inside: driver", ok=None, detail="not checked: these are not NVIDIA GPUs"
+        )
         return
     yield _report(
         "inside: libcuda.so.1",
@@ -113,13 +126,16 @@ def _inside(container: Container, expected: Sequence[str], *, nvidia: bool) -> S
     yield _report(
         "inside: nvidia-smi",
         _run(container, ["nvidia-smi", "-L"]),
-        "host and container must have the same driver: generate the CDI spec again after a driver update",
+        "host and container must have the same driver: generate the CDI spec again after a "
+        "driver update",
     )
     torch = _run(container, ["python3", "-c", _TORCH])
     if torch.exit_code == 3 or torch.not_executed:
         yield Finding(subject="inside: torch", ok=None, detail="not in this image")
     else:
-        yield _report("inside: torch", torch, "the image needs a torch whose CUDA the driver supports")
+        yield _report(
+            "inside: torch", torch, "the image needs a torch whose CUDA the driver supports"
+        )
 
 
 def _run(container: Container, args: Sequence[str]) -> ExecResult:

@@ -1,7 +1,9 @@
-"""Find the keys and passwords that a bug report must not contain, and remove them from its texts and values.
+"""Find the keys and passwords that a bug report must not contain, and remove them from its texts
+and values.
 
-A value is secret by its name (``*_TOKEN``, ``api_key``), by its place (a ``.env`` file, the key file of a model server,
-a table of environment variables), or by its look (the prefixes that services give their keys).
+A value is secret by its name (``*_TOKEN``, ``api_key``), by its place (a ``.env`` file, the key
+file of a model server, a table of environment variables), or by its look (the prefixes that
+services give their keys).
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ from hyperruntime.gateway.log.redact import MARK, Redactor
 from hyperruntime.report.page.secrets import DIRECTORIES, SECRET_NAME, Screen
 from hyperruntime.storage.run_files import open_regular, read_at_most
 
-_NAMES_OF_PLACES = ("key_env", "key_file", "key_name")  # options of the gateway that say where a key is
-_VARIABLES = ("env", "environ", "environment", "headers", "build_args")  # tables whose values may all be secret
+# Options of the gateway that say where a key is.
+_NAMES_OF_PLACES = ("key_env", "key_file", "key_name")
+# Tables whose values may all be secret.
+_VARIABLES = ("env", "environ", "environment", "headers", "build_args")
 _HEADER = re.compile(r"([^\s=:]+)\s*:")
 _IN_A_URL = re.compile(r"(?<=://)[^/\s@'\"]+@")
 _ASSIGNED = re.compile(
@@ -28,17 +32,21 @@ _ASSIGNED = re.compile(
             | (?<=[_.-])(?:pass|creds?)(?![a-z]) | (?-i:[a-z]Key(?![a-z])) )
         [\w.-]{0,40} \\{0,8}["']? \s* [=:] \s*
         ( \\{0,8}["'] (?: (?:bearer|basic|token)\s+ )? | (?:bearer|basic|token)\s+ )?
-    ) (?(2) SIGN+ | SIGN{6,} )""".replace("SIGN", r"""(?:[^\s"',;&\\]|\\(?!\\{0,8}["']))"""),  # not an escaped quote
+    ) (?(2) SIGN+ | SIGN{6,} )""".replace(
+        "SIGN", r"""(?:[^\s"',;&\\]|\\(?!\\{0,8}["']))"""
+    ),  # not an escaped quote
 )
 _PEM_KEY = re.compile(
-    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)", re.DOTALL
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
+    re.DOTALL,
 )
 _END_OF_PEM_KEY = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY-----")
 _MOST_BYTES = 4 * 1024 * 1024
 
 
 def read_regular(path: Path) -> bytes:
-    """Return the content of a regular file of at most 4 MiB; a device or a pipe is never waited for.
+    """Return the content of a regular file of at most 4 MiB; a device or a pipe is never waited
+    for.
 
     Args:
         path: the file, which may be a symbolic link.
@@ -122,8 +130,8 @@ class SecretValues:
     ) -> Any:  # noqa: ANN401 - any JSON or TOML value
         """Return a JSON or TOML value without secrets.
 
-        Booleans and None stay, and numbers unless their name is secret or they are in a table of variables.
-        The arguments are those of :meth:`learn_values`.
+        Booleans and None stay, and numbers unless their name is secret or they are in a table of
+        variables. The arguments are those of :meth:`learn_values`.
         """
         if isinstance(value, Mapping):
             hidden = hidden or name in _VARIABLES
@@ -145,7 +153,9 @@ class SecretValues:
         return self.clean_text(text)
 
     def clean_text(self, text: str) -> str:
-        """Return a text without secrets; the home directory becomes ``~`` and the host's name ``<host>``."""
+        """Return a text without secrets; the home directory becomes ``~`` and the host's name
+        ``<host>``.
+        """
         text = self._screen.text(self._redactor.clean_text(text))
         text = _IN_A_URL.sub(f"{MARK}@", text)
         text = _ASSIGNED.sub(rf"\1{MARK}", text)
@@ -201,7 +211,8 @@ def _assigned_secret(name: str, text: str, *, listed: bool) -> str:
     Args:
         name: of the option; those of variables and headers have only secrets.
         text: one value of it.
-        listed: whether it has a list of values; only then a colon is read, which a path or URL has too.
+        listed: whether it has a list of values; only then a colon is read, which a path or URL has
+            too.
     """
     variable, _, value = text.partition("=")
     if listed and (header := _HEADER.match(text)) and (name in _VARIABLES or _is_secret(header[1])):
@@ -210,5 +221,7 @@ def _assigned_secret(name: str, text: str, *, listed: bool) -> str:
 
 
 def _looks_random(value: str) -> bool:
-    """Return whether a value of a ``.env`` file may be a key: long, without the signs of a path, URL or sentence."""
+    """Return whether a value of a ``.env`` file may be a key: long, without the signs of a path,
+    URL or sentence.
+    """
     return len(value) >= 12 and not re.search(r"[/\s]|\.\w{1,4}$", value)

@@ -20,26 +20,50 @@ from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.host.inherited import raise_file_limit
 from hyperruntime.registry import load_driver
 from hyperruntime.runtime import AUTO, ENVIRONMENT_VARIABLE
-from hyperruntime.testing.conformance import Check, CheckResult, Context, open_context, run_checks, select_checks
+from hyperruntime.testing.conformance import (
+    Check,
+    CheckResult,
+    Context,
+    open_context,
+    run_checks,
+    select_checks,
+)
 
-_WORDS = {"pass": ("pass", "green"), "refused": ("refused as declared", "cyan"), "fail": ("FAIL", "red")}
+_WORDS = {
+    "pass": ("pass", "green"),
+    "refused": ("refused as declared", "cyan"),
+    "fail": ("FAIL", "red"),
+}
 _WIDTH = max(len(word) for word, _ in _WORDS.values())
 
 
 @click.command(
     cls=Command,
-    epilog=example("hyperrun selfcheck", "hyperrun selfcheck podman --only 'timeout.*'", "hyperrun selfcheck --json"),
+    epilog=example(
+        "hyperrun selfcheck",
+        "hyperrun selfcheck podman --only 'timeout.*'",
+        "hyperrun selfcheck --json",
+    ),
 )
 @click.argument("name", required=False)
-@click.option("--only", metavar="PATTERN", default="*", help="Name of a check, a pattern ('exec.*') or a family.")
-@click.option("--image", metavar="REF", help="Image to check with; default: the base image, made if missing.")
+@click.option(
+    "--only",
+    metavar="PATTERN",
+    default="*",
+    help="Name of a check, a pattern ('exec.*') or a family.",
+)
+@click.option(
+    "--image", metavar="REF", help="Image to check with; default: the base image, made if missing."
+)
 @json_option
 @click.pass_obj
 def selfcheck(state: State, name: str | None, only: str, image: str | None, as_json: bool) -> int:
-    """Check that runtime NAME (default: --runtime, else the first usable one) keeps the promises of the library.
+    """Check that runtime NAME (default: --runtime, else the first usable one) keeps the promises of
+    the library.
 
-    The runtime must refuse each feature that it declares unsupported, by name; such a refusal is not a failure. Exits
-    with 0 if every check passed or was refused as declared, with 1 if one failed, with 3 if the engine is unusable.
+    The runtime must refuse each feature that it declares unsupported, by name; such a refusal is
+    not a failure. Exits with 0 if every check passed or was refused as declared, with 1 if one
+    failed, with 3 if the engine is unusable.
     """
     checks = select_checks(only)
     if state.log_level == "warning":  # several checks lose a container on purpose, which is logged
@@ -83,7 +107,9 @@ def _print_result(result: CheckResult) -> None:
     click.echo(click.style(f"{word:{_WIDTH}}", fg=colour) + line)
     if result.detail:
         refused = result.outcome == "refused"
-        click.secho(f"{'':{_WIDTH}}    {result.detail}", fg=None if refused else colour, dim=refused)
+        click.secho(
+            f"{'':{_WIDTH}}    {result.detail}", fg=None if refused else colour, dim=refused
+        )
 
 
 def _print_summary(results: Sequence[CheckResult], took_s: float) -> None:

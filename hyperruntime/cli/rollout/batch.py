@@ -29,12 +29,28 @@ from hyperruntime.units import format_duration
 
 _ERRORS_SHOWN = 5
 # The options of a rollout that a batch has, and what differs.
-# fmt: off
-_SAME = frozenset((
-    "model", "base_url", "wire", "key_env", "tokenizer", "image", "network", "memory", "cpus", "slots_per_container",
-    "parallel", "attempts", "retry_failed", "max_turns", "time_limit", "max_tokens", "temperature", "tools",
-))
-# fmt: on
+_SAME = frozenset(
+    (
+        "model",
+        "base_url",
+        "wire",
+        "key_env",
+        "tokenizer",
+        "image",
+        "network",
+        "memory",
+        "cpus",
+        "slots_per_container",
+        "parallel",
+        "attempts",
+        "retry_failed",
+        "max_turns",
+        "time_limit",
+        "max_tokens",
+        "temperature",
+        "tools",
+    )
+)
 _DEFAULTS = {"attempts": 2, "slots_per_container": 1}
 _FLAGS = {"time_limit": "--max-time"}
 _HELP = {
@@ -59,8 +75,10 @@ Settled = Callable[[Mapping[str, Any]], None]
 @click.command(
     cls=Command,
     epilog=example(
-        "hyperrun rollout batch prompts.jsonl --model qwen --base-url http://gpu:8000/v1 --parallel 16",
-        "hyperrun rollout batch prompts.jsonl --model qwen --base-url http://gpu:8000/v1 --retry-failed",
+        "hyperrun rollout batch prompts.jsonl --model qwen --base-url http://gpu:8000/v1 "
+        "--parallel 16",
+        "hyperrun rollout batch prompts.jsonl --model qwen --base-url http://gpu:8000/v1 "
+        "--retry-failed",
     ),
 )
 @click.argument("prompts", metavar="PROMPTS.jsonl", type=click.Path(dir_okay=False, path_type=Path))
@@ -83,8 +101,9 @@ Settled = Callable[[Mapping[str, Any]], None]
 def batch(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options, by name
     """Run an agent on every prompt in PROMPTS.jsonl, each in its own slot, and write the results.
 
-    A row is an object with "prompt" or "messages", and optionally "id", "image" and "cwd"; other keys are copied to
-    its result. Results are in results.jsonl of the output directory; the same command again does the remaining rows.
+    A row is an object with "prompt" or "messages", and optionally "id", "image" and "cwd"; other
+    keys are copied to its result. Results are in results.jsonl of the output directory; the same
+    command again does the remaining rows.
     """
     prompts, left = values["prompts"], LeftOut(values["unsupported"])
     rows, options = read_rows(prompts, left), _options(values)
@@ -99,7 +118,11 @@ def batch(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401
             runtime.images.ensure(options.container.image, on_output=Lines())
         with _progress(len(rows)) as settled:
             work = run_batch(
-                runtime, Prompts(rows, values["system"], left.reasons), options, output, on_settled=settled
+                runtime,
+                Prompts(rows, values["system"], left.reasons),
+                options,
+                output,
+                on_settled=settled,
             )
             summary = run_until_signal(work, state)
     if as_json:
@@ -117,19 +140,28 @@ def _options(values: Mapping[str, Any]) -> RolloutOptions:
         SpecError: an option is invalid.
         WrongUsageError: the model is missing.
     """
-    found = {field.path: field_value(field, values[field.name]) for field in _FIELDS if field.path[0] != "model"}
+    found = {
+        field.path: field_value(field, values[field.name])
+        for field in _FIELDS
+        if field.path[0] != "model"
+    }
     return changed(RolloutOptions(environment=Prompts.name, model=make_model(values)), found)
 
 
 @contextmanager
 def _progress(rows: int) -> Iterator[Settled]:
-    """Show the progress of a batch: a bar on a terminal, a line for every 5 % of the rows elsewhere."""
+    """Show the progress of a batch: a bar on a terminal, a line for every 5 % of the rows
+    elsewhere.
+    """
     counts: Counter[str] = Counter()
 
     def count(line: Mapping[str, Any]) -> str:
         counts[line["status"]] += 1
         if line["status"] != DONE and counts[line["status"]] <= _ERRORS_SHOWN:
-            note(f"row {line['id']} failed: {line['error']['kind']}: {line['error']['message'][:160]}")
+            note(
+                f"row {line['id']} failed: {line['error']['kind']}: "
+                f"{line['error']['message'][:160]}"
+            )
         return f"{counts[DONE]} done, {counts.total() - counts[DONE]} failed of {rows}"
 
     if not sys.stderr.isatty():
@@ -158,4 +190,7 @@ def _sentence(summary: BatchSummary) -> str:
     again = "; retry those with --retry-failed" if summary.failed else ""
     took = format_duration(summary.duration_s)
     left = f", {len(summary.left_out)} lines left out" if summary.left_out else ""
-    return f"{summary.done} of {summary.rows} rows done, {summary.failed} failed{before}{left}, in {took}{again}"
+    return (
+        f"{summary.done} of {summary.rows} rows done, {summary.failed} failed{before}{left}, in "
+        f"{took}{again}"
+    )

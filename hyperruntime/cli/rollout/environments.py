@@ -14,7 +14,10 @@ from hyperruntime.rollout.loading import describe_environment, known_environment
 _COLUMNS = ("environment", "package", "options", "description")
 
 
-@click.command(cls=Command, epilog=example("hyperrun rollout environments", "hyperrun rollout environments --json"))
+@click.command(
+    cls=Command,
+    epilog=example("hyperrun rollout environments", "hyperrun rollout environments --json"),
+)
 @json_option
 def environments(as_json: bool) -> None:
     """List the installed environments with the names of their options (--option NAME=VALUE)."""
@@ -30,7 +33,13 @@ def _view(name: str, package: str) -> dict[str, Any]:
         description, options, required = describe_environment(name)
     except HyperRuntimeError as error:
         return {**view, "description": "", "problem": str(error)}
-    return {**view, "options": options, "required": required, "description": description, "problem": ""}
+    return {
+        **view,
+        "options": options,
+        "required": required,
+        "description": description,
+        "problem": "",
+    }
 
 
 def _row(view: dict[str, Any]) -> tuple[str, ...]:

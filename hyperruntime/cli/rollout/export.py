@@ -1,4 +1,6 @@
-"""``hyperrun rollout export`` and ``submit``: write a run as training data, or send its groups to a trainer."""
+"""``hyperrun rollout export`` and ``submit``: write a run as training data, or send its groups to a
+trainer.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,14 @@ from hyperruntime.cli.messages import note
 from hyperruntime.cli.params import OPTION_PAIR, Pairs
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
-from hyperruntime.rollout.training_data.export import DROP, FORMATS, KEEP, ExportOptions, export_groups, export_run
+from hyperruntime.rollout.training_data.export import (
+    DROP,
+    FORMATS,
+    KEEP,
+    ExportOptions,
+    export_groups,
+    export_run,
+)
 from hyperruntime.rollout.training_data.samples import ALL, LAST
 from hyperruntime.trainers import Trainer
 from hyperruntime.trainers.loading import load_trainer
@@ -30,12 +39,17 @@ _LEFT_OUT = {
     cls=Command,
     epilog=example(
         "hyperrun rollout export outputs/rollout_1 --to huggingface --output data/rollout_1",
-        "hyperrun rollout export outputs/rollout_1 --to atropos --output groups.jsonl --segments last",
+        "hyperrun rollout export outputs/rollout_1 --to atropos --output groups.jsonl "
+        "--segments last",
     ),
 )
 @click.argument("run_dir", type=click.Path(exists=True, file_okay=False))
-@click.option("--to", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="Output format.")
-@click.option("--output", required=True, metavar="PATH", help="New file, or new directory for huggingface.")
+@click.option(
+    "--to", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="Output format."
+)
+@click.option(
+    "--output", required=True, metavar="PATH", help="New file, or new directory for huggingface."
+)
 @click.option(
     "--incomplete",
     type=click.Choice((KEEP, DROP)),
@@ -53,23 +67,29 @@ _LEFT_OUT = {
     show_default=True,
     help="atropos: write all segments of a trajectory, or the last.",
 )
-@click.option("--max-tokens", type=click.IntRange(min=1), help="atropos: drop groups with a longer sequence.")
+@click.option(
+    "--max-tokens", type=click.IntRange(min=1), help="atropos: drop groups with a longer sequence."
+)
 @json_option
 def export(run_dir: str, output: str, as_json: bool, **options: Any) -> int:  # noqa: ANN401 - the options by name
     """Write the scored trajectories of the run in RUN_DIR as training data.
 
-    atropos: one ScoredDataGroup of atroposlib per line, with tokens, masks and the log-probabilities of sampling.
-    huggingface: a directory that datasets.load_dataset() reads offline. jsonl: one unchanged trajectory per line.
+    atropos: one ScoredDataGroup of atroposlib per line, with tokens, masks and the
+    log-probabilities of sampling. huggingface: a directory that datasets.load_dataset() reads
+    offline. jsonl: one unchanged trajectory per line.
 
-    A trajectory that failed for a reason other than the agent has no reward and is never written. Exits with 1 if
-    nothing was written, else with 0.
+    A trajectory that failed for a reason other than the agent has no reward and is never written.
+    Exits with 1 if nothing was written, else with 0.
     """
     summary = export_run(run_dir, output, ExportOptions(**options))
     if as_json:
         print_json(summary)
     else:
         click.echo(summary.path)
-        note(f"{summary.groups} groups, {summary.trajectories} trajectories, {summary.sequences} token sequences")
+        note(
+            f"{summary.groups} groups, {summary.trajectories} trajectories, {summary.sequences} "
+            "token sequences"
+        )
         for field, words in _LEFT_OUT.items():
             if count := getattr(summary, field):
                 note(f"left out: {count} {words}")
@@ -84,8 +104,15 @@ def export(run_dir: str, output: str, as_json: bool, **options: Any) -> int:  # 
     ),
 )
 @click.argument("run_dir", type=click.Path(exists=True, file_okay=False))
-@click.option("--trainer", default="atropos", show_default=True, help="Trainer: a name or module:Class.")
-@click.option("--trainer-option", type=OPTION_PAIR, multiple=True, help="Option of the trainer; may be repeated.")
+@click.option(
+    "--trainer", default="atropos", show_default=True, help="Trainer: a name or module:Class."
+)
+@click.option(
+    "--trainer-option",
+    type=OPTION_PAIR,
+    multiple=True,
+    help="Option of the trainer; may be repeated.",
+)
 @click.option(
     "--incomplete",
     type=click.Choice((KEEP, DROP)),
@@ -109,13 +136,24 @@ def export(run_dir: str, output: str, as_json: bool, **options: Any) -> int:  # 
 )
 @json_option
 @click.pass_obj
-def submit(state: State, /, run_dir: str, trainer: str, trainer_option: Pairs, as_json: bool, **options: Any) -> int:  # noqa: ANN401
-    """Send the scored groups of the run in RUN_DIR to a trainer, for example one behind atroposlib's API server.
+def submit(
+    state: State,
+    /,
+    run_dir: str,
+    trainer: str,
+    trainer_option: Pairs,
+    as_json: bool,
+    **options: Any,  # noqa: ANN401
+) -> int:
+    """Send the scored groups of the run in RUN_DIR to a trainer, for example one behind
+    atroposlib's API server.
 
     Exits with 0 if there are groups and the trainer accepted all of them, else with 1.
     """
     made = load_trainer(trainer, dict(trainer_option))
-    taken, declined = run_until_signal(_submit(made, run_dir, ExportOptions(to="atropos", **options)), state)
+    taken, declined = run_until_signal(
+        _submit(made, run_dir, ExportOptions(to="atropos", **options)), state
+    )
     if as_json:
         print_json({"accepted": taken, "declined": declined})
     else:
@@ -123,7 +161,9 @@ def submit(state: State, /, run_dir: str, trainer: str, trainer_option: Pairs, a
     return 0 if taken and not declined else 1
 
 
-async def _submit(trainer: Trainer, run_dir: str, options: ExportOptions) -> tuple[int, dict[str, str]]:
+async def _submit(
+    trainer: Trainer, run_dir: str, options: ExportOptions
+) -> tuple[int, dict[str, str]]:
     """Return the number of accepted groups, and the reasons for the declined ones, by item id."""
     taken, declined = 0, {}
     groups = await asyncio.to_thread(lambda: list(export_groups(run_dir, options)))

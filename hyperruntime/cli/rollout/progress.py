@@ -1,4 +1,6 @@
-"""Show the progress of a rollout run on standard error: a bar on a terminal, plain lines elsewhere."""
+"""Show the progress of a rollout run on standard error: a bar on a terminal, plain lines
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _LINES_EVERY_S = 1.0
 
 @contextmanager
 def shown_progress() -> Iterator[Callable[[RolloutEvent], None]]:
-    """Show the progress, as a bar if standard error is a terminal, else as lines; yield the function for events."""
+    """Show the progress, as a bar if standard error is a terminal, else as lines; yield the
+    function for events.
+    """
     if sys.stderr.isatty():
         display = BarDisplay()
         with display.shown():
@@ -27,7 +31,9 @@ def shown_progress() -> Iterator[Callable[[RolloutEvent], None]]:
 
 
 class PlainDisplay:
-    """Prints a line for each failure, for scored trajectories at most once per second, and for the last one."""
+    """Prints a line for each failure, for scored trajectories at most once per second, and for the
+    last one.
+    """
 
     def __init__(self) -> None:
         """Start the clock."""
@@ -45,7 +51,9 @@ class PlainDisplay:
 
 
 class BarDisplay:
-    """Draws a bar with the number of done trajectories and the mean reward; failures stay above it as text."""
+    """Draws a bar with the number of done trajectories and the mean reward; failures stay above it
+    as text.
+    """
 
     def __init__(self) -> None:
         """Make the bar."""
@@ -53,11 +61,20 @@ class BarDisplay:
 
         from hyperruntime.cli.display import DisplayConsole
 
-        counts = (progress.BarColumn(), progress.MofNCompleteColumn(), progress.TextColumn("{task.description}"))
+        counts = (
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TextColumn("{task.description}"),
+        )
         times = (progress.TimeElapsedColumn(), progress.TimeRemainingColumn())
         self._console = DisplayConsole()
         self._bar = progress.Progress(
-            *counts, *times, console=self._console, transient=True, auto_refresh=False, redirect_stdout=False
+            *counts,
+            *times,
+            console=self._console,
+            transient=True,
+            auto_refresh=False,
+            redirect_stdout=False,
         )
         self._task = self._bar.add_task("", start=False, visible=False)
         self._running = 0
@@ -74,7 +91,9 @@ class BarDisplay:
         self._running += 1 if event.kind == "start" else -1
         mean = "" if event.mean_reward is None else f"mean reward {event.mean_reward:.3f}, "
         text = f"{mean}{self._running} running"
-        self._bar.update(self._task, visible=True, total=event.wanted, completed=event.done, description=text)
+        self._bar.update(
+            self._task, visible=True, total=event.wanted, completed=event.done, description=text
+        )
         if event.trajectory is not None and event.trajectory.status != SCORED:
             self._console.print(line_of(event), style="yellow", markup=False)
 
@@ -85,7 +104,10 @@ def line_of(event: RolloutEvent) -> str:
     assert trajectory is not None, "only for the event of a finished trajectory"
     took = format_duration(trajectory.timing.get("total_s", 0.0))
     if trajectory.status == SCORED:
-        what = f"reward {trajectory.reward:.3f}, {trajectory.turns} turns, {trajectory.stop_reason}, in {took}"
+        what = (
+            f"reward {trajectory.reward:.3f}, {trajectory.turns} turns, "
+            f"{trajectory.stop_reason}, in {took}"
+        )
     else:
         error = trajectory.error or {}
         message = " ".join(str(error.get("message", "")).split())[:200]

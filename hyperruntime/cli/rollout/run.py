@@ -46,7 +46,8 @@ _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 @click.command(
     cls=SpreadingCommand,
     epilog=example(
-        "hyperrun rollout run --environment swe --option items=items.jsonl --group-size 8 --parallel 16 \\",
+        "hyperrun rollout run --environment swe --option items=items.jsonl --group-size 8 "
+        "--parallel 16 \\",
         "    --model qwen --base-url http://127.0.0.1:8000/v1",
         "hyperrun rollout run --config rollout.toml --seed 3",
         "hyperrun rollout run --config rollout.toml --parallel 64 --cluster cluster.toml",
@@ -61,8 +62,9 @@ _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
 def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
     """Run agents on items in leased slots, score them, and write trajectories and groups.
 
-    Each item is attempted --group-size times. Exits with 0 if a trajectory was scored, else with 1. An interrupt keeps
-    all scored trajectories; continue with --resume-from. With --cluster, they are made on nodes of a batch system.
+    Each item is attempted --group-size times. Exits with 0 if a trajectory was scored, else with 1.
+    An interrupt keeps all scored trajectories; continue with --resume-from. With --cluster, they
+    are made on nodes of a batch system.
     """
     state = ctx.ensure_object(State)
     cluster, again, trust = (values.pop(name) for name in ("cluster", "resume_or_start", "trust"))
@@ -74,7 +76,9 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
         run_dir = Path(values["resume_from"])
         refuse_links(run_dir)
         changes, place = _changes(ctx, values, stored_options(run_dir)), nullcontext(run_dir)
-        options = with_consent(lambda trust: resumable_options(run_dir, changes, trust=trust), trust=trust)
+        options = with_consent(
+            lambda trust: resumable_options(run_dir, changes, trust=trust), trust=trust
+        )
     else:
         options, place = make_options(values).settled(), run_directory(values, again=again)
     with (
@@ -107,7 +111,10 @@ def _showing_what_there_is(run_dir: Path) -> Iterator[None]:
             with suppress(HyperRuntimeError, OSError):  # the first error is reported
                 note(rollout_line(run_dir, list(RunStore(run_dir).recorded()), is_running=False))
             interrupted = "interrupted; " if isinstance(error, KeyboardInterrupt) else ""
-            note(f"{interrupted}continue with: hyperrun rollout run --resume-from {shlex.quote(str(run_dir))}")
+            note(
+                f"{interrupted}continue with: hyperrun rollout run --resume-from "
+                f"{shlex.quote(str(run_dir))}"
+            )
         raise
 
 
@@ -115,7 +122,9 @@ def _showing_what_there_is(run_dir: Path) -> Iterator[None]:
 def _machines(
     state: State, options: RolloutOptions, config: ClusterConfig | None, run_dir: Path
 ) -> Iterator[tuple[str, RunOn]]:
-    """Yield where trajectories are made, in words, and the function that makes them: here, or on a cluster's nodes."""
+    """Yield where trajectories are made, in words, and the function that makes them: here, or on a
+    cluster's nodes.
+    """
     if config is None:
         with state.open_runtime(run_id=run_dir.name) as runtime:
             yield f"{runtime.name} {runtime.info.version}", partial(run_rollouts, runtime)
@@ -135,28 +144,38 @@ def _machines(
 
 @contextmanager
 def run_directory(values: dict[str, Any], *, again: bool = False) -> Iterator[Path]:
-    """Yield the directory of a new run; without a chosen name it is made, and removed if no run is stored in it.
+    """Yield the directory of a new run; without a chosen name it is made, and removed if no run is
+    stored in it.
 
     Args:
         values: options by name.
-        again: also yield the directory of an existing run; first wait while an owner that may be dead holds its lease.
+        again: also yield the directory of an existing run; first wait while an owner that may be
+            dead holds its lease.
 
     Raises:
-        WrongUsageError: the directory has a run already, the run id is invalid, or ``again`` lacks a run id and a
-            directory.
+        WrongUsageError: the directory has a run already, the run id is invalid, or ``again`` lacks
+            a run id and a directory.
     """
     chosen, run_id = values["output_dir"], values["run_id"] or new_run_id()
     if not _RUN_ID.fullmatch(run_id):
-        raise WrongUsageError(f"--run-id {run_id!r} is invalid; use up to 100 letters, digits, '-', '_' and '.'")
-    path = (Path(chosen) if chosen else Path(values["output_dir_parent"]) / f"rollout_{run_id}").absolute()
+        raise WrongUsageError(
+            f"--run-id {run_id!r} is invalid; use up to 100 letters, digits, '-', '_' and '.'"
+        )
+    path = (
+        Path(chosen) if chosen else Path(values["output_dir_parent"]) / f"rollout_{run_id}"
+    ).absolute()
     if again and not chosen and not values["run_id"]:
-        raise WrongUsageError("--resume-or-start requires --run-id or --output-dir, by which the run is found again")
+        raise WrongUsageError(
+            "--resume-or-start requires --run-id or --output-dir, by which the run is found again"
+        )
     if chosen or values["run_id"]:
         if again:
             wait_for_lease(path)
         elif (path / RUN).exists():
             step = f"resume it with `hyperrun rollout run --resume-from {shlex.quote(str(path))}`"
-            raise WrongUsageError(f"run directory {str(path)!r} exists already; {step}, or give another --run-id")
+            raise WrongUsageError(
+                f"run directory {str(path)!r} exists already; {step}, or give another --run-id"
+            )
         yield path
         return
     made = make_new_directory(path)
@@ -167,7 +186,9 @@ def run_directory(values: dict[str, Any], *, again: bool = False) -> Iterator[Pa
             remove_tree(made)
 
 
-def _changes(ctx: click.Context, values: dict[str, Any], stored: RolloutOptions) -> dict[tuple[str, ...], Any]:
+def _changes(
+    ctx: click.Context, values: dict[str, Any], stored: RolloutOptions
+) -> dict[tuple[str, ...], Any]:
     """Return the given changes of the stored options of a run, by the paths of their fields.
 
     Raises:
@@ -188,7 +209,8 @@ def _print(summary: RolloutSummary, as_json: bool) -> None:
     counts = ", ".join(f"{name} {count}" for name, count in sorted(summary.errors.items()))
     mean = "none" if summary.mean_reward is None else f"{summary.mean_reward:.4f}"
     note(
-        f"{summary.scored} of {summary.wanted} trajectories scored, mean reward {mean}; {summary.groups} full groups"
+        f"{summary.scored} of {summary.wanted} trajectories scored, mean reward {mean}; "
+        f"{summary.groups} full groups"
         + (f"; {summary.infrastructure} failed ({counts})" if summary.infrastructure else "")
     )
     note(

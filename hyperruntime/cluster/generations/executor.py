@@ -1,4 +1,6 @@
-"""The head's side: an executor that gives generations to nodes, and makes them again elsewhere when a node is lost."""
+"""The head's side: an executor that gives generations to nodes, and makes them again elsewhere when
+a node is lost.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ _NODES_FAULT = (ClusterError, EngineUnavailableError, StorageError)
 
 
 class Nodes(Protocol):
-    """The part of a cluster that the executor needs; all methods run on the cluster's event loop."""
+    """The part of a cluster that the executor needs; all methods run on the cluster's event
+    loop.
+    """
 
     error: ClusterError | None
 
@@ -68,10 +72,13 @@ class Nodes(Protocol):
 class ClusterExecutor(Executor):
     """Runs tasks of :mod:`hyperruntime.loop.run.tasks` on nodes.
 
-    A node makes at most its share of ``parallel`` generations at once; a task goes to the node with the least work.
+    A node makes at most its share of ``parallel`` generations at once; a task goes to the node with
+    the least work.
     """
 
-    def __init__(self, loop: BackgroundLoop, nodes: Nodes, models: NodeModels, parallel: int, most_nodes: int) -> None:
+    def __init__(
+        self, loop: BackgroundLoop, nodes: Nodes, models: NodeModels, parallel: int, most_nodes: int
+    ) -> None:
         """Ask for no node yet.
 
         Args:
@@ -99,7 +106,10 @@ class ClusterExecutor(Executor):
             TypeError: the task has another type, or there are more arguments.
         """
         if args or more or not isinstance(task, GenerationTask | QuestionTask):
-            raise TypeError(f"submit takes one GenerationTask or QuestionTask, not {(task, *args)!r} and {more!r}")
+            raise TypeError(
+                f"submit takes one GenerationTask or QuestionTask, not {(task, *args)!r} and "
+                f"{more!r}"
+            )
         return self._loop.submit(self._run(task))
 
     async def _run(self, task: GenerationTask | QuestionTask) -> GenerationRecord | Said:
@@ -125,8 +135,15 @@ class ClusterExecutor(Executor):
                 if faults == MOST_FAULTS:
                     raise
                 if losses == MOST_LOSSES:
-                    return await asyncio.to_thread(_given_up, task.context, task.plan, number, str(error))
-                log.warning("generation made again", generation=task.plan.genid, attempt=number, reason=str(error))
+                    return await asyncio.to_thread(
+                        _given_up, task.context, task.plan, number, str(error)
+                    )
+                log.warning(
+                    "generation made again",
+                    generation=task.plan.genid,
+                    attempt=number,
+                    reason=str(error),
+                )
             finally:
                 self._changed.set()
 
@@ -166,12 +183,16 @@ class ClusterExecutor(Executor):
                     raise
                 log.warning("question asked again", generation=question.number, reason=str(error))
 
-    async def _call(self, node: Node, method: str, args: Mapping[str, Any], context: RunContext) -> Answer:
+    async def _call(
+        self, node: Node, method: str, args: Mapping[str, Any], context: RunContext
+    ) -> Answer:
         """Call a node; an interrupt of the run ends the call."""
         models = context.models
         assert isinstance(models, ModelAccess), "the head has the gateway"
         value = {**args, "run": run_to_json(context), "grace_s": models.grace_s}
-        call = asyncio.ensure_future(node.peer.call(method, value, on_event=lambda said: _tell(context, said)))
+        call = asyncio.ensure_future(
+            node.peer.call(method, value, on_event=lambda said: _tell(context, said))
+        )
         try:
             while not (await asyncio.wait({call}, timeout=_POLL_S))[0] and not node.job_ends:
                 _check_running(context)
@@ -182,7 +203,9 @@ class ClusterExecutor(Executor):
             call.cancel()
 
     async def _free_node(self, context: RunContext, most: int = 0) -> Node:
-        """Return the node with the least work that may have more; ask for more nodes, and wait, if there is none."""
+        """Return the node with the least work that may have more; ask for more nodes, and wait, if
+        there is none.
+        """
         most = most or self._on_each
         if not self._watching:
             self._watching = True
@@ -210,7 +233,9 @@ def _tell(context: RunContext, said: Answer) -> None:
     if isinstance(value, dict) and not is_number(value.get("score")):  # a domain may give NaN
         value = {**value, "score": None}
     event = checked(StepEvent, value, "an event of a generation")
-    generation, step, detail = (one_line(text) for text in (event.generation, event.step, event.detail))
+    generation, step, detail = (
+        one_line(text) for text in (event.generation, event.step, event.detail)
+    )
     context.events.emit(attrs.evolve(event, generation=generation, step=step, detail=detail))
 
 
@@ -228,7 +253,9 @@ class _Made:
 
 
 def _take(context: RunContext, plan: GenerationPlan, name: str, made: _Made) -> GenerationRecord:
-    """Return the record of a generation that a node made; move its files and its state into the run."""
+    """Return the record of a generation that a node made; move its files and its state into the
+    run.
+    """
     try:
         record = record_from_json(made.record)
     except ValueError as error:
@@ -255,7 +282,9 @@ def _patch_of(context: RunContext, path: Path) -> bytes:
         return read_run_file(path, below=context.layout.work)
 
 
-def _given_up(context: RunContext, plan: GenerationPlan, attempts: int, why: str) -> GenerationRecord:
+def _given_up(
+    context: RunContext, plan: GenerationPlan, attempts: int, why: str
+) -> GenerationRecord:
     """Return the record of a generation that no node could make."""
     make_directory(context.layout.partial(plan.genid))
     return GenerationRecord(

@@ -1,7 +1,7 @@
 """The head's side of the models: seats of the run's gateway for containers on nodes.
 
-A node may use only the generations that it was given. Its seats and connections end with their call ``models.seat``,
-which ends when the node closes it or is lost. No key leaves the head.
+A node may use only the generations that it was given. Its seats and connections end with their call
+``models.seat``, which ends when the node closes it or is lost. No key leaves the head.
 """
 
 from __future__ import annotations
@@ -146,7 +146,9 @@ class NodeModels:
             self._seats[call.caller] -= 1
         return Answer()
 
-    async def _keep_seat(self, call: Call, genid: GenId, models: ModelAccess, wanted: _Wanted) -> None:
+    async def _keep_seat(
+        self, call: Call, genid: GenId, models: ModelAccess, wanted: _Wanted
+    ) -> None:
         """Keep a seat open until the call is cancelled."""
         folder = tempfile.mkdtemp(dir=self._directory)
         refused, refuse = make_waiter()
@@ -164,7 +166,8 @@ class NodeModels:
             self._held.pop(key, None)
             for _, writer in () if held is None else held.connections.values():
                 writer.close()
-            removing = threads(RESETS).submit(lambda: _remove(opening, folder))  # to its end, also if this is cancelled
+            # to its end, also if this is cancelled
+            removing = threads(RESETS).submit(lambda: _remove(opening, folder))
             await asyncio.shield(asyncio.wrap_future(removing))
 
     async def _check(self, call: Call) -> Answer:
@@ -179,7 +182,8 @@ class NodeModels:
             pair = await asyncio.open_unix_connection(os.path.join(held.folder, SOCKET_NAME))
         except OSError as error:
             raise GatewayError(f"the gateway takes no connection: {error}") from error
-        is_open = self._held.get((call.caller, place.seat)) is held  # it may have been closed meanwhile
+        # it may have been closed meanwhile
+        is_open = self._held.get((call.caller, place.seat)) is held
         if not is_open or place.connection in held.connections:
             pair[1].close()
             raise GatewayError("the seat is closed")

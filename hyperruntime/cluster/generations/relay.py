@@ -1,7 +1,8 @@
-"""The node's side of the models: a container's requests go over the node's connection to the head's gateway.
+"""The node's side of the models: a container's requests go over the node's connection to the head's
+gateway.
 
-The bytes of a connection are carried unread. Each side is asked for the next piece only when the last one was taken, so
-a container that does not read holds one piece here.
+The bytes of a connection are carried unread. Each side is asked for the next piece only when the
+last one was taken, so a container that does not read holds one piece here.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class RelayedModels:
         Args:
             head: has the gateway.
             genid: the generation, as JSON.
-            grace_s: as for :func:`~hyperruntime.loop.workbench.model_access.open_access`; None without a gateway.
+            grace_s: as for :func:`~hyperruntime.loop.workbench.model_access.open_access`; None
+                without a gateway.
         """
         self._head, self._genid, self._grace_s = head, genid, grace_s
         self._loop = asyncio.get_running_loop()
@@ -88,7 +90,9 @@ class RelayedModels:
         return self._run(self._head.call(method, args))
 
     def seat(self, name: str, directory: str, budget: Budget | Meter | None = None) -> Seat:
-        """Return a seat of the head's gateway, and listen on its socket here; only the head knows its budget."""
+        """Return a seat of the head's gateway, and listen on its socket here; only the head knows
+        its budget.
+        """
         return self._run(self._seat(name, directory))
 
     def drop(self, seat: Seat) -> None:
@@ -103,12 +107,14 @@ class RelayedModels:
         ready = self._loop.create_future()
         listener = listen_in(directory)
         serving = self._serving[seat] = asyncio.ensure_future(self._serve(seat, listener, ready))
-        serving.add_done_callback(lambda _: listener.close())  # also if it was cancelled before it listened
+        # also if it was cancelled before it listened
+        serving.add_done_callback(lambda _: listener.close())
         await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
         if not ready.done():
             del self._serving[seat]
             await serving  # raises
-        serving.add_done_callback(lambda task: task.cancelled() or task.exception())  # the node says that it is lost
+        # the node says that it is lost
+        serving.add_done_callback(lambda task: task.cancelled() or task.exception())
         return seat
 
     async def _drop(self, seat: Seat) -> None:
@@ -129,30 +135,37 @@ class RelayedModels:
             else:
                 seat.refuse("a budget is used up")
 
-        # Not a coroutine function: asyncio would call it in a task, which can begin after the end of the seat.
+        # Not a coroutine function: asyncio would call it in a task, which can begin after the end
+        # of the seat.
         def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             if len(carrying) >= most:
                 writer.close()
                 return
             task = carrying.start(self._carry(seat.number, reader, writer))
-            task.add_done_callback(lambda _: writer.close())  # also if it was cancelled before it began
+            # also if it was cancelled before it began
+            task.add_done_callback(lambda _: writer.close())
 
         server = await asyncio.start_unix_server(carry, sock=listener)
         try:
             await self._head.call(
-                "models.seat", {"seat": seat.number, "genid": self._genid, "step": seat.name}, on_event=hear
+                "models.seat",
+                {"seat": seat.number, "genid": self._genid, "step": seat.name},
+                on_event=hear,
             )
         finally:
             most = 0  # for connections that were accepted, but are not carried yet
             self._loop.remove_reader(listener)
             try:
-                await asyncio.sleep(0)  # asyncio loses connections that it accepted just before its server closes
+                # asyncio loses connections that it accepted just before its server closes
+                await asyncio.sleep(0)
             finally:
                 server.close()
                 carrying.cancel()
             await carrying.wait()
 
-    async def _carry(self, seat: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _carry(
+        self, seat: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Carry one connection until either end closes it."""
         at = {"seat": seat, "connection": next(_numbers)}
 

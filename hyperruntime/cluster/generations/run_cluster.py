@@ -41,13 +41,17 @@ class NoEngine:
         """Return the name."""
         return name
 
-    def container(self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None) -> LoopContainer:
+    def container(
+        self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None
+    ) -> LoopContainer:
         """Raise: the head of a cluster starts no container.
 
         Raises:
             EngineUnavailableError: always.
         """
-        raise EngineUnavailableError("none", "the head of a cluster starts no container", "run this on a node")
+        raise EngineUnavailableError(
+            "none", "the head of a cluster starts no container", "run this on a node"
+        )
 
 
 class RunCluster(Closing):
@@ -64,7 +68,8 @@ class RunCluster(Closing):
 
         Args:
             config: which nodes.
-            run_dir: the run directory, which need not exist; a directory beside it holds the files of jobs meanwhile.
+            run_dir: the run directory, which need not exist; a directory beside it holds the files
+                of jobs meanwhile.
 
         Raises:
             ClusterError: the head cannot listen, or Parsl is missing or does not start.
@@ -74,11 +79,15 @@ class RunCluster(Closing):
         self._config = config
         self._stack = ExitStack()
         try:
-            jobs = self._stack.enter_context(job_directory(run_dir.parent, f".{run_dir.name}.jobs-"))
+            jobs = self._stack.enter_context(
+                job_directory(run_dir.parent, f".{run_dir.name}.jobs-")
+            )
             sockets = Path(self._stack.enter_context(owned_directory(short=True)))
             self._models = NodeModels(sockets)
             self._stack.callback(remove_unfinished, Layout(run_dir))
-            self._loop = BackgroundLoop("hyperruntime-cluster", lambda why: ClusterError(f"the cluster {why}"))
+            self._loop = BackgroundLoop(
+                "hyperruntime-cluster", lambda why: ClusterError(f"the cluster {why}")
+            )
             self._stack.callback(self._loop.close)
             self._cluster = self._loop.run(self._open(jobs))
             self._stack.callback(lambda: self._loop.run(self._end()))
@@ -87,11 +96,17 @@ class RunCluster(Closing):
             raise
 
     def executor(self, workers: int) -> Executor:
-        """Return an executor for the nodes: each makes at most ``workers`` / ``max_nodes`` generations, rounded up."""
-        return ClusterExecutor(self._loop, self._cluster, self._models, workers, self._config.max_nodes)
+        """Return an executor for the nodes: each makes at most ``workers`` / ``max_nodes``
+        generations, rounded up.
+        """
+        return ClusterExecutor(
+            self._loop, self._cluster, self._models, workers, self._config.max_nodes
+        )
 
     def close(self) -> None:
-        """End the work of all nodes, cancel their jobs and remove the jobs' files; may be called again."""
+        """End the work of all nodes, cancel their jobs and remove the jobs' files; may be called
+        again.
+        """
         self._stack.close()
 
     async def _open(self, jobs: Path) -> Cluster:

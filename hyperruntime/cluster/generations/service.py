@@ -1,8 +1,9 @@
 """The node's side: make generations, and ask agents for parents, with the node's own runtime.
 
-A generation is made in the node's scratch directory, with a repository there that reads the run's states where they
-are. When it is complete, its files are moved into the run's ``work`` directory under a name that the head chose for
-this attempt. The head takes them from there; nothing else of the run directory is written.
+A generation is made in the node's scratch directory, with a repository there that reads the run's
+states where they are. When it is complete, its files are moved into the run's ``work`` directory
+under a name that the head chose for this attempt. The head takes them from there; nothing else of
+the run directory is written.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from hyperruntime.cluster.generations.relay import RelayedModels
-from hyperruntime.cluster.generations.shared_run import POLL_S, SEEN_S, move_into_run, wait_for_state
+from hyperruntime.cluster.generations.shared_run import (
+    POLL_S,
+    SEEN_S,
+    move_into_run,
+    wait_for_state,
+)
 from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.errors import ClusterError, HyperRuntimeError
 from hyperruntime.git.store import RepositoryStore
@@ -60,7 +66,9 @@ class GenerationService:
         """Make nothing yet; must be called on an event loop."""
         self._context = context
         self._loop = asyncio.get_running_loop()
-        self._threads = ThreadPoolExecutor(_MOST_THREADS, thread_name_prefix="hyperruntime-generation")
+        self._threads = ThreadPoolExecutor(
+            _MOST_THREADS, thread_name_prefix="hyperruntime-generation"
+        )
         self._working: set[OpenContainers] = set()
         self._runs: dict[str, _OpenRun] = {}
         self._opening, self._numbers = threading.Lock(), itertools.count(1)
@@ -83,7 +91,10 @@ class GenerationService:
         def make(context: RunContext) -> Any:  # noqa: ANN401 - JSON
             wait_for_state(context, plan, shown=int(call.args["shown"]))
             record = GenerationTask(context=context, plan=plan, first=int(call.args["first"]))()
-            return {"record": record_to_json(record), "tree": move_into_run(context.layout, plan.genid, result)}
+            return {
+                "record": record_to_json(record),
+                "tree": move_into_run(context.layout, plan.genid, result),
+            }
 
         return Answer(await self._work(call, make))
 
@@ -91,7 +102,9 @@ class GenerationService:
         question = _structured(Question, call.args.get("question"))
 
         def ask(context: RunContext) -> Any:  # noqa: ANN401 - JSON
-            wait_for_state(context, GenerationPlan(genid=question.number, parent=None, commit=question.commit))
+            wait_for_state(
+                context, GenerationPlan(genid=question.number, parent=None, commit=question.commit)
+            )
             return attrs.asdict(QuestionTask(context=context, question=question)())
 
         return Answer(await self._work(call, ask))
@@ -108,7 +121,9 @@ class GenerationService:
             run = self._run(call.args["run"], runtime)
             folder = make_private_directory(run.place / f"work-{next(self._numbers)}")
             try:
-                return work(run.sent.context(folder, run.store, containers, events, models, run.image))
+                return work(
+                    run.sent.context(folder, run.store, containers, events, models, run.image)
+                )
             finally:
                 remove_reclaimed(folder, containers.reclaim_args)
 
@@ -135,11 +150,15 @@ class GenerationService:
         return tell
 
     def _run(self, value: Any, runtime: LoopRuntime) -> _OpenRun:  # noqa: ANN401 - JSON
-        """Return a run that the head sent; the first call makes its place on this node, and its image if needed."""
+        """Return a run that the head sent; the first call makes its place on this node, and its
+        image if needed.
+        """
         with self._opening:
             key = repr(value)
             if key not in self._runs:
-                place = make_private_directory(self._context.scratch() / f"run-{next(self._numbers)}")
+                place = make_private_directory(
+                    self._context.scratch() / f"run-{next(self._numbers)}"
+                )
                 sent = SentRun.from_json(value)
                 store = _open_store(sent, place / "repository.git")
                 self._runs[key] = _OpenRun(sent, place, store, runtime.images.ensure(sent.image))
@@ -151,8 +170,8 @@ def _open_store(sent: SentRun, path: Path) -> RepositoryStore:
     objects = sent.layout.repository / "objects"
     if not wait_until(objects.is_dir, SEEN_S, POLL_S):
         raise ClusterError(
-            f"the run directory {str(sent.layout.root)!r} is not seen on this node; put runs where all nodes see them, "
-            "with --output-dir-parent"
+            f"the run directory {str(sent.layout.root)!r} is not seen on this node; put runs "
+            "where all nodes see them, with --output-dir-parent"
         )
     store = RepositoryStore(path)
     store.make(sent.root)

@@ -1,4 +1,5 @@
-"""A run directory on a file system that shows a change to other machines late, as NFS may do for a minute.
+"""A run directory on a file system that shows a change to other machines late, as NFS may do for a
+minute.
 
 A name that was chosen for one attempt is never written by another one, so no lock is needed.
 """
@@ -21,9 +22,11 @@ from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.storage.atomic import finish_directory, storage_errors
 from hyperruntime.storage.run_lock import is_abandoned, read_lease
 
-SEEN_S = 90.0  # Linux shows a change of a directory on NFS after at most 60 s. Source: nfs(5), acdirmax
+# Linux shows a change of a directory on NFS after at most 60 s. Source: nfs(5), acdirmax
+SEEN_S = 90.0
 POLL_S = 0.05
-_ATTEMPT = re.compile(r"gen_\w+\.[0-9a-f]{32}|\.gen_\w+\.[0-9a-f]{32}\.partial")  # names that a head chose
+# names that a head chose
+_ATTEMPT = re.compile(r"gen_\w+\.[0-9a-f]{32}|\.gen_\w+\.[0-9a-f]{32}\.partial")
 
 
 def wait_for_state(context: RunContext, plan: GenerationPlan, shown: int = 0) -> None:
@@ -46,7 +49,8 @@ def wait_for_state(context: RunContext, plan: GenerationPlan, shown: int = 0) ->
 
 
 def move_into_run(layout: Layout, genid: GenId, name: str) -> dict[str, int]:
-    """Move the files of a complete generation into the run's ``work`` directory, under a name of its own.
+    """Move the files of a complete generation into the run's ``work`` directory, under a name of
+    its own.
 
     Args:
         layout: paths of the run; ``work`` is a local directory.
@@ -72,7 +76,8 @@ def move_into_run(layout: Layout, genid: GenId, name: str) -> dict[str, int]:
 
 
 def take_from_node(layout: Layout, genid: GenId, name: str, tree: object) -> None:
-    """Wait until this machine sees all files that a node moved into the run; make them the generation in progress.
+    """Wait until this machine sees all files that a node moved into the run; make them the
+    generation in progress.
 
     Args:
         layout: paths of the run.
@@ -87,8 +92,8 @@ def take_from_node(layout: Layout, genid: GenId, name: str, tree: object) -> Non
     source, target = layout.work / name, layout.partial(genid)
     if not wait_until(lambda: _tree_or_none(source) == tree, SEEN_S, POLL_S):
         raise ClusterError(
-            f"the files of generation {genid} are not seen at {str(source)!r} within {SEEN_S:g} s; put runs where all "
-            "nodes see them"
+            f"the files of generation {genid} are not seen at {str(source)!r} within {SEEN_S:g} "
+            "s; put runs where all nodes see them"
         )
     remove_tree(target)
     with storage_errors(target):
@@ -96,7 +101,8 @@ def take_from_node(layout: Layout, genid: GenId, name: str, tree: object) -> Non
 
 
 def remove_unfinished(layout: Layout) -> None:
-    """Remove what lost nodes have moved into the run, complete or not; call it when no node works on the run.
+    """Remove what lost nodes have moved into the run, complete or not; call it when no node works
+    on the run.
 
     Nothing is removed while a live process owns the run, because its nodes may still work on it.
     """
@@ -135,7 +141,8 @@ def _wait(context: RunContext, what: str, is_seen: Callable[[], bool]) -> None:
 
     if not wait_until(is_over, SEEN_S, POLL_S):
         raise ClusterError(
-            f"{what} of run {root!r} is not seen on this node within {SEEN_S:g} s; put runs where all nodes see them"
+            f"{what} of run {root!r} is not seen on this node within {SEEN_S:g} s; put runs "
+            "where all nodes see them"
         )
 
 

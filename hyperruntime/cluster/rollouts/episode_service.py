@@ -1,4 +1,6 @@
-"""The node's end of rollouts: it makes trajectories for the head, and sends it each line of their journals."""
+"""The node's end of rollouts: it makes trajectories for the head, and sends it each line of their
+journals.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,11 @@ class EpisodeService:
         """
         self._node = context
         self._runs: dict[str, _OpenRun] = {}
-        self.handlers: Mapping[str, Handler] = {OPEN: self._open, RUN: self._run, CLOSE: self._close}
+        self.handlers: Mapping[str, Handler] = {
+            OPEN: self._open,
+            RUN: self._run,
+            CLOSE: self._close,
+        }
 
     async def close(self) -> None:
         """Close the slots of all runs."""
@@ -71,7 +77,9 @@ class EpisodeService:
                 await run.stack.aclose()
 
     async def _open(self, call: Call) -> Answer:
-        """Load a run's environment and open its slots; return how many trajectories may be made at once."""
+        """Load a run's environment and open its slots; return how many trajectories may be made at
+        once.
+        """
         args = call.args
         if os.path.isdir(args["directory"]):
             os.chdir(args["directory"])  # options may name files relative to it
@@ -81,7 +89,9 @@ class EpisodeService:
         async with AsyncExitStack() as stack:
             model = await self._model(stack, options, args)
             parts = await complete_parts(stack, options, Parts(model=model))
-            items = await asyncio.to_thread(lambda: {item.id: item for item in parts.environment.items()})
+            items = await asyncio.to_thread(
+                lambda: {item.id: item for item in parts.environment.items()}
+            )
             runtime = await self._node.runtime()
             ask = partial(self._fetch, asyncio.get_running_loop(), args["run"])
             context = await stack.enter_async_context(open_here(runtime, options, parts, ask))
@@ -90,10 +100,16 @@ class EpisodeService:
 
     def _fetch(self, loop: asyncio.AbstractEventLoop, run: str, image: str) -> None:
         """Ask the head for an image, in a thread, and wait until it is here."""
-        asyncio.run_coroutine_threadsafe(self._head.call(f"{IMAGE}.{run}", {"image": image}), loop).result()
+        asyncio.run_coroutine_threadsafe(
+            self._head.call(f"{IMAGE}.{run}", {"image": image}), loop
+        ).result()
 
-    async def _model(self, stack: AsyncExitStack, options: RolloutOptions, args: Mapping[str, Any]) -> Model:
-        """Return the model's own client if its server can be reached from here, else one that asks the head."""
+    async def _model(
+        self, stack: AsyncExitStack, options: RolloutOptions, args: Mapping[str, Any]
+    ) -> Model:
+        """Return the model's own client if its server can be reached from here, else one that asks
+        the head.
+        """
         if args["direct"] and options.model is not None:
             try:
                 await check_server(options.model)
@@ -102,10 +118,14 @@ class EpisodeService:
                 return model
             except HyperRuntimeError as error:
                 log.info("model asked through the head", reason=str(error))
-        return RelayedModel(args["model"], self._head, f"{MODEL}.{args['run']}", remembers=args["remembers"])
+        return RelayedModel(
+            args["model"], self._head, f"{MODEL}.{args['run']}", remembers=args["remembers"]
+        )
 
     async def _run(self, call: Call) -> Answer:
-        """Make one attempt at a trajectory; the answer says ``ends`` if the node is ending, or the run is not open."""
+        """Make one attempt at a trajectory; the answer says ``ends`` if the node is ending, or the
+        run is not open.
+        """
         run = self._runs.get(call.args["run"])
         if run is None:
             return Answer({"ends": True})
@@ -127,8 +147,9 @@ class EpisodeService:
     async def _make(self, run: _OpenRun, call: Call) -> None:
         """Make an attempt at a trajectory; emit the lines of its journal, and its record in pieces.
 
-        A batch system that ends the node's job sends SIGTERM to the processes in containers too. So the results of
-        commands, and the lines after them, are sent with a delay: results that SIGTERM caused are never sent.
+        A batch system that ends the node's job sends SIGTERM to the processes in containers too. So
+        the results of commands, and the lines after them, are sent with a delay: results that
+        SIGTERM caused are never sent.
         """
         args = call.args
         item = run.items.get(args["item"])
@@ -139,13 +160,19 @@ class EpisodeService:
 
         async def write(data: bytes) -> None:
             nonlocal due
-            due = clock() + SETTLE_S if any(kind in data for kind in _OF_COMMANDS) else max(due, clock())
+            due = (
+                clock() + SETTLE_S
+                if any(kind in data for kind in _OF_COMMANDS)
+                else max(due, clock())
+            )
             lines.put_nowait((due, data))
 
         sending = asyncio.ensure_future(_send(lines, call))
         try:
             journal = TurnJournal(write, await self._journal(args), args["attempts"])
-            trajectory = await run_episode(run.context, Job(item=item, index=args["index"]), journal)
+            trajectory = await run_episode(
+                run.context, Job(item=item, index=args["index"]), journal
+            )
             lines.put_nowait((clock() + SETTLE_S, b""))
             await sending
         finally:
@@ -161,7 +188,9 @@ class EpisodeService:
             asked = {"id": f"{args['item']}/{args['index']}", "offset": len(data)}
             piece = (await self._head.call(f"{JOURNAL}.{args['run']}", asked)).body
             if not piece:
-                raise HyperRuntimeError("the head has no more of the journal; the trajectory is made elsewhere")
+                raise HyperRuntimeError(
+                    "the head has no more of the journal; the trajectory is made elsewhere"
+                )
             data += piece
         return bytes(data)
 

@@ -1,4 +1,6 @@
-"""The head's end of rollouts: a trajectory goes to a node with a free place; if the node is lost, to another one."""
+"""The head's end of rollouts: a trajectory goes to a node with a free place; if the node is lost,
+to another one.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,13 @@ from hyperruntime.cluster.rollouts.episode_service import (
 )
 from hyperruntime.cluster.rollouts.relayed_model import is_reachable_from_nodes, model_handler
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
-from hyperruntime.errors import ClusterError, DriverLoadError, HyperRuntimeError, NodeLostError, SpecError
+from hyperruntime.errors import (
+    ClusterError,
+    DriverLoadError,
+    HyperRuntimeError,
+    NodeLostError,
+    SpecError,
+)
 from hyperruntime.json_values import count_values, parse_json, parse_json_slowly
 from hyperruntime.logs import get_logger
 from hyperruntime.option_fields import to_json
@@ -70,10 +78,12 @@ async def run_rollouts_on(
     keep: Keep = lambda _: None,
     on_start: Callable[[], None] = lambda: None,
 ) -> RolloutSummary:
-    """Run all trajectories that are not recorded yet on nodes, and return the summary of the whole run.
+    """Run all trajectories that are not recorded yet on nodes, and return the summary of the whole
+    run.
 
-    Nodes load the environment and the agent by the names in the options, and see the directory of this process if it is
-    shared. Each node makes at most ``options.parallel`` / ``max_nodes`` trajectories at once, rounded up.
+    Nodes load the environment and the agent by the names in the options, and see the directory of
+    this process if it is shared. Each node makes at most ``options.parallel`` / ``max_nodes``
+    trajectories at once, rounded up.
 
     Args:
         cluster: opened here; ``contextlib.nullcontext(cluster)`` for one that is open.
@@ -91,11 +101,20 @@ async def run_rollouts_on(
 
     @asynccontextmanager
     async def opened(options: RolloutOptions, parts: CompleteParts) -> AsyncIterator[NodeEpisodes]:
-        async with cluster as there, NodeEpisodes(there, options, parts, asks_head=model is not None) as episodes:
+        async with (
+            cluster as there,
+            NodeEpisodes(there, options, parts, asks_head=model is not None) as episodes,
+        ):
             yield episodes
 
     return await run_episodes(
-        opened, options, run_dir=run_dir, parts=Parts(model=model), on_event=on_event, keep=keep, on_start=on_start
+        opened,
+        options,
+        run_dir=run_dir,
+        parts=Parts(model=model),
+        on_event=on_event,
+        keep=keep,
+        on_start=on_start,
     )
 
 
@@ -108,14 +127,18 @@ class _Opened:
 
 @attrs.frozen(kw_only=True)
 class _Ended:
-    """The answer of a node that has made an attempt at a trajectory: whether it ends, and could not finish."""
+    """The answer of a node that has made an attempt at a trajectory: whether it ends, and could not
+    finish.
+    """
 
     ends: bool = False
 
 
 @attrs.frozen(kw_only=True)
 class _Piece:
-    """The arguments of a node that asks for a piece of a journal: its trajectory, and where the piece begins."""
+    """The arguments of a node that asks for a piece of a journal: its trajectory, and where the
+    piece begins.
+    """
 
     id: str = attrs.field(validator=Line(10_000))
     offset: int = attrs.field(validator=Within(0, sys.maxsize))
@@ -154,7 +177,8 @@ class _Place:
 def place_for(key: str, places: Sequence[_Place]) -> _Place | None:
     """Return where a trajectory should be made, or None if no place is free.
 
-    That is the place with the most room; a place with the item's caches is preferred if it has at least half as much.
+    That is the place with the most room; a place with the item's caches is preferred if it has at
+    least half as much.
 
     Args:
         key: of the item's caches.
@@ -174,7 +198,9 @@ class NodeEpisodes:
         capacity: upper bound on concurrent trajectories.
     """
 
-    def __init__(self, cluster: Cluster, options: RolloutOptions, parts: CompleteParts, *, asks_head: bool) -> None:
+    def __init__(
+        self, cluster: Cluster, options: RolloutOptions, parts: CompleteParts, *, asks_head: bool
+    ) -> None:
         """Open nothing yet.
 
         Args:
@@ -187,7 +213,9 @@ class NodeEpisodes:
         self._cluster, self._options, self._model = cluster, options, parts.model
         self._environment = parts.environment
         self._each = -(-options.parallel // cluster.config.max_nodes)
-        self._direct = not asks_head and options.model is not None and is_reachable_from_nodes(options.model)
+        self._direct = (
+            not asks_head and options.model is not None and is_reachable_from_nodes(options.model)
+        )
         self._run = uuid.uuid4().hex
         self._journals: dict[str, TurnJournal] = {}
         self._places: list[_Place] = []
@@ -222,7 +250,8 @@ class NodeEpisodes:
         self._cluster.head.stop_serving(self._handlers)
 
     async def run(self, job: Job, journal: TurnJournal) -> Trajectory:
-        """Make one attempt at a trajectory; if its node is lost, go on with its journal on another one.
+        """Make one attempt at a trajectory; if its node is lost, go on with its journal on another
+        one.
 
         Args:
             job: the trajectory.
@@ -242,7 +271,9 @@ class NodeEpisodes:
                         return await self._run_on(place.node, job, journal)
                 except NodeLostError as error:
                     lost = error
-                    log.warning("trajectory lost with its node", trajectory=job.id, error=str(error))
+                    log.warning(
+                        "trajectory lost with its node", trajectory=job.id, error=str(error)
+                    )
                 finally:
                     self._give(place)
         finally:
@@ -255,7 +286,9 @@ class NodeEpisodes:
         return item.id if key_of is None else str(key_of(item))
 
     async def _take(self, key: str) -> _Place:
-        """Return a node with a free place, if possible one that has the caches of a key, and take the place."""
+        """Return a node with a free place, if possible one that has the caches of a key, and take
+        the place.
+        """
         self._busy += 1
         try:
             while self._error is None:
@@ -291,7 +324,9 @@ class NodeEpisodes:
         asked = {"run": self._run, "item": job.item.id, "index": job.index, "attempts": before}
         writing = asyncio.ensure_future(sent.write(journal))
         try:
-            ended = await node.peer.ask(_Ended, RUN, {**asked, "journal": len(journal.data)}, on_event=sent.take)
+            ended = await node.peer.ask(
+                _Ended, RUN, {**asked, "journal": len(journal.data)}, on_event=sent.take
+            )
             if ended.ends:
                 node.leave("it was told to end")
                 raise NodeLostError(f"node {node.name} was told to end")
@@ -305,7 +340,9 @@ class NodeEpisodes:
             await writing
             journal.attempts = max(journal.attempts, before + 1)
         if made.status == INFRASTRUCTURE and (node.leaving or node.lost):
-            raise NodeLostError(f"node {node.name} ends ({node.leaving or node.lost}): {made.error}")
+            raise NodeLostError(
+                f"node {node.name} ends ({node.leaving or node.lost}): {made.error}"
+            )
         journal.attempts = max(journal.attempts, made.attempts)
         return made
 
@@ -342,7 +379,9 @@ class NodeEpisodes:
             self._changed.set()
 
     async def _give_image(self, node: Node) -> None:
-        """Give a node the run's image; without it, items that have images of their own can still be attempted."""
+        """Give a node the run's image; without it, items that have images of their own can still be
+        attempted.
+        """
         image = self._options.container.image
         try:
             await self._cluster.give_image(node, image)
@@ -353,7 +392,9 @@ class NodeEpisodes:
 
     async def _give_item_image(self, call: Call) -> Answer:
         """Give the node that asks the image of an item."""
-        await self._cluster.give_image(self._cluster.head.nodes[call.caller], call.values(_ItemImage).image)
+        await self._cluster.give_image(
+            self._cluster.head.nodes[call.caller], call.values(_ItemImage).image
+        )
         return Answer()
 
     def _opening(self) -> dict[str, Any]:
@@ -414,7 +455,9 @@ class _Sent:
         most = (MOST_JOURNAL_BYTES, _MOST_WAITING_BYTES, MOST_RECORD_BYTES)
         has = (self._journal_bytes, self._waiting_bytes, self._record_bytes)
         if not is_known or any(each > limit for each, limit in zip(has, most, strict=True)):
-            raise PeerFaultError(f"it sent too much about a trajectory, or an unknown event: {has} bytes of {most}")
+            raise PeerFaultError(
+                f"it sent too much about a trajectory, or an unknown event: {has} bytes of {most}"
+            )
 
     def end(self) -> None:
         """Let :meth:`write` end after the lines that have come."""
@@ -436,12 +479,18 @@ def _received(job: Job, line: bytes) -> Trajectory:
     why = f"it begins with {line[:200]!r}"
     if count_values(line) <= _MOST_RECORD_VALUES:
         try:
-            value = parse_json(line) if len(line) <= _QUICK_BYTES else parse_json_slowly(line.decode())
+            value = (
+                parse_json(line) if len(line) <= _QUICK_BYTES else parse_json_slowly(line.decode())
+            )
             trajectory = read(Trajectory, value, "the record")
         except ValueError as error:  # SpecError is one
             why = str(error)
         else:
-            if (trajectory.id, trajectory.item_id, trajectory.index) == (job.id, job.item.id, job.index):
+            if (trajectory.id, trajectory.item_id, trajectory.index) == (
+                job.id,
+                job.item.id,
+                job.index,
+            ):
                 return trajectory
             why = f"but one of {trajectory.id!r}"
     raise HyperRuntimeError(f"the node sent no record of {job.id}: {why}")

@@ -1,4 +1,6 @@
-"""The model of a run for its nodes: they ask the head, which asks the model's server and holds its key."""
+"""The model of a run for its nodes: they ask the head, which asks the model's server and holds its
+key.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class RelayedModel:
         self._head, self._method = head, method
         self._telling = BackgroundTasks("a model of rollouts")
 
-    async def complete(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> Completion:
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling
+    ) -> Completion:
         """Return the next turn.
 
         Args:
@@ -63,9 +67,12 @@ class RelayedModel:
     async def close(self) -> None:
         """Do nothing: the head closes the model."""
 
-    def _remember(self, messages: Sequence[Message], tools: Sequence[Message], completion: Completion) -> None:
+    def _remember(
+        self, messages: Sequence[Message], tools: Sequence[Message], completion: Completion
+    ) -> None:
         told = {**_conversation(messages, tools), "played": completion_to_json(completion)}
-        self._telling.start(self._head.call(self._method, told))  # the head handles it before later calls
+        # the head handles it before later calls
+        self._telling.start(self._head.call(self._method, told))
 
 
 def _conversation(messages: Sequence[Message], tools: Sequence[Message]) -> dict[str, Any]:
@@ -100,7 +107,8 @@ def model_handler(model: Model) -> Handler:
             if remember is None:
                 raise PeerFaultError("it sent a turn to a model that remembers none")
             try:
-                played = completion_of_json(asked.played)  # of a journal, which may have numbers that are not finite
+                # of a journal, which may have numbers that are not finite
+                played = completion_of_json(asked.played)
             except (KeyError, TypeError) as error:
                 raise PeerFaultError(f"it sent a turn that cannot be read: {error}") from error
             remember(messages, tools, played)
@@ -112,7 +120,10 @@ def model_handler(model: Model) -> Handler:
 
 def completion_to_json(completion: Completion) -> dict[str, Any]:
     """Return a turn as JSON values."""
-    tokens = {name: None if (found := getattr(completion, name)) is None else list(found) for name in _TOKENS}
+    tokens = {
+        name: None if (found := getattr(completion, name)) is None else list(found)
+        for name in _TOKENS
+    }
     plain = {"message": dict(completion.message), "usage": dict(completion.usage)}
     return {"finish_reason": completion.finish_reason, **plain, **tokens}
 
@@ -120,11 +131,18 @@ def completion_to_json(completion: Completion) -> dict[str, Any]:
 def completion_of_json(value: Mapping[str, Any]) -> Completion:
     """Return the turn of :func:`completion_to_json`."""
     tokens = {name: None if value[name] is None else tuple(value[name]) for name in _TOKENS}
-    return Completion(message=value["message"], finish_reason=value["finish_reason"], usage=value["usage"], **tokens)
+    return Completion(
+        message=value["message"],
+        finish_reason=value["finish_reason"],
+        usage=value["usage"],
+        **tokens,
+    )
 
 
 def is_reachable_from_nodes(options: ModelOptions) -> bool:
-    """Return whether nodes may ask a model's server themselves: it needs no key, and is not on the head's loopback."""
+    """Return whether nodes may ask a model's server themselves: it needs no key, and is not on the
+    head's loopback.
+    """
     host = urlsplit(options.base_url).hostname or ""
     try:
         is_loopback = ipaddress.ip_address(host).is_loopback

@@ -46,9 +46,11 @@ _numbers = itertools.count(1)
 
 
 class ClusterPool:
-    """A pool of equal slots on the nodes of a cluster, with the interface of :class:`~hyperruntime.pool.pool.SlotPool`.
+    """A pool of equal slots on the nodes of a cluster, with the interface of
+    :class:`~hyperruntime.pool.pool.SlotPool`.
 
-    All methods run on the event loop of the cluster. The limits of the configuration are those of each node.
+    All methods run on the event loop of the cluster. The limits of the configuration are those of
+    each node.
 
     Attributes:
         config: the configuration of the pool on each node.
@@ -111,7 +113,9 @@ class ClusterPool:
             grant.close()
         members, self._placement.members = self._placement.members, []
         with suppress(NodeLostError):
-            await asyncio.gather(*(self._call(member, "pool.stop") for member in members if member.node.lost is None))
+            await asyncio.gather(
+                *(self._call(member, "pool.stop") for member in members if member.node.lost is None)
+            )
         self._cluster.off_node(self._on_node)
         self._cluster.head.stop_serving(self._execs.handlers)
 
@@ -124,13 +128,19 @@ class ClusterPool:
         """Stop the pool."""
         await self.stop()
 
-    async def acquire(self, task_id: str | None = None, *, timeout_s: float | None = None, near: str = "") -> Slot:
-        """Lease a slot on the node with most free ones, first come first served; the cluster grows if none is free.
+    async def acquire(
+        self, task_id: str | None = None, *, timeout_s: float | None = None, near: str = ""
+    ) -> Slot:
+        """Lease a slot on the node with most free ones, first come first served; the cluster grows
+        if none is free.
 
         Args:
-            task_id: the task of the lease; None means a random name. A task gets the slot that it kept at its release.
-            timeout_s: how long to wait; 0 means not at all, None the config's ``acquire_timeout_s``.
-            near: a key of work that shares caches, such as its repository; a node that had it is preferred.
+            task_id: the task of the lease; None means a random name. A task gets the slot that it
+                kept at its release.
+            timeout_s: how long to wait; 0 means not at all, None the config's
+                ``acquire_timeout_s``.
+            near: a key of work that shares caches, such as its repository; a node that had it is
+                preferred.
 
         Raises:
             SpecError: ``timeout_s`` or ``task_id`` is invalid.
@@ -146,11 +156,15 @@ class ClusterPool:
         timeout_s = self.config.acquire_timeout_s if timeout_s is None else timeout_s
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
-            member = await self._reserve(task_id, near, max(0.0, deadline - asyncio.get_running_loop().time()))
+            member = await self._reserve(
+                task_id, near, max(0.0, deadline - asyncio.get_running_loop().time())
+            )
             left_s = max(0.0, deadline - asyncio.get_running_loop().time())
             number = next(_numbers)
             try:
-                answer = await self._call(member, "pool.acquire", task=task_id, timeout_s=left_s, grant=number)
+                answer = await self._call(
+                    member, "pool.acquire", task=task_id, timeout_s=left_s, grant=number
+                )
             except NodeLostError:
                 self._give_back(member)
                 continue
@@ -165,13 +179,17 @@ class ClusterPool:
             slot = attrs.evolve(slot, slot_id=f"{member.node.name}/{slot.slot_id}")
             slot_args = {"pool": self._name, "grant": number}
             calls = SlotCalls(member.node.peer, slot_args, self._execs)
-            grant = self._grants[slot.slot_id, slot.generation] = Grant(member, number, calls, RemotePorts(calls))
+            grant = self._grants[slot.slot_id, slot.generation] = Grant(
+                member, number, calls, RemotePorts(calls)
+            )
             if (expires_s := self.config.lease_timeout_s) is not None:
                 grant.expiry = asyncio.get_running_loop().call_later(expires_s, self._expire, slot)
             return slot
 
     async def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
-        """Release a slot; see :meth:`SlotPool.release`. Nothing is done for a slot whose node is lost."""
+        """Release a slot; see :meth:`SlotPool.release`. Nothing is done for a slot whose node is
+        lost.
+        """
         grant = self._end_grant(slot)
         try:
             with suppress(NodeLostError):
@@ -190,7 +208,9 @@ class ClusterPool:
     async def lease(
         self, task_id: str | None = None, *, timeout_s: float | None = None, near: str = ""
     ) -> AsyncIterator[ClusterLease]:
-        """Lease a slot for a block, then release and reset it; see :meth:`acquire` for arguments and errors."""
+        """Lease a slot for a block, then release and reset it; see :meth:`acquire` for arguments
+        and errors.
+        """
         slot = await self.acquire(task_id, timeout_s=timeout_s, near=near)
         try:
             yield ClusterLease(self, slot)
@@ -198,7 +218,9 @@ class ClusterPool:
             await self.release_if_held(slot)
 
     async def release_if_held(self, slot: Slot) -> None:
-        """Release a slot, except if it was released or its lease expired; for ``finally`` blocks."""
+        """Release a slot, except if it was released or its lease expired; for ``finally``
+        blocks.
+        """
         with suppress(StaleLeaseError):
             await self.release(slot)
 
@@ -228,22 +250,30 @@ class ClusterPool:
         """
         grant = self._grant(slot)
         body = b"" if policy is None else pickle.dumps(policy)
-        answer = await grant.calls.call("pool.tool", body, tool=tool, args=to_json(args), timeout_s=timeout_s)
+        answer = await grant.calls.call(
+            "pool.tool", body, tool=tool, args=to_json(args), timeout_s=timeout_s
+        )
         result = grant.member.node.peer.checked(ExecutionResult, answer.value, "pool.tool")
         return attrs.evolve(result, slot_id=slot.slot_id)
 
     async def execute_batch(
         self, requests: Sequence[Request], *, timeout_s: float | None = None
     ) -> list[ExecutionResult]:
-        """Call many tools, in different slots at the same time; see :meth:`SlotPool.execute_batch`."""
+        """Call many tools, in different slots at the same time; see
+        :meth:`SlotPool.execute_batch`.
+        """
         return await run_batch(requests, self.execute, timeout_s=timeout_s)
 
     def calls_of(self, slot: Slot) -> SlotCalls:
-        """Return the calls about a leased slot to its node; raises StaleLeaseError if it was released."""
+        """Return the calls about a leased slot to its node; raises StaleLeaseError if it was
+        released.
+        """
         return self._grant(slot).calls
 
     def ports_of(self, slot: Slot) -> RemotePorts:
-        """Return the forwarded ports of a leased slot; raises StaleLeaseError if it was released."""
+        """Return the forwarded ports of a leased slot; raises StaleLeaseError if it was
+        released.
+        """
         return self._grant(slot).ports
 
     async def statuses(self) -> dict[str, PoolStatus]:
@@ -256,10 +286,16 @@ class ClusterPool:
 
         members = tuple(self._placement.members)  # others may join meanwhile
         found = await asyncio.gather(*(ask(member) for member in members))
-        return {member.node.name: status for member, status in zip(members, found, strict=True) if status is not None}
+        return {
+            member.node.name: status
+            for member, status in zip(members, found, strict=True)
+            if status is not None
+        }
 
     def status(self) -> PoolStatus:
-        """Return what the head knows of the pool; ``lost`` counts leases that were lost with their node."""
+        """Return what the head knows of the pool; ``lost`` counts leases that were lost with their
+        node.
+        """
         slots = sum(member.slots for member in self._placement.members)
         leased = sum(grant.member.node.lost is None for grant in self._grants.values())
         return PoolStatus(
@@ -291,11 +327,15 @@ class ClusterPool:
         try:
             with node.in_use():  # it is not given back as idle meanwhile
                 await self._cluster.give_image(node, self.config.spec.image)
-                status = await node.peer.ask(PoolStatus, "pool.start", {"pool": self._name}, pickle.dumps(self.config))
+                status = await node.peer.ask(
+                    PoolStatus, "pool.start", {"pool": self._name}, pickle.dumps(self.config)
+                )
                 slots = self._slots_of(node, status)
         except HyperRuntimeError as error:
             self._error = error
-            log.warning("pool not started on node", pool=self.config.name, node=node.name, error=str(error))
+            log.warning(
+                "pool not started on node", pool=self.config.name, node=node.name, error=str(error)
+            )
             if not self._placement.members and not isinstance(error, NodeLostError):
                 self._queue.fail_all(partial(cannot_start, self.config.name, error))
             return
@@ -305,7 +345,9 @@ class ClusterPool:
         log.info("pool started on node", pool=self.config.name, node=node.name, slots=member.slots)
 
     def _slots_of(self, node: Node, status: PoolStatus) -> int:
-        """Return how many slots a node has; raise NodeLostError if it has none, or more than it was asked for."""
+        """Return how many slots a node has; raise NodeLostError if it has none, or more than it was
+        asked for.
+        """
         each, most = status.slots_per_container, self.config.slots_per_container or DEFAULT_SLOTS
         with node.peer.reading():
             if not (0 < status.max_containers <= self.config.max_containers and 0 < each <= most):
@@ -368,7 +410,8 @@ class ClusterPool:
             if member is None:
                 members = self._placement.members
                 each = max(1, members[0].slots) if members else 1
-                more = math.ceil(len(self._queue) / each) - len(self._joining)  # those bring slots, too
+                # those bring slots, too
+                more = math.ceil(len(self._queue) / each) - len(self._joining)
                 self._cluster.want(len(self._cluster.nodes()) + max(0, more))
                 return
             self._queue.serve(member.take())
@@ -387,7 +430,9 @@ class ClusterPool:
     def _grant(self, slot: Slot) -> Grant:
         grant = self._grants.get((slot.slot_id, slot.generation))
         if grant is None:
-            raise StaleLeaseError(f"slot {slot.slot_id} was released, or its lease expired; acquire another one")
+            raise StaleLeaseError(
+                f"slot {slot.slot_id} was released, or its lease expired; acquire another one"
+            )
         return grant
 
     async def _call(self, member: Member, method: str, **args: Any) -> Answer:  # noqa: ANN401 - JSON
@@ -395,12 +440,19 @@ class ClusterPool:
 
     def _too_late(self, timeout_s: float) -> HyperRuntimeError:
         status = self.status()
-        why = "" if self._cluster.error is None else f"; no more nodes can be had: {self._cluster.error}"
+        why = (
+            ""
+            if self._cluster.error is None
+            else f"; no more nodes can be had: {self._cluster.error}"
+        )
         why += "; release slots, or raise max_nodes"
         return SlotTimeoutError(
-            f"no slot of pool {status.name!r} became free within {timeout_s:g} s ({status.leased} leased on "
-            f"{len(self._placement.members)} nodes, {status.waiting} other acquires waiting){why}"
+            f"no slot of pool {status.name!r} became free within {timeout_s:g} s "
+            f"({status.leased} leased on {len(self._placement.members)} nodes, {status.waiting} "
+            f"other acquires waiting){why}"
         )
 
     def _closed(self) -> PoolClosedError:
-        return PoolClosedError(f"pool {self.config.name!r} is {self._state}, not open; use it inside `async with`")
+        return PoolClosedError(
+            f"pool {self.config.name!r} is {self._state}, not open; use it inside `async with`"
+        )

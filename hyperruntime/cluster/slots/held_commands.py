@@ -1,4 +1,6 @@
-"""What runs in the slots of a node for a caller on the head's machine: processes, terminals, shells, connections."""
+"""What runs in the slots of a node for a caller on the head's machine: processes, terminals,
+shells, connections.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,8 @@ class _HeldTerminal(_HeldCommand):
         await self.command.awrite(data)
 
     async def signal(self, number: int) -> bool:
-        if number in FOREGROUND:  # does not wait, so no key that the caller types later comes before it
+        # does not wait, so no key that the caller types later comes before it
+        if number in FOREGROUND:
             return self.command.signal(number)
         return await self.command.asignal(number)
 
@@ -146,8 +149,9 @@ class HeldCommands:
     """The processes, terminals, shells and connections of one node.
 
     Attributes:
-        handlers: ``slot.process``, ``terminal``, ``shell``, ``forward`` and ``connect``, which begin one, and
-            ``held.text``, ``write``, ``signal``, ``resize``, ``end`` and ``forget``, which use one by its number.
+        handlers: ``slot.process``, ``terminal``, ``shell``, ``forward`` and ``connect``, which
+            begin one, and ``held.text``, ``write``, ``signal``, ``resize``, ``end`` and ``forget``,
+            which use one by its number.
     """
 
     def __init__(self, context: NodeContext, find_lease: Callable[[Call], Lease]) -> None:
@@ -210,11 +214,15 @@ class HeldCommands:
         return answer_of(result)
 
     async def _terminal(self, call: Call) -> Answer:
-        """Run a command on a terminal; the answer's standard output is the last output of the terminal."""
+        """Run a command on a terminal; the answer's standard output is the last output of the
+        terminal.
+        """
         lease = self._find_lease(call)
         args, options = pickle.loads(call.body)  # noqa: S301 - of the head
         given = {name: options[name] for name in ("env", "workdir", "group", "timeout_s")}
-        terminal = await lease.terminal(args, rows=call.args["rows"], cols=call.args["cols"], **given)
+        terminal = await lease.terminal(
+            args, rows=call.args["rows"], cols=call.args["cols"], **given
+        )
         try:
             with self._holding(call, _HeldTerminal(terminal)):
                 await call.emit(Answer({"name": terminal.name}))
@@ -281,7 +289,9 @@ class HeldCommands:
         return Answer(ended)
 
     async def _forget(self, call: Call) -> Answer:
-        """Forget an unused object; what still runs in it goes on until the lease ends, as on the head's machine."""
+        """Forget an unused object; what still runs in it goes on until the lease ends, as on the
+        head's machine.
+        """
         held = self._known(call)
         if held is not None:
             held.is_forgotten = True
@@ -291,7 +301,8 @@ class HeldCommands:
 
     @contextmanager
     def _holding(self, call: Call, held: _Held) -> Iterator[None]:
-        """Let the caller find an object from now on; drop it if the block fails or the caller has forgotten it.
+        """Let the caller find an object from now on; drop it if the block fails or the caller has
+        forgotten it.
 
         Raises:
             StaleLeaseError: the slot was released meanwhile.
@@ -316,7 +327,9 @@ class HeldCommands:
         held = self._known(call)
         if held is None:
             what = "the process, shell or connection"
-            raise ContainerStateError(f"{what} was closed, or its slot was released; start another one")
+            raise ContainerStateError(
+                f"{what} was closed, or its slot was released; start another one"
+            )
         return held
 
 
@@ -325,11 +338,13 @@ async def _end_quietly(held: _Held) -> None:
         await held.end()
 
 
-async def _show(terminal: Terminal, write: Callable[[Stream, bytes], Coroutine[Any, Any, None]]) -> bytes:
+async def _show(
+    terminal: Terminal, write: Callable[[Stream, bytes], Coroutine[Any, Any, None]]
+) -> bytes:
     """Send the output of a terminal to the caller; return what is left when the command has ended.
 
-    A caller that does not read delays the output, but not the end. No thread waits for output, because a node may have
-    many idle terminals.
+    A caller that does not read delays the output, but not the end. No thread waits for output,
+    because a node may have many idle terminals.
     """
     ended, is_readable = asyncio.ensure_future(terminal.process.ended.wait()), False
     try:
@@ -338,7 +353,8 @@ async def _show(terminal: Terminal, write: Callable[[Stream, bytes], Coroutine[A
                 try:
                     chunk, is_readable = terminal.read(0), False
                 except TimeoutError:
-                    if is_readable:  # no process holds the terminal, which counts as readable; one may open it again
+                    # no process holds the terminal, which counts as readable; one may open it again
+                    if is_readable:
                         await asyncio.wait({ended}, timeout=_TRY_AGAIN_S)
                     else:
                         await _until_readable(descriptor, ended)

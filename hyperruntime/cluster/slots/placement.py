@@ -35,7 +35,9 @@ class Member:
         return self.slots - self.leased if self.node.lost is None and not self.node.leaving else 0
 
     def take(self) -> Member:
-        """Count one slot as leased, and return this member; the node is in use from the first one on."""
+        """Count one slot as leased, and return this member; the node is in use from the first one
+        on.
+        """
         self.leased += 1
         if self.leased == 1:
             self.node.uses += 1

@@ -28,8 +28,9 @@ class PoolService:
     """The pools that heads have started on this node.
 
     Attributes:
-        handlers: ``pool.start``, ``stop``, ``status``, ``shrink``, ``acquire``, ``release``, ``forget``, ``tool``,
-            ``exec``, ``signal_group``, ``end_group`` and ``end_processes``, and those of :class:`HeldCommands`.
+        handlers: ``pool.start``, ``stop``, ``status``, ``shrink``, ``acquire``, ``release``,
+            ``forget``, ``tool``, ``exec``, ``signal_group``, ``end_group`` and ``end_processes``,
+            and those of :class:`HeldCommands`.
     """
 
     def __init__(self, context: NodeContext) -> None:
@@ -112,7 +113,9 @@ class PoolService:
     async def _tool(self, call: Call) -> Answer:
         policy = pickle.loads(call.body) if call.body else None  # noqa: S301 - of the head
         args, timeout_s = call.args["args"], call.args["timeout_s"]
-        result = await self._lease(call).tool(call.args["tool"], args, timeout_s=timeout_s, policy=policy)
+        result = await self._lease(call).tool(
+            call.args["tool"], args, timeout_s=timeout_s, policy=policy
+        )
         await self._context.check_not_ended(result.exit_code)
         return Answer(attrs.asdict(result))
 

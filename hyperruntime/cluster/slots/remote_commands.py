@@ -51,7 +51,9 @@ def new_number() -> int:
     return next(_numbers)
 
 
-async def send_input(calls: SlotCalls, number: int, reader: asyncio.StreamReader, on_error: Callable[[], None]) -> None:
+async def send_input(
+    calls: SlotCalls, number: int, reader: asyncio.StreamReader, on_error: Callable[[], None]
+) -> None:
     """Send input to an object that a node holds, until the reader's end.
 
     Args:
@@ -68,7 +70,9 @@ async def send_input(calls: SlotCalls, number: int, reader: asyncio.StreamReader
         on_error()
 
 
-async def start_process(calls: SlotCalls, args: Sequence[str | bytes], options: ExecOptions) -> Process:
+async def start_process(
+    calls: SlotCalls, args: Sequence[str | bytes], options: ExecOptions
+) -> Process:
     """Start a command in the slot; see :meth:`Lease.spawn`."""
     command = RemoteCommand(calls, "slot.process", args, has_callback=options.on_output is not None)
     return await _started(lambda: Process(options.checked(), command.prepare), command)
@@ -89,7 +93,9 @@ async def start_terminal(
     command = RemoteCommand(calls, "slot.terminal", args, rows=size[0], cols=size[1])
     pty = command.pty = await RemotePty.open(command)
     try:
-        process = await _started(lambda: Process(attrs.evolve(options.checked(), input=b""), command.prepare), command)
+        process = await _started(
+            lambda: Process(attrs.evolve(options.checked(), input=b""), command.prepare), command
+        )
     except BaseException:
         pty.close()
         raise
@@ -104,19 +110,24 @@ async def start_terminal(
 
 async def _started(make: Callable[[], Process], command: RemoteCommand) -> Process:
     process = await blocking(EXECS, make, undo=Process.close)
-    weakref.finalize(process, command.calls.soon, "held.forget", number=command.number).atexit = False
+    weakref.finalize(
+        process, command.calls.soon, "held.forget", number=command.number
+    ).atexit = False
     return process
 
 
 @attrs.frozen(kw_only=True)
 class _Started:
-    """The event of a node when a command has started: the path of its terminal in the container, or ""."""
+    """The event of a node when a command has started: the path of its terminal in the container, or
+    "".
+    """
 
     name: str = attrs.field(validator=Line(4095))
 
 
 class RemoteCommand:
-    """A command in a slot of a node, as a process here needs it; see :class:`~hyperruntime.exec.spawn.process.Command`.
+    """A command in a slot of a node, as a process here needs it; see
+    :class:`~hyperruntime.exec.spawn.process.Command`.
 
     Attributes:
         pty: its terminal, or None.
@@ -142,7 +153,12 @@ class RemoteCommand:
             call_args: arguments of the method.
         """
         self.calls, self.number = calls, new_number()
-        self._method, self._args, self._has_callback, self._call_args = method, args, has_callback, call_args
+        self._method, self._args, self._has_callback, self._call_args = (
+            method,
+            args,
+            has_callback,
+            call_args,
+        )
         self._options = ExecOptions()
         self.pty: RemotePty | None = None
         self.name = ""
@@ -155,18 +171,24 @@ class RemoteCommand:
     def run(self, on_started: Callable[[], None], on_input_end: Callable[[], None]) -> ExecResult:
         """Run it to its end; if the caller cancels, it counts as killed."""
         try:
-            return wait_cancellable(self._run(on_started, on_input_end), self.calls.loop, self._options.cancel_fd)
+            return wait_cancellable(
+                self._run(on_started, on_input_end), self.calls.loop, self._options.cancel_fd
+            )
         except CancelledExecError:
             return ExecResult(args=tuple(map(os.fsdecode, self._args)), exit_code=KILLED_EXIT_CODE)
 
-    async def _run(self, on_started: Callable[[], None], on_input_end: Callable[[], None]) -> ExecResult:
+    async def _run(
+        self, on_started: Callable[[], None], on_input_end: Callable[[], None]
+    ) -> ExecResult:
         given: dict[str, Any] = {name: getattr(self._options, name) for name in _SENT}
         source = self._options.input
         pump: asyncio.Task[None] | None = None
         pipe = await _Pipe.open(source)
         if pipe is None:
             given["input"] = source
-        reader = self.pty.reader if self.pty is not None else pipe.reader if pipe is not None else None
+        reader = (
+            self.pty.reader if self.pty is not None else pipe.reader if pipe is not None else None
+        )
 
         def end_input() -> None:
             if pipe is not None:
@@ -198,7 +220,13 @@ class RemoteCommand:
             given["on_output"] = self._options.on_output
         sink = None if self._has_callback else self._keep if self.pty is None else self.pty.show
         return await self.calls.run(
-            self._method, self._args, given, sink=sink, on_event=on_event, number=self.number, **self._call_args
+            self._method,
+            self._args,
+            given,
+            sink=sink,
+            on_event=on_event,
+            number=self.number,
+            **self._call_args,
         )
 
     async def _keep(self, stream: Stream, chunk: bytes) -> None:
@@ -239,7 +267,9 @@ class _Pipe:
     @classmethod
     async def open(cls, source: object) -> _Pipe | None:
         """Return the pipe of an input; None if the input is not a pipe."""
-        if not isinstance(source, io.FileIO) or not stat.S_ISFIFO(os.fstat(source.fileno()).st_mode):
+        if not isinstance(source, io.FileIO) or not stat.S_ISFIFO(
+            os.fstat(source.fileno()).st_mode
+        ):
             return None
         try:
             pipe = os.fdopen(os.dup(source.fileno()), "rb", buffering=0)
@@ -247,7 +277,9 @@ class _Pipe:
             raise too_many_files(error) or error from None
         reader = asyncio.StreamReader(limit=CHUNK_BYTES)
         loop = asyncio.get_running_loop()
-        transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), pipe)
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), pipe
+        )
         return cls(reader, transport)
 
     def close(self) -> None:
@@ -255,14 +287,17 @@ class _Pipe:
 
 
 class RemotePty:
-    """The caller's end of a terminal of a node: one end of a pair of sockets, whose other end the event loop serves.
+    """The caller's end of a terminal of a node: one end of a pair of sockets, whose other end the
+    event loop serves.
 
     Attributes:
         master: the caller's end.
         reader: what the caller writes.
     """
 
-    def __init__(self, command: RemoteCommand, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, command: RemoteCommand, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         """Serve the loop's end; use :meth:`open`."""
         self._command, self.reader, self._writer = command, reader, writer
         self.master = -1
@@ -324,7 +359,8 @@ class RemotePty:
 
 
 class ClusterShell(AsyncClosing, TakesSignals):
-    """A persistent bash in a slot of a node, with the methods of :class:`~hyperruntime.exec.persistent.shell.Shell`.
+    """A persistent bash in a slot of a node, with the methods of
+    :class:`~hyperruntime.exec.persistent.shell.Shell`.
 
     Attributes:
         exit_code: the value that the next text sees in ``$?``.
@@ -347,11 +383,15 @@ class ClusterShell(AsyncClosing, TakesSignals):
         return cls(calls, number)
 
     def run(self, text: str | bytes, **options: Unpack[TextKeywords]) -> ExecResult:
-        """Run a text in the shell and return how it ended; see :meth:`Shell.run`. Not on the cluster's event loop."""
+        """Run a text in the shell and return how it ended; see :meth:`Shell.run`. Not on the
+        cluster's event loop.
+        """
         return self._calls.wait_for(lambda: self.arun(text, **options))
 
     async def arun(self, text: str | bytes, **options: Unpack[TextKeywords]) -> ExecResult:
-        """Do what :meth:`run` does without blocking the event loop; cancelling kills this text's processes only."""
+        """Do what :meth:`run` does without blocking the event loop; cancelling kills this text's
+        processes only.
+        """
         code = check_text(text)
         ExecOptions(**options).checked()
         try:
@@ -367,7 +407,8 @@ class ClusterShell(AsyncClosing, TakesSignals):
         return bool(self._calls.wait("held.signal", number=self._number, signal=int(number)).value)
 
     def close(self) -> bool:
-        """End the shell and all processes that it started; return whether none is left. May be called again.
+        """End the shell and all processes that it started; return whether none is left. May be
+        called again.
 
         Does nothing in a forked child.
         """

@@ -1,4 +1,6 @@
-"""A command in a slot of a node: its streams go over the connection in pieces, at the pace of their reader."""
+"""A command in a slot of a node: its streams go over the connection in pieces, at the pace of their
+reader.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ HeadCall = Callable[[str, Mapping[str, Any], bytes], Awaitable[Answer]]
 
 @attrs.define(eq=False)
 class _Streams:
-    """The input of one command, and what takes its output, on the head; only its node may use them."""
+    """The input of one command, and what takes its output, on the head; only its node may use
+    them.
+    """
 
     node: str
     source: BinaryIO | None
@@ -48,7 +52,8 @@ class RemoteExecs:
     """The commands that a head runs on nodes.
 
     Attributes:
-        handlers: what nodes call for the streams of commands: ``exec.input`` and ``exec.output``, with a suffix.
+        handlers: what nodes call for the streams of commands: ``exec.input`` and ``exec.output``,
+            with a suffix.
     """
 
     def __init__(self, name: str) -> None:
@@ -90,14 +95,21 @@ class RemoteExecs:
         source, on_output = values.get("input"), values.pop("on_output", None)
         if isinstance(source, bytes) and len(source) > STREAM_BYTES:
             source = io.BytesIO(source)
-        streams = _Streams(node, None if source is None or isinstance(source, bytes) else source, on_output, sink)
+        streams = _Streams(
+            node, None if source is None or isinstance(source, bytes) else source, on_output, sink
+        )
         if streams.source is not None:
             values["input"] = None
         number, told = next(_numbers), {}
         writes = on_output is not None or sink is not None
         if streams.source is not None or writes:
             self._open[number] = streams
-            told = {"streams": number, "suffix": self._suffix, "reads": streams.source is not None, "writes": writes}
+            told = {
+                "streams": number,
+                "suffix": self._suffix,
+                "reads": streams.source is not None,
+                "writes": writes,
+            }
         try:
             answer = await call(told, pickle.dumps((list(args), values)))
         except Exception:
@@ -114,7 +126,8 @@ class RemoteExecs:
         streams = self._find(call)
         if streams.source is None:
             raise PeerFaultError("it asked for an input that its command does not have")
-        read = getattr(streams.source, "read1", streams.source.read)  # `read1` does not wait for all of it
+        # `read1` does not wait for all of it
+        read = getattr(streams.source, "read1", streams.source.read)
         return Answer(body=await self._guarded(streams, read, STREAM_BYTES))
 
     async def _output(self, call: Call) -> Answer:
@@ -144,7 +157,8 @@ class RemoteExecs:
 def run_for_copy(
     run: Callable[..., Awaitable[ExecResult]], loop: asyncio.AbstractEventLoop
 ) -> Callable[[Sequence[str], ExecOptions], ExecResult]:
-    """Return a function that runs a command from a thread, as copies need it; a cancellation ends the command.
+    """Return a function that runs a command from a thread, as copies need it; a cancellation ends
+    the command.
 
     Args:
         run: runs a command on the event loop, with the keyword arguments of an exec in a slot.
@@ -152,7 +166,10 @@ def run_for_copy(
     """
 
     def run_here(args: Sequence[str], options: ExecOptions) -> ExecResult:
-        given = {name: getattr(options, name) for name in ("timeout_s", "input", "on_output", "output_limit_bytes")}
+        given = {
+            name: getattr(options, name)
+            for name in ("timeout_s", "input", "on_output", "output_limit_bytes")
+        }
 
         async def exec_() -> ExecResult:
             return await run(args, **given)
@@ -162,7 +179,9 @@ def run_for_copy(
     return run_here
 
 
-def wait_cancellable(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, cancel_fd: int | None) -> T:
+def wait_cancellable(
+    work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop, cancel_fd: int | None
+) -> T:
     """Run work on the event loop and wait for it in this thread.
 
     Args:
@@ -223,7 +242,9 @@ class NodeStreams:
         await self._ask("exec.output", {"stream": stream}, chunk)
 
     def add_to(self, options: dict[str, Any]) -> dict[str, Any]:
-        """Add the streams that the head has to the keyword arguments of an exec, and return them."""
+        """Add the streams that the head has to the keyword arguments of an exec, and return
+        them.
+        """
         if self._call_args.get("reads"):
             options["input"] = self._threads.input(self.read)
         if self._call_args.get("writes"):
@@ -235,7 +256,9 @@ class NodeStreams:
         self._threads.close()
 
 
-async def exec_for_head(call: Call, head_call: HeadCall, run: Callable[..., Awaitable[ExecResult]]) -> Answer:
+async def exec_for_head(
+    call: Call, head_call: HeadCall, run: Callable[..., Awaitable[ExecResult]]
+) -> Answer:
     """Run a command for the head, on a node.
 
     Args:
@@ -249,7 +272,8 @@ async def exec_for_head(call: Call, head_call: HeadCall, run: Callable[..., Awai
 
 @attrs.frozen(kw_only=True)
 class _Ended:
-    """The facts of an answer about a command that has ended; as of :class:`~hyperruntime.spec.ExecResult`.
+    """The facts of an answer about a command that has ended; as of
+    :class:`~hyperruntime.spec.ExecResult`.
 
     Attributes:
         args: argv.
@@ -284,8 +308,12 @@ class _StreamArgs:
 
 
 def answer_of(result: ExecResult) -> Answer:
-    """Return the result of a command as an answer, whose body is its standard output and then its standard error."""
-    facts = {name: value for name, value in _facts(result).items() if name not in ("stdout", "stderr")}
+    """Return the result of a command as an answer, whose body is its standard output and then its
+    standard error.
+    """
+    facts = {
+        name: value for name, value in _facts(result).items() if name not in ("stdout", "stderr")
+    }
     return Answer({**facts, "stdout_bytes": len(result.stdout)}, result.stdout + result.stderr)
 
 

@@ -1,4 +1,6 @@
-"""Ports of a slot of a node: the head's machine listens, and each client goes over the connection to the node."""
+"""Ports of a slot of a node: the head's machine listens, and each client goes over the connection
+to the node.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +33,16 @@ class RemotePorts:
         self._closed = False
 
     async def open(self, port: int, host: str) -> tuple[str, int]:
-        """Return the address on this machine that leads to a port of the slot; see :meth:`Lease.forward`."""
+        """Return the address on this machine that leads to a port of the slot; see
+        :meth:`Lease.forward`.
+        """
         async with self._opening:
             server = self._servers.get((port, host))
             if server is None:
                 await self._calls.call("slot.forward", port=port)
-                server = await asyncio.start_server(partial(self._serve, port), sock=listen(host), limit=CHUNK_BYTES)
+                server = await asyncio.start_server(
+                    partial(self._serve, port), sock=listen(host), limit=CHUNK_BYTES
+                )
                 self._servers[port, host] = server
                 self._check_open()
         address: tuple[str, int] = server.sockets[0].getsockname()[:2]
@@ -55,7 +61,9 @@ class RemotePorts:
         for client in self._clients:
             client.cancel()
 
-    async def _serve(self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _serve(
+        self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._clients.add(task)
@@ -78,8 +86,11 @@ class RemotePorts:
 
         try:
             with suppress(HyperRuntimeError, OSError):  # the client sees that its connection ends
-                await self._calls.run("slot.connect", [], {}, sink=show, on_event=begin, number=number, port=port)
-        except asyncio.CancelledError:  # the lease has ended; a client that does not read must see it too
+                await self._calls.run(
+                    "slot.connect", [], {}, sink=show, on_event=begin, number=number, port=port
+                )
+        # the lease has ended; a client that does not read must see it too
+        except asyncio.CancelledError:
             writer.transport.abort()
         finally:
             self._clients.discard(task)

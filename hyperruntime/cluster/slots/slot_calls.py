@@ -15,8 +15,8 @@ from hyperruntime.spec import ExecResult
 
 T = TypeVar("T")
 _ON_LOOP = (
-    "this event loop carries the connection to the node, so it cannot wait for the node's answer; await the method's"
-    " twin, such as asignal, aclose or arun, or call it in a thread"
+    "this event loop carries the connection to the node, so it cannot wait for the node's "
+    "answer; await the method's twin, such as asignal, aclose or arun, or call it in a thread"
 )
 
 
@@ -39,7 +39,14 @@ class SlotCalls:
         self._peer, self._slot, self._execs = peer, slot, execs
         self._beside = BackgroundTasks("a slot")
 
-    async def call(self, method: str, body: bytes = b"", *, on_event: OnEvent | None = None, **args: Any) -> Answer:  # noqa: ANN401 - JSON
+    async def call(
+        self,
+        method: str,
+        body: bytes = b"",
+        *,
+        on_event: OnEvent | None = None,
+        **args: Any,  # noqa: ANN401 - JSON
+    ) -> Answer:
         """Call a method of the node.
 
         Args:
@@ -64,7 +71,9 @@ class SlotCalls:
         on_event: OnEvent | None = None,
         **args: Any,  # noqa: ANN401 - JSON
     ) -> ExecResult:
-        """Call a method that runs a command; see :meth:`RemoteExecs.run` for arguments and errors."""
+        """Call a method that runs a command; see :meth:`RemoteExecs.run` for arguments and
+        errors.
+        """
 
         async def call(streams: Mapping[str, Any], body: bytes) -> Answer:
             return await self.call(method, body, on_event=on_event, **args, **streams)

@@ -1,4 +1,5 @@
-"""A persistent bash in a container: each text sees the changes that earlier texts made to the shell.
+"""A persistent bash in a container: each text sees the changes that earlier texts made to the
+shell.
 
 Design: docs/decisions/0022-users-and-shells.md.
 """
@@ -44,11 +45,13 @@ from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult
 
 _START_TRIES_S = 5.0
-_POISONED_TRIES = 2  # failed starts after which the saved state is dropped, because it may stop bash from starting
+# failed starts after which the saved state is dropped, because it may stop bash from starting
+_POISONED_TRIES = 2
 
 
 class Shell(AsyncClosing, TakesSignals):
-    """A persistent bash, made by :meth:`Container.shell`; it runs one text at a time, and other callers wait.
+    """A persistent bash, made by :meth:`Container.shell`; it runs one text at a time, and other
+    callers wait.
 
     Used as a context manager, it is closed after the block.
 
@@ -57,7 +60,9 @@ class Shell(AsyncClosing, TakesSignals):
         series: the marks of its processes.
     """
 
-    def __init__(self, sessions: UserSessions, start: ExecOptions, on_close: Callable[[Shell], None]) -> None:
+    def __init__(
+        self, sessions: UserSessions, start: ExecOptions, on_close: Callable[[Shell], None]
+    ) -> None:
         """Prepare; bash is started with the first text.
 
         Args:
@@ -78,14 +83,15 @@ class Shell(AsyncClosing, TakesSignals):
     def run(self, text: str | bytes, **options: Unpack[TextKeywords]) -> ExecResult:
         """Run a text in the shell and return how it ended.
 
-        The next text sees the directory, variables, functions, aliases, options, traps, umask and jobs that this one
-        leaves. If the text ends bash, a new bash takes over: with the state at the end after ``exit`` or ``set -e``,
-        with the state before the text after ``exec``, a kill or the deadline. Earlier jobs keep running, but the new
-        bash does not know them.
+        The next text sees the directory, variables, functions, aliases, options, traps, umask and
+        jobs that this one leaves. If the text ends bash, a new bash takes over: with the state at
+        the end after ``exit`` or ``set -e``, with the state before the text after ``exec``, a kill
+        or the deadline. Earlier jobs keep running, but the new bash does not know them.
 
         Args:
             text: shell code of any number of lines.
-            timeout_s: seconds after which all processes of this text, and only these, are killed; None means no limit.
+            timeout_s: seconds after which all processes of this text, and only these, are killed;
+                None means no limit.
             input: standard input; None means an empty one.
             on_output: as for :meth:`Container.exec`.
             output_limit_bytes: as for :meth:`Container.exec`.
@@ -101,17 +107,23 @@ class Shell(AsyncClosing, TakesSignals):
         return self._run(check_text(text), ExecOptions(**options).checked())
 
     async def arun(self, text: str | bytes, **options: Unpack[TextKeywords]) -> ExecResult:
-        """Do what :meth:`run` does without blocking the event loop; cancelling kills this text's processes only."""
+        """Do what :meth:`run` does without blocking the event loop; cancelling kills this text's
+        processes only.
+        """
         code = check_text(text)
         ExecOptions(**options).checked()
-        return await run_cancellable(lambda cancel_fd: self._run(code, ExecOptions(**options, cancel_fd=cancel_fd)))
+        return await run_cancellable(
+            lambda cancel_fd: self._run(code, ExecOptions(**options, cancel_fd=cancel_fd))
+        )
 
     def signal(self, number: int) -> bool:
-        """Send a signal to the processes of the running text, bash among them; return whether a text runs.
+        """Send a signal to the processes of the running text, bash among them; return whether a
+        text runs.
 
-        Earlier jobs do not get it. A text that is interrupted (SIGINT, as by Ctrl-C) ends with exit code 130, unless it
-        traps SIGINT or its command goes on. The next text sees the state that it left, but not the earlier jobs, which
-        keep running. Another signal that ends bash has the same effect as a kill, see :meth:`run`.
+        Earlier jobs do not get it. A text that is interrupted (SIGINT, as by Ctrl-C) ends with exit
+        code 130, unless it traps SIGINT or its command goes on. The next text sees the state that
+        it left, but not the earlier jobs, which keep running. Another signal that ends bash has the
+        same effect as a kill, see :meth:`run`.
 
         Raises:
             ContainerLostError: the container ended.
@@ -122,7 +134,8 @@ class Shell(AsyncClosing, TakesSignals):
         return running is not None and self._sessions.signal(running.session, number, running.marks)
 
     def close(self) -> bool:
-        """End the shell and all processes that it started; return whether none is left. May be called again.
+        """End the shell and all processes that it started; return whether none is left. May be
+        called again.
 
         Does nothing in a forked child.
         """
@@ -158,7 +171,9 @@ class Shell(AsyncClosing, TakesSignals):
             if self._closed:
                 raise ContainerStateError("the shell is closed; open another one")
             if isinstance(self._start.user, str):
-                self._start = attrs.evolve(self._start, user=self._sessions.resolve(self._start.user))
+                self._start = attrs.evolve(
+                    self._start, user=self._sessions.resolve(self._start.user)
+                )
             session = self._sessions.find(self._start.user)
             self._running = running = _TextExecution(self, session, text, options)
             return self._sessions.run(running)
@@ -177,7 +192,9 @@ class Shell(AsyncClosing, TakesSignals):
                 raise CancelledExecError
 
     def take_lane(self, session: Session) -> ShellLane:
-        """Return the lane of a bash that waits for a text: the current one, or a new one with its state."""
+        """Return the lane of a bash that waits for a text: the current one, or a new one with its
+        state.
+        """
         if self._lane is not None and (self._session is not session or not _waits(self._lane)):
             self._drop_lane()
         if self._lane is None:
@@ -223,7 +240,11 @@ class Shell(AsyncClosing, TakesSignals):
     def _try(self, session: Session, *, checks: bool) -> tuple[ShellLane, str]:
         """Start a bash; return its lane and the first status word of :func:`_first_word`."""
         start = self._start
-        body = next_script(self._left) if self._left is not None else first_script(start.env or {}, start.workdir)
+        body = (
+            next_script(self._left)
+            if self._left is not None
+            else first_script(start.env or {}, start.workdir)
+        )
         user = start.user if isinstance(start.user, RunAs) else None
         try:
             lane = session.lanes.make(ShellLane, user, checks=checks)
@@ -236,15 +257,16 @@ class Shell(AsyncClosing, TakesSignals):
     def _explain(self, said: str) -> HyperRuntimeError:
         if said == "bash":
             return ExecStartError(
-                "the image has no bash, which a persistent shell needs; install bash in the image, or use exec"
+                "the image has no bash, which a persistent shell needs; install bash in the "
+                "image, or use exec"
             )
         if said == "user" and isinstance(self._start.user, RunAs):
             return no_user_error(self._start.user)
         if said == "dir":
             return WorkdirNotFoundError(str(self._start.workdir))
         return ExecStartError(
-            "no process could be started in the container for a shell (its pids limit, or its user's, is reached); "
-            "end other processes in it, or raise the limit"
+            "no process could be started in the container for a shell (its pids limit, or its "
+            "user's, is reached); end other processes in it, or raise the limit"
         )
 
 
@@ -253,7 +275,9 @@ class _TextExecution(Execution):
 
     def __init__(self, shell: Shell, session: Session, text: bytes, options: ExecOptions) -> None:
         has_input, merge = options.input is not None, options.merge_output
-        request = ExecRequest(args=(text,), env={}, workdir=None, has_input=has_input, merge_output=merge)
+        request = ExecRequest(
+            args=(text,), env={}, workdir=None, has_input=has_input, merge_output=merge
+        )
         super().__init__(session.lanes, session, request, options)
         self._shell, self._over = shell, False
 
@@ -274,7 +298,8 @@ class _TextExecution(Execution):
     def _attend(self) -> None:
         super()._attend()
         assert isinstance(self._lane, ShellLane)
-        self._poll.register(self._lane.state, select.POLLIN)  # bash waits while more of its state is unread than fits
+        # bash waits while more of its state is unread than fits
+        self._poll.register(self._lane.state, select.POLLIN)
 
     def _start(self, lane: Lane) -> None:
         assert isinstance(lane, ShellLane)
@@ -306,9 +331,11 @@ def _waits(lane: ShellLane) -> bool:
 
 
 def _first_word(lane: ShellLane, session: Session) -> str:
-    """Return the first status word about the start: ``ready``, the reason of a failure, or ``nothing``.
+    """Return the first status word about the start: ``ready``, the reason of a failure, or
+    ``nothing``.
 
-    ``ready`` counts once the lane has begun too: until then its start may still be reported as failed.
+    ``ready`` counts once the lane has begun too: until then its start may still be reported as
+    failed.
     """
     deadline, is_ready = time.monotonic() + session.patience_s, False
     poll = select.poll()

@@ -1,4 +1,6 @@
-"""The lane of a persistent shell: the shell code that its bash reads, and a FIFO for the state after each text."""
+"""The lane of a persistent shell: the shell code that its bash reads, and a FIFO for the state
+after each text.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,14 @@ def first_script(env: Mapping[str, str], workdir: str | None) -> bytes:
     """Return the script that the first bash of a shell runs before the first text.
 
     Args:
-        env: variables to export; for those with names that bash does not accept see :func:`late_script`.
+        env: variables to export; for those with names that bash does not accept see
+            :func:`late_script`.
         workdir: working directory; None keeps the container's.
     """
     names = {name: value for name, value in env.items() if VARIABLE.fullmatch(name)}
-    lines = [b"builtin export %s=%s" % (name.encode(), quote(value)) for name, value in names.items()]
+    lines = [
+        b"builtin export %s=%s" % (name.encode(), quote(value)) for name, value in names.items()
+    ]
     if workdir is not None:
         said = b"{ builtin printf '0 dir\\n' >\"$_hr_lane/s\"; builtin exit 126; }"
         lines.append(b"builtin cd -- %s || %s" % (quote(workdir), said))
@@ -47,14 +52,18 @@ def first_script(env: Mapping[str, str], workdir: str | None) -> bytes:
 
 
 def late_script(env: Mapping[str, str]) -> bytes:
-    """Return the script that gives bash the variables whose names it does not accept, such as ``a.b``; often empty.
+    """Return the script that gives bash the variables whose names it does not accept, such as
+    ``a.b``; often empty.
 
-    Bash cannot set them, but passes on those that it starts with. So it starts again, once, behind env(1).
+    Bash cannot set them, but passes on those that it starts with. So it starts again, once, behind
+    env(1).
 
     Args:
         env: variables of the shell; only those with such names are used.
     """
-    words = [quote(f"{name}={value}") for name, value in env.items() if not VARIABLE.fullmatch(name)]
+    words = [
+        quote(f"{name}={value}") for name, value in env.items() if not VARIABLE.fullmatch(name)
+    ]
     if not words:
         return b""
     again = b'bash --noprofile --norc -c "$BASH_EXECUTION_STRING" bash'
@@ -63,7 +72,9 @@ def late_script(env: Mapping[str, str]) -> bytes:
 
 
 def next_script(state: bytes) -> bytes:
-    """Return the script that a later bash of a shell runs first: it restores the state that the previous bash left."""
+    """Return the script that a later bash of a shell runs first: it restores the state that the
+    previous bash left.
+    """
     return b"builtin unset -v $(builtin compgen -e)\n" + state
 
 
@@ -78,13 +89,16 @@ class ShellLane(Lane):
     program = "shell"
     _max_rest_bytes = 0
 
-    def __init__(self, exchange: str, mark: Mark, user: RunAs | None = None, *, checks: bool = False) -> None:
+    def __init__(
+        self, exchange: str, mark: Mark, user: RunAs | None = None, *, checks: bool = False
+    ) -> None:
         """Make the directory; see :class:`Lane`. The caller then hands over the first script."""
         super().__init__(exchange, mark, user, checks=checks)
         self.left: bytes | None = None
         self._partial, self._searched = bytearray(), 0
         self._before: bytes | None = None
-        self._heard, self._undone = 0, 1 << 62  # text numbers: of `left`; states from `_undone` on are invalid
+        # text numbers: of `left`; states from `_undone` on are invalid
+        self._heard, self._undone = 0, 1 << 62
         self._mark = re.compile(b"\n# end %s ([0-9]{1,18})\n" % re.escape(self.name.encode()))
         try:
             self._make_fifo("d")
@@ -106,7 +120,8 @@ class ShellLane(Lane):
         """
         ulimit = b"builtin ulimit %s\n" % mark.bash_options
         end = b"builtin trap '{ _hr_leave \"$@\"; } 2>/dev/null' EXIT\nbuiltin trap 'builtin exit 130' INT\n"
-        lane_dir = quote(f"{EXCHANGE_TARGET}/{self.name}")  # the body may come from a bash with another lane
+        # the body may come from a bash with another lane
+        lane_dir = quote(f"{EXCHANGE_TARGET}/{self.name}")
         ready = b"_hr_lane=%s _hr_open=\nbuiltin printf '0 ready\\n' >\"$_hr_lane/s\"\n" % lane_dir
         try:
             self._write_script(late_script(env) + self._prologue + ulimit + end + body + ready)
@@ -131,7 +146,8 @@ class ShellLane(Lane):
     def undo_text(self) -> None:
         """Restore the state from before the current text.
 
-        A state that still arrives for this text is skipped: bash may reach its end while its processes are killed.
+        A state that still arrives for this text is skipped: bash may reach its end while its
+        processes are killed.
         """
         self.hear_state()
         self._undone = self.sequence

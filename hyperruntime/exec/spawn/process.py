@@ -1,4 +1,6 @@
-"""A command that runs in the background of its caller: one exec in a thread, with its input, output and signals."""
+"""A command that runs in the background of its caller: one exec in a thread, with its input, output
+and signals.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,23 @@ from hyperruntime.spec import ExecResult
 
 _END_S = 2.0  # for the lane of a killed command to report its end
 _LEAST_BYTES = 2  # that an execution keeps itself: the process keeps the output
-_ENDED = "nothing reads the standard input: the command has ended, or its input was closed or given at the start"
+_ENDED = (
+    "nothing reads the standard input: the command has ended, or its input was closed or given "
+    "at the start"
+)
 
 
 class ProcessExecution(Execution):
-    """An exec that says when its process was started and when its input ended; if cancelled, it counts as killed."""
+    """An exec that says when its process was started and when its input ended; if cancelled, it
+    counts as killed.
+    """
 
-    def __init__(self, lanes: LanePool, session: Session, request: ExecRequest, options: ExecOptions) -> None:
-        """Prepare; see :class:`Execution`. It must have input, because only then it reports its start."""
+    def __init__(
+        self, lanes: LanePool, session: Session, request: ExecRequest, options: ExecOptions
+    ) -> None:
+        """Prepare; see :class:`Execution`. It must have input, because only then it reports its
+        start.
+        """
         super().__init__(lanes, session, request, options)
         self._on_started: Callable[[], None] = lambda: None
         self._on_input_end: Callable[[], None] = lambda: None
@@ -46,7 +57,8 @@ class ProcessExecution(Execution):
 
     def _on_event(self, descriptor: int, event: int) -> None:
         if descriptor == self._cancel_fd:
-            self._end = self._end or End.GONE  # its lane may be stopped, so it is killed with the command
+            # its lane may be stopped, so it is killed with the command
+            self._end = self._end or End.GONE
             return
         super()._on_event(descriptor, event)
         if self._stdin is not None and self._stdin.has_ended:
@@ -123,9 +135,11 @@ class ContainerCommand:
 
 
 class Process(AsyncClosing, TakesSignals):
-    """A command that runs in the background; made by :meth:`Container.spawn`. Safe to use from many threads.
+    """A command that runs in the background; made by :meth:`Container.spawn`. Safe to use from many
+    threads.
 
-    It ends with :meth:`close`, or with its container. Used as a context manager, it is closed after the block.
+    It ends with :meth:`close`, or with its container. Used as a context manager, it is closed after
+    the block.
     """
 
     def __init__(self, options: ExecOptions, prepare: Callable[[ExecOptions], Command]) -> None:
@@ -171,7 +185,11 @@ class Process(AsyncClosing, TakesSignals):
             raise too_many_files(error) or error from None
         limit_bytes, cancel_fd = _LEAST_BYTES, self._cancel_fd
         return attrs.evolve(
-            options, input=source, on_output=self._take, output_limit_bytes=limit_bytes, cancel_fd=cancel_fd
+            options,
+            input=source,
+            on_output=self._take,
+            output_limit_bytes=limit_bytes,
+            cancel_fd=cancel_fd,
         )
 
     def _wait_begun(self) -> None:
@@ -195,13 +213,17 @@ class Process(AsyncClosing, TakesSignals):
             with self._lock:
                 out, err = self._output.values()
                 self._result = attrs.evolve(
-                    result, stdout=out.value(), stderr=err.value(), truncated=out.truncated or err.truncated
+                    result,
+                    stdout=out.value(),
+                    stderr=err.value(),
+                    truncated=out.truncated or err.truncated,
                 )
         except BaseException as error:  # noqa: BLE001 - raised where the result is wanted
             self._error = error
         finally:
             self._close_descriptors()
-            self.ended.set()  # first: its listeners use descriptors that `close` may close after `_over`
+            # first: its listeners use descriptors that `close` may close after `_over`
+            self.ended.set()
             self._over.set()
             self._begun.set()
 
@@ -237,7 +259,9 @@ class Process(AsyncClosing, TakesSignals):
             return self._output["stderr"].value()
 
     def read(self, stream: Stream = "stdout") -> bytes:
-        """Return the output since the last call, without waiting; above the limit only its head and tail."""
+        """Return the output since the last call, without waiting; above the limit only its head and
+        tail.
+        """
         return self.take(stream)[0]
 
     def take(self, stream: Stream = "stdout") -> tuple[bytes, bool]:
@@ -247,7 +271,9 @@ class Process(AsyncClosing, TakesSignals):
             return unread.value(), unread.truncated
 
     def check_thread(self) -> None:
-        """Raise PoolError if this thread must not wait: the event loop that carries the connection to its node."""
+        """Raise PoolError if this thread must not wait: the event loop that carries the connection
+        to its node.
+        """
         self._command.check_thread()
 
     @property
@@ -256,7 +282,9 @@ class Process(AsyncClosing, TakesSignals):
         return os.getpid() == self._pid
 
     def poll(self) -> int | None:
-        """Return the exit code, or None while the command runs; raises the errors of :meth:`wait`."""
+        """Return the exit code, or None while the command runs; raises the errors of
+        :meth:`wait`.
+        """
         if not self._over.is_set():
             return None
         return self.wait().exit_code
@@ -277,7 +305,9 @@ class Process(AsyncClosing, TakesSignals):
 
     def _wait_result(self, timeout_s: float | None) -> ExecResult:
         if not self._over.wait(timeout_s):
-            raise TimeoutError(f"the command still runs after {timeout_s} s; wait longer, or close it")
+            raise TimeoutError(
+                f"the command still runs after {timeout_s} s; wait longer, or close it"
+            )
         if self._error is not None:
             raise self._error
         assert self._result is not None
@@ -292,7 +322,8 @@ class Process(AsyncClosing, TakesSignals):
         """Write to the standard input; wait while the command does not read.
 
         Raises:
-            BrokenPipeError: the command has ended or closed its input, or it was started with ``input``.
+            BrokenPipeError: the command has ended or closed its input, or it was started with
+                ``input``.
         """
         with self._writing:
             view = memoryview(data)
@@ -321,7 +352,8 @@ class Process(AsyncClosing, TakesSignals):
                 self._input = -1
 
     def detach_stdin(self) -> int:
-        """Return the non-blocking pipe to the standard input, which the caller closes from now on; -1 if it is closed.
+        """Return the non-blocking pipe to the standard input, which the caller closes from now on;
+        -1 if it is closed.
 
         :meth:`write` then raises BrokenPipeError.
         """
@@ -330,7 +362,8 @@ class Process(AsyncClosing, TakesSignals):
             return descriptor
 
     def signal(self, number: int) -> bool:
-        """Send a signal to the command and to all processes that it started; return whether there were any.
+        """Send a signal to the command and to all processes that it started; return whether there
+        were any.
 
         Raises:
             ContainerLostError: the container has ended.
@@ -340,11 +373,14 @@ class Process(AsyncClosing, TakesSignals):
         return self._command.signal(number)
 
     def find(self, pid: int | None = None) -> list[int]:
-        """Return the pids here of its processes that this user can see; with a pid, look only at that one."""
+        """Return the pids here of its processes that this user can see; with a pid, look only at
+        that one.
+        """
         return self._command.find(pid)
 
     def close(self) -> bool:
-        """Kill the command and all processes that it started; return whether none is left. May be called again.
+        """Kill the command and all processes that it started; return whether none is left. May be
+        called again.
 
         Does nothing in a forked child.
         """

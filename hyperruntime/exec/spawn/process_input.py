@@ -1,4 +1,6 @@
-"""The standard input of a background process: a bounded buffer that the event loop writes into its pipe."""
+"""The standard input of a background process: a bounded buffer that the event loop writes into its
+pipe.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class ProcessInput(asyncio.Protocol):
             return  # it has ended
         pipe = os.fdopen(descriptor, "wb", buffering=0)
         self._transport, _ = await asyncio.get_running_loop().connect_write_pipe(lambda: self, pipe)
-        self._transport.set_write_buffer_limits(high=0)  # `resume_writing` means that nothing is left
+        # `resume_writing` means that nothing is left
+        self._transport.set_write_buffer_limits(high=0)
 
     async def write(self, data: bytes, timeout_s: float | None = None) -> None:
         """Take input, as soon as there is room; what it takes is written when the process reads.
@@ -49,7 +52,10 @@ class ProcessInput(asyncio.Protocol):
                     transport = self._open_transport()
         except TimeoutError:
             left = transport.get_write_buffer_size()
-            why = f"the process has not read {left} bytes of its input; nothing more was taken, so send it again later"
+            why = (
+                f"the process has not read {left} bytes of its input; nothing more was taken, "
+                "so send it again later"
+            )
             raise TimeoutError(why) from None
         transport.write(data)
         self._open_transport()  # raises if the write found that the pipe has no reader

@@ -1,9 +1,10 @@
 """Pseudo-terminals of a container, opened from the host.
 
-Every engine gives a container its own terminals, as the file system ``/dev/pts``. The host opens ``ptmx`` there through
-``/proc/PID/root`` of a process of the container. So the command gets the container's terminal and never the host's, and
-the image needs no program for it. The container is not trusted: no symbolic link in it is followed, and only a device
-that is a terminal multiplexer is opened. The kernel returns the other end, so no name is looked up for it. Design:
+Every engine gives a container its own terminals, as the file system ``/dev/pts``. The host opens
+``ptmx`` there through ``/proc/PID/root`` of a process of the container. So the command gets the
+container's terminal and never the host's, and the image needs no program for it. The container is
+not trusted: no symbolic link in it is followed, and only a device that is a terminal multiplexer is
+opened. The kernel returns the other end, so no name is looked up for it. Design:
 docs/decisions/0056-terminals.md.
 """
 
@@ -88,7 +89,9 @@ class Pty:
         fcntl.ioctl(self.master, _TIOCSIG, number)
 
     def take_rest(self) -> bytes:
-        """Return the output that is there after the command's end; a job that it left may write more for ever."""
+        """Return the output that is there after the command's end; a job that it left may write
+        more for ever.
+        """
         rest = b""
         with suppress(OSError):  # nothing is left
             while len(rest) < _MOST_REST and (chunk := os.read(self.master, _CHUNK_BYTES)):
@@ -105,11 +108,12 @@ def open_pty(pid: int, is_expected: Callable[[], bool] = lambda: True) -> Pty:
 
     Args:
         pid: pid of the process on this machine.
-        is_expected: whether the pid is still that of the process; asked after the process was opened, because the
-            kernel gives the pid of an ended process to another one.
+        is_expected: whether the pid is still that of the process; asked after the process was
+            opened, because the kernel gives the pid of an ended process to another one.
 
     Raises:
-        OSError: this user may not enter the container, it has no terminals, or the process has ended.
+        OSError: this user may not enter the container, it has no terminals, or the process has
+            ended.
     """
     with ExitStack() as stack:
 
@@ -125,10 +129,13 @@ def open_pty(pid: int, is_expected: Callable[[], bool] = lambda: True) -> Pty:
         multiplexer = enter("ptmx", terminals, _PATH)
         if os.fstat(multiplexer).st_rdev != _PTMX:
             raise OSError("/dev/pts/ptmx is not a terminal multiplexer")
-        master = os.open(f"/proc/self/fd/{multiplexer}", os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+        master = os.open(
+            f"/proc/self/fd/{multiplexer}", os.O_RDWR | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
+        )
         try:
             number = _prepare(master)
-            # With O_PATH it is not opened, so its first user is the command. Source: ioctl_tty(2), Linux 4.13.
+            # With O_PATH it is not opened, so its first user is the command. Source: ioctl_tty(2),
+            # Linux 4.13.
             peer = fcntl.ioctl(master, _TIOCGPTPEER, os.O_PATH | os.O_CLOEXEC)
             _own(process, stack.enter_context(closing_descriptor(peer)))
         except BaseException:
@@ -148,9 +155,11 @@ def _prepare(master: int) -> int:
 
 
 def _own(process: int, terminal: int) -> None:
-    """Give a terminal to the user of a process, as a login does, so that its programs may open it by name.
+    """Give a terminal to the user of a process, as a login does, so that its programs may open it
+    by name.
 
-    An ordinary user may do so only in the user namespace of the container, which ``nsenter`` enters.
+    An ordinary user may do so only in the user namespace of the container, which ``nsenter``
+    enters.
     """
     uid = int(_lines_of(process, "status")["Uid"].split()[1])
     if os.fstat(terminal).st_uid == uid:
@@ -169,14 +178,20 @@ def _own(process: int, terminal: int) -> None:
         kill_group(changing)
         changing.communicate()
         if isinstance(error, TimeoutExpired):
-            raise OSError(f"the terminal was not given to its user within {allowed_s:.0f} s") from None
+            raise OSError(
+                f"the terminal was not given to its user within {allowed_s:.0f} s"
+            ) from None
         raise
     if changing.returncode != 0:
-        raise OSError(f"the terminal cannot be given to its user: {said.decode(errors='replace').strip()}")
+        raise OSError(
+            f"the terminal cannot be given to its user: {said.decode(errors='replace').strip()}"
+        )
 
 
 def _uid_inside(process: int, uid: int) -> int:
-    """Return the number that a uid has in the user namespace of a process. Source: user_namespaces(7)."""
+    """Return the number that a uid has in the user namespace of a process. Source:
+    user_namespaces(7).
+    """
     with open(os.open("uid_map", os.O_RDONLY | os.O_CLOEXEC, dir_fd=process)) as table:
         for line in table:
             first, outside, count = map(int, line.split())

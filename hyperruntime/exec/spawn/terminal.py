@@ -1,7 +1,7 @@
 """A command on a terminal in a container, such as an interactive shell or an editor.
 
-The command is one exec, as every other. It waits for the name of its terminal, which the host opens for it
-(:mod:`hyperruntime.exec.spawn.pty`), and becomes the leader of a session with that terminal.
+The command is one exec, as every other. It waits for the name of its terminal, which the host opens
+for it (:mod:`hyperruntime.exec.spawn.pty`), and becomes the leader of a session with that terminal.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _MOST = 65535  # source: ioctl_tty(2), struct winsize
 _CHUNK_BYTES = 65536
 _TRY_AGAIN_S = 0.05
 _END_S = 1.0  # until the end of a dead command is known here
-# $1 is PATH, or empty: it must not hide setsid. The shell leads the session that setsid made, so the first terminal
-# that it opens becomes the terminal of the session.
-# A shell that cannot execute a program names a line of this script; so it says first what it can know.
+# $1 is PATH, or empty: it must not hide setsid. The shell leads the session that setsid made, so
+# the first terminal that it opens becomes the terminal of the session.
+# A shell that cannot execute a program names a line of this script; so it says first what it can
+# know.
 _ENTER = """read -r _hr_tty && exec <>"$_hr_tty" >&0 2>&0 || exit
 [ -z "$1" ] || export PATH="$1"
 shift
@@ -49,10 +50,12 @@ echo "hyperruntime: the container has no program '$1'; check its name and PATH"
 exit 127"""
 FOREGROUND = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
 _NO_OUTPUT = "the terminal had no output in time; wait longer, or write to it"
-_NO_SETSID = "the image has no `setsid`, which a terminal needs; install util-linux or busybox in the image"
+_NO_SETSID = (
+    "the image has no `setsid`, which a terminal needs; install util-linux or busybox in the image"
+)
 _NO_ENTRY = (
-    "the terminals of this container cannot be opened from here ({error}); its processes must be this user's, as with"
-    " rootless Podman, Apptainer and bubblewrap, or run hyperrun as root"
+    "the terminals of this container cannot be opened from here ({error}); its processes must "
+    "be this user's, as with rootless Podman, Apptainer and bubblewrap, or run hyperrun as root"
 )
 
 
@@ -68,7 +71,8 @@ def check_size(rows: int, cols: int) -> None:
 
 
 class Terminal(AsyncClosing, TakesSignals):
-    """A command on a terminal of a container; made by :meth:`Container.terminal`. Safe to use from many threads.
+    """A command on a terminal of a container; made by :meth:`Container.terminal`. Safe to use from
+    many threads.
 
     Used as a context manager, it is closed after the block.
 
@@ -80,7 +84,11 @@ class Terminal(AsyncClosing, TakesSignals):
     def __init__(self, process: Process, pty: TerminalEnd) -> None:
         """Take over a command and its terminal."""
         self.process, self.name, self._pty = process, pty.name, pty
-        self._reading, self._writing, self._changing = threading.Lock(), threading.Lock(), threading.Lock()
+        self._reading, self._writing, self._changing = (
+            threading.Lock(),
+            threading.Lock(),
+            threading.Lock(),
+        )
         self._rest: io.BytesIO | None = None  # what was left when the command ended
         self._closed = False
         self._over = os.eventfd(0, os.EFD_CLOEXEC)
@@ -106,9 +114,13 @@ class Terminal(AsyncClosing, TakesSignals):
         self.process.check_thread()
         return self._read(timeout_s, limit_bytes, None)
 
-    async def aread(self, timeout_s: float | None = None, *, limit_bytes: int = _CHUNK_BYTES) -> bytes:
+    async def aread(
+        self, timeout_s: float | None = None, *, limit_bytes: int = _CHUNK_BYTES
+    ) -> bytes:
         """Do what :meth:`read` does without blocking the event loop."""
-        return await run_cancellable(lambda cancel_fd: self._read(timeout_s, limit_bytes, cancel_fd))
+        return await run_cancellable(
+            lambda cancel_fd: self._read(timeout_s, limit_bytes, cancel_fd)
+        )
 
     def _read(self, timeout_s: float | None, limit_bytes: int, cancel_fd: int | None) -> bytes:
         deadline, is_held = None if timeout_s is None else time.monotonic() + timeout_s, True
@@ -125,19 +137,24 @@ class Terminal(AsyncClosing, TakesSignals):
                     return os.read(self._pty.master, limit_bytes)
                 except BlockingIOError:
                     is_held = True
-                except OSError:  # EIO: no process holds the other end; while the command runs, one may open it again
+                # EIO: no process holds the other end; while the command runs, one may open it again
+                except OSError:
                     is_held = False
         finally:
             self._reading.release()
         return b""
 
-    def _wait_readable(self, deadline: float | None, cancel_fd: int | None, *, is_held: bool) -> bool:
-        """Wait for output or the command's end; return whether the command had ended before the look at the output.
+    def _wait_readable(
+        self, deadline: float | None, cancel_fd: int | None, *, is_held: bool
+    ) -> bool:
+        """Wait for output or the command's end; return whether the command had ended before the
+        look at the output.
 
         Args:
             deadline: monotonic time of the end of the wait; None means no limit.
             cancel_fd: becomes readable when the caller cancels; None if it cannot.
-            is_held: whether a process holds the other end; else poll() would return at once, so the wait is short.
+            is_held: whether a process holds the other end; else poll() would return at once, so the
+                wait is short.
         """
         poll = select.poll()
         descriptors = (
@@ -207,8 +224,9 @@ class Terminal(AsyncClosing, TakesSignals):
     def signal(self, number: int) -> bool:
         """Send a signal; return whether a process could get it.
 
-        SIGINT, SIGQUIT and SIGTSTP go to the programs in the foreground, even if those read keys themselves. Others go
-        to all processes of the terminal, and raise the errors of :meth:`Process.signal`.
+        SIGINT, SIGQUIT and SIGTSTP go to the programs in the foreground, even if those read keys
+        themselves. Others go to all processes of the terminal, and raise the errors of
+        :meth:`Process.signal`.
         """
         if number not in FOREGROUND:
             return self.process.signal(number)
@@ -219,13 +237,16 @@ class Terminal(AsyncClosing, TakesSignals):
             return True
 
     def poll(self) -> int | None:
-        """Return the exit code of the command, or None while it runs; raises the errors of :meth:`wait`."""
+        """Return the exit code of the command, or None while it runs; raises the errors of
+        :meth:`wait`.
+        """
         return self.process.poll()
 
     def wait(self, timeout_s: float | None = None) -> int:
         """Wait until the command has ended, and return its exit code.
 
-        A program that writes waits until its output is read, so read it first, or in another thread.
+        A program that writes waits until its output is read, so read it first, or in another
+        thread.
 
         Args:
             timeout_s: seconds to wait; None means no limit.
@@ -241,7 +262,8 @@ class Terminal(AsyncClosing, TakesSignals):
         return (await self.process.await_end()).exit_code
 
     def close(self) -> bool:
-        """Kill all processes of the terminal and close it; return whether none is left. May be called again.
+        """Kill all processes of the terminal and close it; return whether none is left. May be
+        called again.
 
         Does nothing in a forked child.
         """
@@ -272,7 +294,9 @@ class WaitingCommand:
     size: tuple[int, int]
 
     def start(
-        self, sessions: UserSessions, prepare: Callable[[Sequence[str | bytes], ExecOptions], ProcessExecution]
+        self,
+        sessions: UserSessions,
+        prepare: Callable[[Sequence[str | bytes], ExecOptions], ProcessExecution],
     ) -> Terminal:
         """Start the command, open its terminal, and let it run; see :meth:`Container.terminal`.
 
@@ -302,14 +326,20 @@ class WaitingCommand:
         try:
             found = process.find()
             if len(found) != 1:  # a hostile process can take the mark too
-                why = "another process has the mark of its command" if found else "its processes are hidden"
+                why = (
+                    "another process has the mark of its command"
+                    if found
+                    else "its processes are hidden"
+                )
                 raise OSError(why)
             pty = open_pty(found[0], lambda: process.find(found[0]) == found)
         except OSError as error:
             if files := too_many_files(error):
                 raise files from error
             _raise_ended(process)
-            raise UnsupportedOptionError(engine, "terminal", _NO_ENTRY.format(error=error)) from error
+            raise UnsupportedOptionError(
+                engine, "terminal", _NO_ENTRY.format(error=error)
+            ) from error
         try:
             pty.resize(*self.size)
             terminal = Terminal(process, pty)
@@ -331,4 +361,6 @@ def _raise_ended(process: Process) -> None:
     """Raise the error of a command that ended before it had its terminal; do nothing if it runs."""
     with suppress(TimeoutError):
         code = process.wait(_END_S).exit_code
-        raise ExecStartError(f"the command ended with exit code {code} before it had its terminal; start it again")
+        raise ExecStartError(
+            f"the command ended with exit code {code} before it had its terminal; start it again"
+        )

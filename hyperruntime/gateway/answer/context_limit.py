@@ -1,6 +1,8 @@
-"""Recognise the errors by which model servers say that a conversation is longer than the model's context. Pure.
+"""Recognise the errors by which model servers say that a conversation is longer than the model's
+context. Pure.
 
-The server's types, codes and numbers count first. The words of its message count second: most servers have no type.
+The server's types, codes and numbers count first. The words of its message count second: most
+servers have no type.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ _CODE_NAMES = ("code", "type", "status", "error_type", "err_type", "error_code")
 _TEXT_NAMES = ("message", "msg", "error", "detail", "error_message", "reason", "raw")
 _DEPTH = 4
 _SEARCHED = 1000  # characters of a message: a server may quote the conversation after its own words
-# Types and codes of OpenAI, Groq, Together, llama.cpp, LiteLLM, Z.ai, Anthropic; only their letters are compared.
+# Types and codes of OpenAI, Groq, Together, llama.cpp, LiteLLM, Z.ai, Anthropic; only their letters
+# are compared.
 _CODES = re.compile(
     r"context(?:length|window|size|limit)?(?:is)?exceed|exceed(?:ed|s)?(?:the)?context|contextoverflow"
     r"|prompttoolong|inputtoolong|requesttoolarge|stringabovemaxlength|tokenlimitexceeded"
@@ -41,22 +44,30 @@ _PHRASES = re.compile(
     r"|configured context size is \d|range of input length should be|too many (?:input )?tokens",
     re.IGNORECASE | re.DOTALL,
 )
-_OF_ACCOUNT = frozenset({"401", "402", "403"})  # OpenRouter's 402 says "Prompt tokens limit exceeded"
-_RATE = re.compile(r"rate.?limit|per (?:minute|hour|day)|\btpm\b|please wait|throttl|quota", re.IGNORECASE)
+# OpenRouter's 402 says "Prompt tokens limit exceeded"
+_OF_ACCOUNT = frozenset({"401", "402", "403"})
+_RATE = re.compile(
+    r"rate.?limit|per (?:minute|hour|day)|\btpm\b|please wait|throttl|quota", re.IGNORECASE
+)
 
 
 def is_too_long(status: int, error: object) -> bool:
     """Return whether an error says that the conversation is too long for the model.
 
     Args:
-        status: the HTTP status, or the status that the error in a body means. Servers use any 4xx but those of the key
-            and the account, and 500.
+        status: the HTTP status, or the status that the error in a body means. Servers use any 4xx
+            but those of the key and the account, and 500.
         error: the parsed body, the error in it, or a text.
     """
     codes = [status, *(each.get(name) for each in _objects(error) for name in ("code", "status"))]
-    if any(str(code) in _OF_ACCOUNT for code in codes) or not (400 <= status < 500 or status == 500):
+    if any(str(code) in _OF_ACCOUNT for code in codes) or not (
+        400 <= status < 500 or status == 500
+    ):
         return False
-    if any(is_integer(each.get("n_prompt_tokens")) and is_integer(each.get("n_ctx")) for each in _objects(error)):
+    if any(
+        is_integer(each.get("n_prompt_tokens")) and is_integer(each.get("n_ctx"))
+        for each in _objects(error)
+    ):
         return True
     return any(map(_is_code, _values(error, _CODE_NAMES))) or any(map(_is_said, messages_of(error)))
 
@@ -83,7 +94,9 @@ def _objects(value: Any, depth: int = _DEPTH) -> Iterator[Mapping[str, Any]]:  #
     """Yield the objects in a JSON value, the outer ones first."""
     if isinstance(value, Mapping):
         yield value
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    inner = (
+        value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    )
     for each in inner if depth else ():
         if isinstance(each, Mapping | list):
             yield from _objects(each, depth - 1)

@@ -21,11 +21,12 @@ _TIME_NAME = "openai-processing-ms"
 
 
 def answer_headers(raw: Mapping[str, str], redactor: Redactor) -> dict[str, str]:
-    """Return the headers for the client: an allow-list, each value in a strict form and without keys.
+    """Return the headers for the client: an allow-list, each value in a strict form and without
+    keys.
 
-    ``Content-Type`` is one of three types without parameters. ``Retry-After`` is a number of seconds.
-    ``openai-processing-ms`` is kept if it is a number. Both request ids are replaced by one random id, because the
-    two together could hold a key.
+    ``Content-Type`` is one of three types without parameters. ``Retry-After`` is a number of
+    seconds. ``openai-processing-ms`` is kept if it is a number. Both request ids are replaced by
+    one random id, because the two together could hold a key.
 
     Args:
         raw: the upstream's headers.

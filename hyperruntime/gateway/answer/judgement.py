@@ -1,7 +1,9 @@
-"""Judge the answers of model servers: usable, or whose fault. One table for the gateway and for rollouts. Pure.
+"""Judge the answers of model servers: usable, or whose fault. One table for the gateway and for
+rollouts. Pure.
 
-A broken server or account is at fault for the statuses in ``BROKEN_STATUSES``; for an error inside an answer of status
-200, unless its code says otherwise; and for an answer of status 200 that is not what the endpoint promises.
+A broken server or account is at fault for the statuses in ``BROKEN_STATUSES``; for an error inside
+an answer of status 200, unless its code says otherwise; and for an answer of status 200 that is not
+what the endpoint promises.
 """
 
 from __future__ import annotations
@@ -30,17 +32,30 @@ BROKEN_STATUSES = RETRIED_STATUSES | {401, 402}
 _OK = 200
 _SERVER_ERROR = 500
 _SHOWN = 300
-# Statuses that words mean in an error without a number. Source: the error tables of Anthropic, OpenAI and Google.
+# Statuses that words mean in an error without a number. Source: the error tables of Anthropic,
+# OpenAI and Google.
 _WORD_STATUSES: Mapping[str, int] = {
-    **dict.fromkeys(("invalid_request_error", "invalid_prompt", "badrequesterror", "invalid_argument"), 400),
+    **dict.fromkeys(
+        ("invalid_request_error", "invalid_prompt", "badrequesterror", "invalid_argument"), 400
+    ),
     **dict.fromkeys(("authentication_error", "invalid_api_key", "unauthenticated"), 401),
     **dict.fromkeys(("billing_error",), 402),
     **dict.fromkeys(("permission_error", "permission_denied"), 403),
     **dict.fromkeys(("not_found_error", "model_not_found", "not_found"), 404),
-    **dict.fromkeys(("rate_limit_error", "rate_limit_exceeded", "insufficient_quota", "resource_exhausted"), 429),
+    **dict.fromkeys(
+        ("rate_limit_error", "rate_limit_exceeded", "insufficient_quota", "resource_exhausted"), 429
+    ),
     **dict.fromkeys(("overloaded_error", "unavailable"), 529),
 }
-_SPOKEN = ("tool_calls", "function_call", "refusal", "reasoning", "reasoning_content", "reasoning_details", "audio")
+_SPOKEN = (
+    "tool_calls",
+    "function_call",
+    "refusal",
+    "reasoning",
+    "reasoning_content",
+    "reasoning_details",
+    "audio",
+)
 
 
 class Kind(Enum):
@@ -98,7 +113,8 @@ NO_SIGN = EventSign()
 def read_body(data: bytes) -> Any | None:  # noqa: ANN401 - JSON from a server
     """Return the JSON value of a body, or None if it is not JSON.
 
-    A byte order mark is skipped. A text that holds JSON itself is parsed again, because some hosts encode a body twice.
+    A byte order mark is skipped. A text that holds JSON itself is parsed again, because some hosts
+    encode a body twice.
     """
     try:
         value = json.loads(data)
@@ -139,8 +155,12 @@ def judge_event(path: str, event: object) -> EventSign:
     for holder in (event, inner):
         if isinstance(holder, dict) and (error := _error_in(holder)) is not None:
             return EventSign(fault=_judge_error(_meant(error), error))
-    reasons = [reason for reason in _event_reasons(path, event) if turn_end(reason) is not TurnEnd.UNSAID]
-    fault = next((_broke_off(reason) for reason in reasons if turn_end(reason) is TurnEnd.BROKEN), None)
+    reasons = [
+        reason for reason in _event_reasons(path, event) if turn_end(reason) is not TurnEnd.UNSAID
+    ]
+    fault = next(
+        (_broke_off(reason) for reason in reasons if turn_end(reason) is TurnEnd.BROKEN), None
+    )
     return EventSign(ended=bool(reasons), fault=fault)
 
 
@@ -181,9 +201,15 @@ def _error_in(body: Mapping[str, Any]) -> object | None:
 
 def _meant(error: object) -> int:
     """Return the status that an error inside an answer of status 200 means."""
-    codes = [error.get(name) for name in ("code", "status", "type")] if isinstance(error, Mapping) else []
+    codes = (
+        [error.get(name) for name in ("code", "status", "type")]
+        if isinstance(error, Mapping)
+        else []
+    )
     for code in codes:
-        number = int(code) if isinstance(code, str) and code.isdecimal() and len(code) == 3 else code
+        number = (
+            int(code) if isinstance(code, str) and code.isdecimal() and len(code) == 3 else code
+        )
         if is_integer(number) and 400 <= number < 600:
             return number
     words = [code.lower() for code in codes if isinstance(code, str)]
@@ -202,14 +228,20 @@ def _event_reasons(path: str, event: Mapping[str, Any]) -> list[object]:
         said = delta.get("stop_reason") if isinstance(delta, dict) else None
         return [said, "stop" if kind == "message_stop" else None]
     if path == RESPONSES_PATH:
-        ends = {"response.completed": "stop", "response.incomplete": "length", "response.failed": "error"}
+        ends = {
+            "response.completed": "stop",
+            "response.incomplete": "length",
+            "response.failed": "error",
+        }
         return [ends.get(str(kind))]
     choices = event.get("choices")
     choices = choices if isinstance(choices, list) else []
     return [each.get("finish_reason") for each in choices if isinstance(each, dict)]
 
 
-def _choices(body: Mapping[str, Any], check: Callable[[Mapping[str, Any]], str]) -> Iterator[Judgement]:
+def _choices(
+    body: Mapping[str, Any], check: Callable[[Mapping[str, Any]], str]
+) -> Iterator[Judgement]:
     """Yield the faults of an answer with choices.
 
     Args:
@@ -267,13 +299,19 @@ def _response(body: Mapping[str, Any]) -> Iterator[Judgement]:
 
 
 def _generated(body: Mapping[str, Any]) -> Iterator[Judgement]:
-    """Yield the faults of an answer of SGLang or vLLM; SGLang reports a full context as a turn that broke off."""
+    """Yield the faults of an answer of SGLang or vLLM; SGLang reports a full context as a turn that
+    broke off.
+    """
     meta, reasons = body.get("meta_info"), body.get("finish_reasons")
     reason = meta.get("finish_reason") if isinstance(meta, dict) else None
     for each in [reason, *(reasons if isinstance(reasons, list) else ())]:
         if turn_end(each) is TurnEnd.BROKEN:
             is_full = is_too_long(400, each)
-            yield Judgement(kind=Kind.TOO_LONG, why=str(each)[:_SHOWN], status=400) if is_full else _broke_off(each)
+            yield (
+                Judgement(kind=Kind.TOO_LONG, why=str(each)[:_SHOWN], status=400)
+                if is_full
+                else _broke_off(each)
+            )
 
 
 _CHECKS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Judgement]]] = {

@@ -27,13 +27,15 @@ from hyperruntime.gateway.log.redact import MARK, Redactor
 from hyperruntime.gateway.request.parse import RequestRefusedError
 from hyperruntime.json_values import count_values
 
-_MOST_VALUES = 4_000_000  # an answer with more JSON values is not parsed, and its usage is estimated
+# an answer with more JSON values is not parsed, and its usage is estimated
+_MOST_VALUES = 4_000_000
 _SHOWN = 300
 _SPELLED_LENGTH = 16  # the most characters that a spelling uses for one character of the key
 _BETWEEN = re.compile(r"[^A-Za-z0-9\\%&#;{}=]+")  # characters that the search for keys ignores
 _NAME = re.compile(rb"event: ?([A-Za-z0-9_.-]{1,64})[\r\n]*")
 _NAMES = frozenset({"message", "error", "ping", "done"})
-_INDEXES = ("index", "output_index", "content_index", "summary_index")  # the last three in OpenAI's responses
+# the last three in OpenAI's responses
+_INDEXES = ("index", "output_index", "content_index", "summary_index")
 Path = tuple[str | int, ...]
 
 
@@ -54,7 +56,9 @@ class Screened:
     judgement: Judgement = USABLE
 
 
-def screen(data: bytes, redactor: Redactor, *, path: str, status: int, is_json: bool, tokens: bool) -> Screened:
+def screen(
+    data: bytes, redactor: Redactor, *, path: str, status: int, is_json: bool, tokens: bool
+) -> Screened:
     """Return an answer without keys, with its usage and its tokens.
 
     Args:
@@ -66,7 +70,8 @@ def screen(data: bytes, redactor: Redactor, *, path: str, status: int, is_json: 
         tokens: whether to collect generated tokens.
 
     Raises:
-        RequestRefusedError: the body is not UTF-8, is nested too deeply or holds a key that cannot be cut out.
+        RequestRefusedError: the body is not UTF-8, is nested too deeply or holds a key that cannot
+            be cut out.
     """
     check_text(data)
     cleaned = redactor.clean(data)
@@ -83,7 +88,9 @@ def screen(data: bytes, redactor: Redactor, *, path: str, status: int, is_json: 
         body=None if cleaned == data else cleaned,
         used=usage_of(message),
         generated=None if record is None else record.to_json(),
-        judgement=judge(path, status, message, cleaned[:_SHOWN].decode(errors="replace")) if is_parsed else USABLE,
+        judgement=judge(path, status, message, cleaned[:_SHOWN].decode(errors="replace"))
+        if is_parsed
+        else USABLE,
     )
 
 
@@ -93,8 +100,8 @@ class Piece:
 
     Attributes:
         path: path of the text in the event: member names, and each index member on the way.
-        head: its first characters, as many as the longest spelling of a key has. Runs of characters that occur in no
-            spelling are replaced by one blank.
+        head: its first characters, as many as the longest spelling of a key has. Runs of characters
+            that occur in no spelling are replaced by one blank.
         tail: its last characters, in the same form.
     """
 
@@ -111,7 +118,8 @@ class Event:
         cleaned: the event's bytes without keys.
         pieces: its texts, for :class:`StreamGuard`.
         used: the usage that it reports, or None.
-        usage_alone: whether it reports usage and nothing else, as the last event of OpenAI's format does.
+        usage_alone: whether it reports usage and nothing else, as the last event of OpenAI's format
+            does.
         sign: whether it ends the model's turn, or reports an error.
         message: its parsed data; None if tokens were not requested.
     """
@@ -124,7 +132,9 @@ class Event:
     message: Any = None
 
 
-def screen_event(event: bytes, redactor: Redactor, *, path: str = "", tokens: bool = False) -> Event:
+def screen_event(
+    event: bytes, redactor: Redactor, *, path: str = "", tokens: bool = False
+) -> Event:
     """Return one event, screened.
 
     Args:
@@ -134,19 +144,27 @@ def screen_event(event: bytes, redactor: Redactor, *, path: str = "", tokens: bo
         tokens: whether to keep the parsed data, for collecting generated tokens.
 
     Raises:
-        RequestRefusedError: the event is not UTF-8, is nested too deeply or holds a key that cannot be cut out.
+        RequestRefusedError: the event is not UTF-8, is nested too deeply or holds a key that cannot
+            be cut out.
     """
     cleaned = _cleaned(event, redactor)
     message = event_data(cleaned)
-    found = texts_of(message) if isinstance(message, dict | list) else [(("text",), data_lines(cleaned).decode())]
+    found = (
+        texts_of(message)
+        if isinstance(message, dict | list)
+        else [(("text",), data_lines(cleaned).decode())]
+    )
     reach = reach_of(redactor)
-    if reach and holds_joined(found, redactor, alone=len(cleaned) > reach):  # the guard checks shorter ones
+    # the guard checks shorter ones
+    if reach and holds_joined(found, redactor, alone=len(cleaned) > reach):
         raise key_in_answer()
     return Event(
         cleaned=cleaned,
         pieces=tuple(_piece(path, text, reach) for path, text in found if text and reach),
         used=usage_of(message),
-        usage_alone=isinstance(message, dict) and message.get("choices") == [] and usage_of(message) is not None,
+        usage_alone=isinstance(message, dict)
+        and message.get("choices") == []
+        and usage_of(message) is not None,
         sign=judge_event(path, message),
         message=message if tokens else None,
     )
@@ -158,12 +176,16 @@ def _piece(path: Path, text: str, reach: int) -> Piece:
 
 
 def reach_of(redactor: Redactor) -> int:
-    """Return the number of characters in the longest spelling of a key; 0 if no spellings are searched for."""
+    """Return the number of characters in the longest spelling of a key; 0 if no spellings are
+    searched for.
+    """
     return redactor.longest * _SPELLED_LENGTH
 
 
 def _cleaned(event: bytes, redactor: Redactor) -> bytes:
-    """Return an event without keys, without fields that no client reads, and with empty comments."""
+    """Return an event without keys, without fields that no client reads, and with empty
+    comments.
+    """
     check_text(event)
     lines = event.splitlines(keepends=True)
     if not all(line.startswith(b"data:") or not line.strip() for line in lines):
@@ -171,13 +193,17 @@ def _cleaned(event: bytes, redactor: Redactor) -> bytes:
         kind = message.get("type") if isinstance(message, dict) else None
         event = b"".join(_known_field(line, kind) for line in lines)
     cleaned = redactor.clean(event)
-    if cleaned != event and (cleaned == MARK.encode() or event_data(cleaned) is None is not event_data(event)):
+    if cleaned != event and (
+        cleaned == MARK.encode() or event_data(cleaned) is None is not event_data(event)
+    ):
         raise key_in_answer()
     return cleaned
 
 
 def _known_field(line: bytes, kind: object) -> bytes:
-    """Return the line if clients read it, else b""; an event name must be well known or equal the data's ``type``."""
+    """Return the line if clients read it, else b""; an event name must be well known or equal the
+    data's ``type``.
+    """
     if line.startswith(b":"):
         return b":\n"
     name = _NAME.fullmatch(line)
@@ -201,7 +227,9 @@ def check_text(data: bytes) -> None:
 
 def key_in_answer() -> RequestRefusedError:
     """Return the error for an answer that holds a key that cannot be cut out."""
-    return RequestRefusedError(502, "key_in_answer", "the upstream's answer held its API key; it was not passed on")
+    return RequestRefusedError(
+        502, "key_in_answer", "the upstream's answer held its API key; it was not passed on"
+    )
 
 
 def holds_joined(texts: Iterable[tuple[Path, str]], redactor: Redactor, *, alone: bool) -> bool:
@@ -221,14 +249,18 @@ def holds_joined(texts: Iterable[tuple[Path, str]], redactor: Redactor, *, alone
 
 
 def joined_paths(path: Path) -> set[Path]:
-    """Return the paths under which a text is joined to others: with its indexes, and without any index."""
+    """Return the paths under which a text is joined to others: with its indexes, and without any
+    index.
+    """
     return {path, tuple(part for part in path if not isinstance(part, int))}
 
 
 def texts_of(data: Any) -> list[tuple[Path, str]]:  # noqa: ANN401 - JSON from a server
-    """Return each text in a JSON value with its path: member names and each index member, no positions in lists.
+    """Return each text in a JSON value with its path: member names and each index member, no
+    positions in lists.
 
-    A list of numbers below 256 counts as the text of these bytes: some servers send a token's bytes in this form.
+    A list of numbers below 256 counts as the text of these bytes: some servers send a token's bytes
+    in this form.
 
     Raises:
         RequestRefusedError: the value is nested too deeply.
@@ -236,7 +268,9 @@ def texts_of(data: Any) -> list[tuple[Path, str]]:  # noqa: ANN401 - JSON from a
     try:
         return list(_walk(data, ()))
     except RecursionError:
-        raise RequestRefusedError(502, "answer_too_large", "the upstream's answer is nested too deeply") from None
+        raise RequestRefusedError(
+            502, "answer_too_large", "the upstream's answer is nested too deeply"
+        ) from None
 
 
 def _walk(data: Any, path: Path) -> Iterator[tuple[Path, str]]:  # noqa: ANN401 - JSON from a server

@@ -1,6 +1,7 @@
 """Split a stream of server-sent events into events, byte for byte.
 
-Source: the HTML standard, 9.2.5 "Parsing an event stream": lines end with CRLF, LF or CR; an empty line ends an event.
+Source: the HTML standard, 9.2.5 "Parsing an event stream": lines end with CRLF, LF or CR; an empty
+line ends an event.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ _LONGEST_END = 4
 
 
 class FirstEvent:
-    """Finds the first event of a stream that arrives in pieces of any size; each byte is searched about once.
+    """Finds the first event of a stream that arrives in pieces of any size; each byte is searched
+    about once.
 
     Attributes:
         held: all bytes so far.
@@ -31,7 +33,9 @@ class FirstEvent:
     def feed(self, data: bytes) -> bool:
         """Take the next piece; return whether the first event is complete."""
         self.held += data
-        if not self._end and (match := _END.search(self.held, max(0, self._searched - _LONGEST_END))):
+        if not self._end and (
+            match := _END.search(self.held, max(0, self._searched - _LONGEST_END))
+        ):
             self._end = match.end()
         self._searched = len(self.held)
         return self._end > 0
@@ -76,7 +80,9 @@ class EventSplitter:
 
 def data_lines(event: bytes) -> bytes:
     """Return the joined values of an event's ``data`` lines."""
-    return b"\n".join(line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:"))
+    return b"\n".join(
+        line[5:].removeprefix(b" ") for line in event.splitlines() if line.startswith(b"data:")
+    )
 
 
 def event_data(event: bytes) -> Any | None:  # noqa: ANN401 - JSON

@@ -1,16 +1,24 @@
 """Keep keys out of streams of events, also a key that is split over several events.
 
-Clients join the texts of events (``choices[].delta.content``). The guard joins them too, field by field, and ends the
-stream when a joined text holds a key. While a joined text ends in the beginning of a key, in any spelling, the guard
-holds events back. It starts only when the beginning is too long to guess. Otherwise a client could let the server say
-one guess after the other, and see from the delays which guess is right.
+Clients join the texts of events (``choices[].delta.content``). The guard joins them too, field by
+field, and ends the stream when a joined text holds a key. While a joined text ends in the beginning
+of a key, in any spelling, the guard holds events back. It starts only when the beginning is too
+long to guess. Otherwise a client could let the server say one guess after the other, and see from
+the delays which guess is right.
 """
 
 from __future__ import annotations
 
 import attrs
 
-from hyperruntime.gateway.answer.screen import Event, Path, Piece, joined_paths, key_in_answer, reach_of
+from hyperruntime.gateway.answer.screen import (
+    Event,
+    Path,
+    Piece,
+    joined_paths,
+    key_in_answer,
+    reach_of,
+)
 from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.request.parse import RequestRefusedError
 
@@ -18,7 +26,9 @@ _MOST_EVENTS = 4096
 _MOST_BYTES = 256 * 1024
 _MOST_CHANNELS = 2048
 # Clients do not join the values of these fields.
-_SET = frozenset({"id", "item_id", "role", "type", "name", "object", "model", "finish_reason", "stop_reason"})
+_SET = frozenset(
+    {"id", "item_id", "role", "type", "name", "object", "model", "finish_reason", "stop_reason"}
+)
 
 
 @attrs.define
@@ -50,8 +60,9 @@ class StreamGuard:
         """Take an event; return the events that can be sent now.
 
         Raises:
-            RequestRefusedError: the event completes a key that is split over several events, too many events are
-                held, or the stream has too many fields; the caller must send no more events.
+            RequestRefusedError: the event completes a key that is split over several events, too
+                many events are held, or the stream has too many fields; the caller must send no
+                more events.
         """
         for piece in event.pieces:
             for path in joined_paths(piece.path):
@@ -70,9 +81,13 @@ class StreamGuard:
         return held
 
     def _join(self, path: Path, piece: Piece) -> None:
-        """Add a text to its channel, and check whether the joined text holds a key or the beginning of one."""
+        """Add a text to its channel, and check whether the joined text holds a key or the beginning
+        of one.
+        """
         if len(self._channels) >= _MOST_CHANNELS and path not in self._channels:
-            raise RequestRefusedError(502, "answer_too_large", f"the stream has more than {_MOST_CHANNELS} fields")
+            raise RequestRefusedError(
+                502, "answer_too_large", f"the stream has more than {_MOST_CHANNELS} fields"
+            )
         channel = self._channels.setdefault(path, _Channel())
         if piece.tail == channel.last and path[-1:] and path[-1] in _SET:
             return  # the same value in each event
@@ -85,5 +100,7 @@ class StreamGuard:
         may_hold = self._redactor.may_hold(data)
         if may_hold and self._redactor.holds(data):
             raise key_in_answer()
-        if (may_hold or not is_short) and self._redactor.begins(channel.tail.encode(errors="replace")):
+        if (may_hold or not is_short) and self._redactor.begins(
+            channel.tail.encode(errors="replace")
+        ):
             self._begun.add(path)

@@ -1,4 +1,5 @@
-"""Why a model's turn ended: one table of the words that model servers use. For the gateway and for rollouts. Pure.
+"""Why a model's turn ended: one table of the words that model servers use. For the gateway and for
+rollouts. Pure.
 
 The page docs/rollouts.md has the same table.
 """
@@ -19,7 +20,8 @@ class TurnEnd(Enum):
         CUT: the turn reached a limit of tokens, or repeated itself.
         FULL: the context is full.
         FILTERED: a content filter stopped or removed the text.
-        UNSAID: the server names no reason. A whole answer without a reason counts as done; a stream as broken off.
+        UNSAID: the server names no reason. A whole answer without a reason counts as done; a stream
+            as broken off.
         BROKEN: the turn broke off.
         UNKNOWN: the word is not in the table.
     """
@@ -39,12 +41,15 @@ _WORDS: Mapping[TurnEnd, str] = {
     TurnEnd.CALLS: "tool_calls tool_call tool_use function_call",
     TurnEnd.CUT: "length max_tokens max_output_tokens model_length repetition",
     TurnEnd.FULL: "model_context_window_exceeded context_length_exceeded context_window_exceeded",
-    TurnEnd.FILTERED: "content_filter content_filtered guardrail_intervened safety refusal recitation blocklist "
-    "prohibited_content spii sensitive",
-    TurnEnd.BROKEN: "abort aborted error errored failed failure cancel canceled cancelled interrupted timeout "
-    "network_error server_error engine_error insufficient_system_resource malformed_function_call",
+    TurnEnd.FILTERED: "content_filter content_filtered guardrail_intervened safety refusal recitation "
+    "blocklist prohibited_content spii sensitive",
+    TurnEnd.BROKEN: "abort aborted error errored failed failure cancel canceled cancelled interrupted "
+    "timeout network_error server_error engine_error insufficient_system_resource "
+    "malformed_function_call",
 }
-_ENDS: Mapping[str, TurnEnd] = {word: end for end, words in _WORDS.items() for word in words.split()}
+_ENDS: Mapping[str, TurnEnd] = {
+    word: end for end, words in _WORDS.items() for word in words.split()
+}
 
 
 def turn_end(reason: object) -> TurnEnd:

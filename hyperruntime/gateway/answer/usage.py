@@ -1,6 +1,8 @@
-"""Read the usage of an exchange from answers of both wire formats, and the generated tokens from OpenAI's.
+"""Read the usage of an exchange from answers of both wire formats, and the generated tokens from
+OpenAI's.
 
-OpenAI's format has log probabilities but no token ids; vLLM sends them if the request sets ``return_token_ids``.
+OpenAI's format has log probabilities but no token ids; vLLM sends them if the request sets
+``return_token_ids``.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ _BYTES_PER_TOKEN = 4
 _MOST_TOKENS = 10**9
 _INPUT = ("prompt_tokens", "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 _OUTPUT = ("completion_tokens", "output_tokens")
-_ASK: Mapping[str, Mapping[str, Any]] = {CHAT_PATH: {"logprobs": True}, COMPLETIONS_PATH: {"logprobs": 0}}
+_ASK: Mapping[str, Mapping[str, Any]] = {
+    CHAT_PATH: {"logprobs": True},
+    COMPLETIONS_PATH: {"logprobs": 0},
+}
 
 
 def _count(usage: Mapping[str, Any], names: tuple[str, ...]) -> int:
@@ -29,7 +34,8 @@ def usage_of(message: Any) -> Tokens | None:  # noqa: ANN401 - JSON from a serve
     if not isinstance(message, dict):
         return None
     usage = message.get("usage")
-    for name in ("message", "response"):  # in the events of Anthropic's messages and of OpenAI's responses
+    # in the events of Anthropic's messages and of OpenAI's responses
+    for name in ("message", "response"):
         inner = message.get(name)
         usage = usage or (inner.get("usage") if isinstance(inner, dict) else None)
     if not isinstance(usage, dict):
@@ -39,7 +45,11 @@ def usage_of(message: Any) -> Tokens | None:  # noqa: ANN401 - JSON from a serve
 
 def estimate(request_bytes: int, answer_bytes: int) -> Tokens:
     """Estimate the usage from sizes in bytes, for an answer without usage or a truncated stream."""
-    return Tokens(input=request_bytes // _BYTES_PER_TOKEN, output=answer_bytes // _BYTES_PER_TOKEN, estimated=True)
+    return Tokens(
+        input=request_bytes // _BYTES_PER_TOKEN,
+        output=answer_bytes // _BYTES_PER_TOKEN,
+        estimated=True,
+    )
 
 
 class StreamUsage:
@@ -54,20 +64,26 @@ class StreamUsage:
         """Record the usage that an event reports; None if it reports none."""
         if tokens is not None:
             self._known = True
-            self._input, self._output = max(self._input, tokens.input), max(self._output, tokens.output)
+            self._input, self._output = (
+                max(self._input, tokens.input),
+                max(self._output, tokens.output),
+            )
 
     def total(self, *, complete: bool, request_bytes: int, answer_bytes: int) -> Tokens:
         """Return the usage of the stream.
 
         Args:
-            complete: whether the stream was read to its end. If not, the output is at least the estimate.
+            complete: whether the stream was read to its end. If not, the output is at least the
+                estimate.
             request_bytes: size of the request's body, for the estimate.
             answer_bytes: size of the stream, for the estimate.
         """
         guess = estimate(request_bytes, answer_bytes)
         if self._known and complete:
             return Tokens(input=self._input, output=self._output)
-        return Tokens(input=self._input or guess.input, output=max(self._output, guess.output), estimated=True)
+        return Tokens(
+            input=self._input or guess.input, output=max(self._output, guess.output), estimated=True
+        )
 
 
 def asks_for_tokens(call: ModelRequest, *, ids: bool) -> dict[str, Any]:
@@ -94,8 +110,8 @@ class GeneratedTokens:
     def to_json(self) -> dict[str, Any]:
         """Return the tokens so far as JSON values.
 
-        ``prompt_token_ids`` is a list or None. Each of ``choices`` has ``index`` and, if the upstream sent them,
-        ``tokens``, ``logprobs`` and ``token_ids``: parallel lists.
+        ``prompt_token_ids`` is a list or None. Each of ``choices`` has ``index`` and, if the
+        upstream sent them, ``tokens``, ``logprobs`` and ``token_ids``: parallel lists.
         """
         choices = [{"index": index, **parts} for index, parts in sorted(self._choices.items())]
         return {"prompt_token_ids": self._prompt_ids, "choices": choices}
@@ -133,5 +149,7 @@ def _generated(choice: Mapping[str, Any]) -> dict[str, list[Any]]:
         found["logprobs"] = [entry.get("logprob") for entry in entries]
     elif isinstance(tokens := logprobs.get("tokens"), list):
         found["tokens"] = tokens
-        found["logprobs"] = values if isinstance(values := logprobs.get("token_logprobs"), list) else []
+        found["logprobs"] = (
+            values if isinstance(values := logprobs.get("token_logprobs"), list) else []
+        )
     return found

@@ -1,7 +1,8 @@
 """Load a configuration from a source: a TOML file, ``replay:FILE`` or ``record:FILE``.
 
-``replay:FILE`` answers requests for any model, in both formats, from a file of recorded exchanges. ``record:FILE``
-sends requests to the servers that the environment variables name, and appends each exchange to the file.
+``replay:FILE`` answers requests for any model, in both formats, from a file of recorded exchanges.
+``record:FILE`` sends requests to the servers that the environment variables name, and appends each
+exchange to the file.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from hyperruntime.option_fields import why_invalid
 RECORD = "record:"
 _TABLE = "gateway"
 _SERVERS = (
-    "set OPENAI_API_KEY, OPENAI_BASE_URL or the same of ANTHROPIC in the environment or in the agent's .env, or give "
-    "a file with a table [gateway]"
+    "set OPENAI_API_KEY, OPENAI_BASE_URL or the same of ANTHROPIC in the environment or in the "
+    "agent's .env, or give a file with a table [gateway]"
 )
 
 
@@ -39,23 +40,28 @@ def load_source(source: str, env_file: Path | None = None) -> GatewayConfig:
         env_file: a ``.env`` file that may name the servers for ``record:FILE``; None for no file.
 
     Raises:
-        GatewayConfigError: the file cannot be read or is invalid, or the variables name no server to record.
+        GatewayConfigError: the file cannot be read or is invalid, or the variables name no server
+            to record.
         SpecError: a URL in the variables is malformed.
     """
     prefix, path = _split(source)
     if prefix == REPLAY:
         upstreams = tuple(Upstream(name=wire, url=source, wire=wire) for wire in WIRES)
-        return GatewayConfig(upstreams=upstreams, models=tuple(ModelRule(name="*", upstream=wire) for wire in WIRES))
+        return GatewayConfig(
+            upstreams=upstreams, models=tuple(ModelRule(name="*", upstream=wire) for wire in WIRES)
+        )
     if prefix == RECORD:
         return attrs.evolve(require_servers(env_file, f"{source} is given"), record=path)
     return load_config(Path(path))
 
 
 def load_config(path: Path) -> GatewayConfig:
-    """Return the configuration in the table ``[gateway]`` of a file; its paths are relative to the file's directory.
+    """Return the configuration in the table ``[gateway]`` of a file; its paths are relative to the
+    file's directory.
 
     Raises:
-        GatewayConfigError: the file cannot be read, has no such table, or a key or value of the table is invalid.
+        GatewayConfigError: the file cannot be read, has no such table, or a key or value of the
+            table is invalid.
     """
     from cattrs import BaseValidationError, Converter
 
@@ -64,11 +70,17 @@ def load_config(path: Path) -> GatewayConfig:
     except (OSError, ValueError) as error:
         raise GatewayConfigError(f"{path} cannot be read as TOML: {error}; correct it") from error
     except KeyError:
-        raise GatewayConfigError(f"{path} has no table [{_TABLE}]; add one with upstreams and models") from None
+        raise GatewayConfigError(
+            f"{path} has no table [{_TABLE}]; add one with upstreams and models"
+        ) from None
     if not isinstance(table, dict):
-        raise GatewayConfigError(f"{path}: {_TABLE} = {table!r} is not a table; write [{_TABLE}] and its keys")
+        raise GatewayConfigError(
+            f"{path}: {_TABLE} = {table!r} is not a table; write [{_TABLE}] and its keys"
+        )
     try:
-        return _based(Converter(forbid_extra_keys=True).structure(table, GatewayConfig), path.parent)
+        return _based(
+            Converter(forbid_extra_keys=True).structure(table, GatewayConfig), path.parent
+        )
     except BaseValidationError as error:
         why = why_invalid(error, _TABLE)
         raise GatewayConfigError(f"the gateway's configuration is invalid: {why}") from error

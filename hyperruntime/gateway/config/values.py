@@ -32,11 +32,14 @@ class Upstream:
 
     Attributes:
         name: name that model rules refer to.
-        url: base URL as clients of the server use it (``https://api.openai.com/v1``); or ``replay:FILE``.
+        url: base URL as clients of the server use it (``https://api.openai.com/v1``); or
+            ``replay:FILE``.
         wire: the server's format; requests are passed through and never translated.
-        key_env: name of the host's environment variable that holds the API key; None if there is none.
+        key_env: name of the host's environment variable that holds the API key; None if there is
+            none.
         key_file: file of the host that holds the API key; only without ``key_env``.
-        key_name: name of the variable in ``key_file`` that is the key, for a ``.env`` file; None if the whole file is.
+        key_name: name of the variable in ``key_file`` that is the key, for a ``.env`` file; None if
+            the whole file is.
         proxy: URL of an HTTP proxy for this server, or None.
         token_ids: whether the server sends token ids on request, as vLLM does.
     """
@@ -47,7 +50,9 @@ class Upstream:
     key_env: str | None = None
     key_file: str | None = None
     key_name: str | None = None
-    proxy: str | None = attrs.field(default=None, repr=lambda proxy: repr(_without_user(proxy or "") or None))
+    proxy: str | None = attrs.field(
+        default=None, repr=lambda proxy: repr(_without_user(proxy or "") or None)
+    )
     token_ids: bool = False
 
     def __attrs_post_init__(self) -> None:
@@ -56,7 +61,9 @@ class Upstream:
             raise SpecError("Upstream.name", self.name, "letters, digits, '.', '_' and '-'")
         if not self.replay and not _URL.fullmatch(self.url):
             raise SpecError(
-                "Upstream.url", _without_user(self.url), "http:// or https:// and a host without a user, or replay:FILE"
+                "Upstream.url",
+                _without_user(self.url),
+                "http:// or https:// and a host without a user, or replay:FILE",
             )
         if self.key_env and self.key_file:
             raise SpecError("Upstream.key_file", self.key_file, "None if key_env is set")
@@ -70,33 +77,43 @@ class Upstream:
         """Check that the key and the recorded exchanges exist.
 
         Raises:
-            GatewayConfigError: the key or the file of recorded exchanges does not exist, or the key is invalid.
+            GatewayConfigError: the key or the file of recorded exchanges does not exist, or the key
+                is invalid.
         """
         self.load_key()
         if self.replay and not os.path.isfile(self.replay):
-            raise GatewayConfigError(f"the file of recorded exchanges {self.replay} does not exist; record some first")
+            raise GatewayConfigError(
+                f"the file of recorded exchanges {self.replay} does not exist; record some first"
+            )
 
     def load_key(self) -> str:
         """Return the API key from the host's environment or file; "" if the upstream has none.
 
         Raises:
-            GatewayConfigError: the variable is not set; or the file cannot be read, or holds no printable key.
+            GatewayConfigError: the variable is not set; or the file cannot be read, or holds no
+                printable key.
         """
         if self.key_env is not None:
             if key := os.environ.get(self.key_env, "").strip():
                 return key
-            raise GatewayConfigError(f"upstream {self.name!r} needs a key: set {self.key_env} in the environment")
+            raise GatewayConfigError(
+                f"upstream {self.name!r} needs a key: set {self.key_env} in the environment"
+            )
         if self.key_file is None:
             return ""
         try:
             text = Path(self.key_file).read_text()
-            key = text.strip() if self.key_name is None else parse_dotenv(text).get(self.key_name, "")
+            key = (
+                text.strip() if self.key_name is None else parse_dotenv(text).get(self.key_name, "")
+            )
         except (OSError, ValueError) as error:
             raise GatewayConfigError(
                 f"the key of upstream {self.name!r} cannot be read: {error}; correct key_file"
             ) from error
         if not key or not key.isprintable():
-            raise GatewayConfigError(f"{self.key_file} holds no printable key of upstream {self.name!r}; correct it")
+            raise GatewayConfigError(
+                f"{self.key_file} holds no printable key of upstream {self.name!r}; correct it"
+            )
         return key
 
 
@@ -153,14 +170,17 @@ class ClientLimits:
 
     Attributes:
         body_bytes: bytes in the body of a request.
-        body_values: JSON values in the body of a request: numbers, texts, names of members, lists and objects.
-        body_bytes_per_s: bytes per second of all bodies, on average; a burst may have as many bytes at once.
+        body_values: JSON values in the body of a request: numbers, texts, names of members, lists
+            and objects.
+        body_bytes_per_s: bytes per second of all bodies, on average; a burst may have as many bytes
+            at once.
         large_bodies: bodies of more than 64 KiB that are read at once; further ones wait.
         held_bytes: bytes of all bodies at once; further requests are refused (429).
         answer_bytes: bytes in an answer that is not a stream, or in one event of a stream.
         connections: connections open at once; further ones are closed immediately.
         connections_per_s: new connections per second, on average; further ones wait.
-        refusals_per_s: requests per second that the gateway refuses, on average; the answers to further ones wait.
+        refusals_per_s: requests per second that the gateway refuses, on average; the answers to
+            further ones wait.
         concurrency: requests at once; further ones wait.
         client_s: seconds for a client to send the head of a request, and again to send its body.
     """
@@ -188,14 +208,18 @@ class GatewayConfig:
         budget: budget of the whole run; a seat may have its own in addition.
         limits: limits on each container.
         concurrency: requests at the upstreams at once, of all containers.
-        retries: attempts after the first one, on 408, 409, 425, 429, 5xx, connection errors and broken answers.
+        retries: attempts after the first one, on 408, 409, 425, 429, 5xx, connection errors and
+            broken answers.
         backoff_s: seconds before the first retry; doubled for each further one, with jitter.
-        backoff_max_s: the longest wait in seconds between two attempts, unless ``Retry-After`` asks for more.
+        backoff_max_s: the longest wait in seconds between two attempts, unless ``Retry-After`` asks
+            for more.
         deadline_s: seconds for a request with all its attempts, a stream to its end.
         stall_s: seconds to wait for a byte from the upstream.
-        grace_s: seconds for a run's agents to end by themselves after a budget is used up; then they are ended.
+        grace_s: seconds for a run's agents to end by themselves after a budget is used up; then
+            they are ended.
         log: file to which each exchange is appended as a line of JSON; None for no log.
-        tokens: whether the log has each generated token with its log probability (OpenAI's format only).
+        tokens: whether the log has each generated token with its log probability (OpenAI's format
+            only).
         record: file to which each exchange is appended for ``replay:FILE``; None for no recording.
     """
 
@@ -215,14 +239,20 @@ class GatewayConfig:
     record: str | None = None
 
     def __attrs_post_init__(self) -> None:
-        """Check that names are unique, that each rule names an upstream, and that no replayed file is recorded to."""
+        """Check that names are unique, that each rule names an upstream, and that no replayed file
+        is recorded to.
+        """
         names = [upstream.name for upstream in self.upstreams]
         if len(set(names)) != len(names):
             raise SpecError("GatewayConfig.upstreams", names, "each name once")
         for rule in self.models:
             if rule.upstream not in names:
-                raise SpecError("ModelRule.upstream", rule.upstream, f"one of {', '.join(names) or 'none'}")
-        played = [os.path.realpath(upstream.replay) for upstream in self.upstreams if upstream.replay]
+                raise SpecError(
+                    "ModelRule.upstream", rule.upstream, f"one of {', '.join(names) or 'none'}"
+                )
+        played = [
+            os.path.realpath(upstream.replay) for upstream in self.upstreams if upstream.replay
+        ]
         if self.record is not None and os.path.realpath(self.record) in played:
             raise SpecError("GatewayConfig.record", self.record, "a file that is not replayed")
 
@@ -230,7 +260,8 @@ class GatewayConfig:
         """Return a configuration in which one model answers all requests of its format.
 
         Args:
-            model: model name that a rule matches; the prefix ``openai/`` or ``anthropic/`` chooses the format.
+            model: model name that a rule matches; the prefix ``openai/`` or ``anthropic/`` chooses
+                the format.
 
         Raises:
             SpecError: no rule matches the model.
@@ -253,7 +284,9 @@ class GatewayConfig:
             model: model name as the client sends it.
             wire: format of the request, which the upstream must speak.
         """
-        upstreams = {upstream.name: upstream for upstream in self.upstreams if upstream.wire == wire}
+        upstreams = {
+            upstream.name: upstream for upstream in self.upstreams if upstream.wire == wire
+        }
         for rule in self.models:
             if rule.upstream in upstreams and rule.matches(model):
                 return rule, upstreams[rule.upstream]
@@ -261,10 +294,11 @@ class GatewayConfig:
 
 
 def parse_dotenv(text: str) -> dict[str, str]:
-    """Return the variables that the text of a ``.env`` file sets, as python-dotenv reads it; the last value wins.
+    """Return the variables that the text of a ``.env`` file sets, as python-dotenv reads it; the
+    last value wins.
 
-    Variable references in values are not expanded. A name without ``=`` sets nothing; invalid lines are logged and
-    skipped.
+    Variable references in values are not expanded. A name without ``=`` sets nothing; invalid lines
+    are logged and skipped.
     """
     from dotenv import dotenv_values
 

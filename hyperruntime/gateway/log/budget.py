@@ -19,7 +19,8 @@ class Tokens:
     Attributes:
         input: input tokens, including cached ones.
         output: output tokens.
-        estimated: whether the numbers are estimated from sizes in bytes, because the upstream's are missing or partial.
+        estimated: whether the numbers are estimated from sizes in bytes, because the upstream's are
+            missing or partial.
     """
 
     input: int = 0

@@ -50,7 +50,8 @@ class Exchange:
         money: the cost of the usage.
         generated: the generated tokens; None if they were not requested.
         error: a fixed word, a colon and a sentence; "" if there was no error.
-        pending: whether the upstream has the request and the answer has not arrived; not in the log.
+        pending: whether the upstream has the request and the answer has not arrived; not in the
+            log.
         started: monotonic time in seconds of the start; not in the log.
         time: Unix time in seconds of the start.
     """
@@ -79,7 +80,9 @@ class Exchange:
 
     @property
     def outage(self) -> str:
-        """The fault of the upstream that ended the exchange, as a sentence; "" if the upstream is not at fault."""
+        """The fault of the upstream that ended the exchange, as a sentence; "" if the upstream is
+        not at fault.
+        """
         kind = self.error.partition(":")[0]
         if kind in _OUTAGES:
             return f"upstream {self.upstream!r} failed after {self.attempts} attempts: {self.error}"
@@ -87,16 +90,23 @@ class Exchange:
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry as JSON values."""
-        line = attrs.asdict(self, filter=lambda field, _: field.name not in ("pending", "started", "tokens"))
+        line = attrs.asdict(
+            self, filter=lambda field, _: field.name not in ("pending", "started", "tokens")
+        )
         used = self.tokens or Tokens()
-        usage = {"input_tokens": used.input, "output_tokens": used.output, "estimated": used.estimated}
+        usage = {
+            "input_tokens": used.input,
+            "output_tokens": used.output,
+            "estimated": used.estimated,
+        }
         for name in ("first_byte_s", "duration_s"):
             line[name] = None if line[name] is None else round(line[name], 6)
         return {**line, "usage": usage if self.tokens else None}
 
 
 def clean_line(text: bytes, redactor: Redactor) -> bytes:
-    """Return a line with a JSON object, without keys; if a key cannot be cut out, return a line with an error instead.
+    """Return a line with a JSON object, without keys; if a key cannot be cut out, return a line
+    with an error instead.
 
     Args:
         text: the line, without its newline.
@@ -135,10 +145,16 @@ class LineFile:
 
     def write(self, line: dict[str, Any]) -> None:
         """Append one line, without keys; a write error is logged once and not raised."""
-        self.add(clean_line(json.dumps(line, ensure_ascii=False).encode(errors="replace"), self._redactor))
+        self.add(
+            clean_line(
+                json.dumps(line, ensure_ascii=False).encode(errors="replace"), self._redactor
+            )
+        )
 
     def add(self, cleaned: bytes) -> None:
-        """Append one line of JSON that holds no keys; a write error is logged once and not raised."""
+        """Append one line of JSON that holds no keys; a write error is logged once and not
+        raised.
+        """
         data = cleaned + b"\n"
         try:
             written = os.write(self._fd, data)

@@ -43,12 +43,15 @@ class Body:
 
 
 class BodyReader:
-    """Reads the bodies of one seat's requests; bounds their memory and their time in the event loop together."""
+    """Reads the bodies of one seat's requests; bounds their memory and their time in the event loop
+    together.
+    """
 
     def __init__(self, limits: ClientLimits) -> None:
         """Start with no bodies held."""
         self._limits = limits
-        self._most_held = max(limits.held_bytes, limits.body_bytes)  # at least one body of full size
+        # at least one body of full size
+        self._most_held = max(limits.held_bytes, limits.body_bytes)
         self._held = 0
         self._pace = Pace(limits.body_bytes_per_s, limits.body_bytes_per_s)
         self._large = asyncio.Semaphore(limits.large_bodies)
@@ -58,8 +61,8 @@ class BodyReader:
         """Yield the body; its bytes count against ``held_bytes`` until the block ends.
 
         Raises:
-            RequestRefusedError: the body is too large, has too many values, does not arrive in time or ends early; or
-                the requests of the seat hold too many bytes at once.
+            RequestRefusedError: the body is too large, has too many values, does not arrive in time
+                or ends early; or the requests of the seat hold too many bytes at once.
         """
         if (request.content_length or 0) > self._limits.body_bytes:
             raise self._too_large()
@@ -73,7 +76,9 @@ class BodyReader:
             self._held -= body.size
 
     async def drain(self, request: web.BaseRequest) -> None:
-        """Read the rest of a refused body for at most 2 s, so that the client gets to read the refusal."""
+        """Read the rest of a refused body for at most 2 s, so that the client gets to read the
+        refusal.
+        """
         with suppress(TimeoutError, web.RequestPayloadError, aiohttp.ClientPayloadError):
             async with asyncio.timeout(_DRAIN_S):
                 async for piece in request.content.iter_any():
@@ -89,7 +94,10 @@ class BodyReader:
                     body.values = counter.feed(piece)
                     if body.values > self._limits.body_values:
                         why = f"the body has more than {self._limits.body_values} JSON values"
-                        why += " (numbers, texts, lists, objects); split the request, or raise limits.body_values"
+                        why += (
+                            " (numbers, texts, lists, objects); split the request, or raise "
+                            "limits.body_values"
+                        )
                         raise RequestRefusedError(413, "body_too_large", why)
                     pieces.append(piece)
                     waited_s = await self._pace.take(len(piece))
@@ -98,7 +106,9 @@ class BodyReader:
             why = f"the body did not arrive within {self._limits.client_s:g} s"
             raise RequestRefusedError(408, SLOW_KIND, why) from None
         except (web.RequestPayloadError, aiohttp.ClientPayloadError) as error:
-            raise RequestRefusedError(400, "broken_body", f"the body ended early: {str(error)[:100]}") from None
+            raise RequestRefusedError(
+                400, "broken_body", f"the body ended early: {str(error)[:100]}"
+            ) from None
         body.data = b"".join(pieces)
 
     def _take(self, body: Body, size: int) -> None:
@@ -106,11 +116,17 @@ class BodyReader:
         if body.size + size > self._limits.body_bytes:
             raise self._too_large()
         if self._held + size > self._most_held:
-            why = f"the requests of this container hold more than {self._most_held} bytes; retry later"
+            why = (
+                f"the requests of this container hold more than {self._most_held} bytes; retry "
+                "later"
+            )
             raise RequestRefusedError(429, "too_much_at_once", why)
         body.size += size
         self._held += size
 
     def _too_large(self) -> RequestRefusedError:
-        why = f"the body has more than {self._limits.body_bytes} bytes; send less, or raise limits.body_bytes"
+        why = (
+            f"the body has more than {self._limits.body_bytes} bytes; send less, or raise "
+            "limits.body_bytes"
+        )
         return RequestRefusedError(413, "body_too_large", why)

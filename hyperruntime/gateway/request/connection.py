@@ -14,8 +14,11 @@ log = get_logger(__name__)
 _AGAIN_S = 1.0
 
 
-async def accept_connections(listener: socket.socket, protocol: Callable[[], asyncio.BaseProtocol], pace: Pace) -> None:
-    """Accept connections one by one, at a pace, until cancelled; asyncio's own server accepts a hundred at once.
+async def accept_connections(
+    listener: socket.socket, protocol: Callable[[], asyncio.BaseProtocol], pace: Pace
+) -> None:
+    """Accept connections one by one, at a pace, until cancelled; asyncio's own server accepts a
+    hundred at once.
 
     Args:
         listener: a listening socket, non-blocking.
@@ -43,7 +46,9 @@ async def accept_connections(listener: socket.socket, protocol: Callable[[], asy
 
 
 async def _until_readable(listener: socket.socket) -> None:
-    """Wait for a connection without accepting it: a cancelled ``sock_accept`` of asyncio can lose a connection."""
+    """Wait for a connection without accepting it: a cancelled ``sock_accept`` of asyncio can lose a
+    connection.
+    """
     loop = asyncio.get_running_loop()
     ready = asyncio.Event()
     loop.add_reader(listener, ready.set)

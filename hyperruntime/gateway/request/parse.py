@@ -25,7 +25,8 @@ PATHS: Mapping[str, Wire] = {
 }
 _WITH_STREAM_OPTIONS = (CHAT_PATH, COMPLETIONS_PATH)
 _MAX_MODEL = 200
-_CHANGED = ("stream_options", "logprobs", "return_token_ids")  # members that the gateway sets to get usage and tokens
+# members that the gateway sets to get usage and tokens
+_CHANGED = ("stream_options", "logprobs", "return_token_ids")
 
 
 class RequestRefusedError(Exception):
@@ -64,7 +65,8 @@ def error_body(wire: Wire, error: RequestRefusedError) -> bytes:
 def error_event(path: str, error: RequestRefusedError) -> bytes:
     """Return an error as an event of a stream of an endpoint."""
     body, name = error_body(PATHS[path], error), b"event: error\n"
-    if path == RESPONSES_PATH:  # its own form of an error, and the member by which OpenAI's package knows it
+    # its own form of an error, and the member by which OpenAI's package knows it
+    if path == RESPONSES_PATH:
         flat = {"type": "error", "code": error.kind, "message": error.message, "param": None}
         body = json.dumps({**flat, **json.loads(body)}).encode()
     elif PATHS[path] == "openai":
@@ -84,7 +86,8 @@ class ModelRequest:
         asks_usage: whether the client itself asks for a stream's usage.
         members: JSON of the members that the gateway may change, by name, as the client set them.
         with_usage: JSON of the client's ``stream_options``, with a request for the usage.
-        unset: names of the members that the gateway may change and that are missing, null, false or 0.
+        unset: names of the members that the gateway may change and that are missing, null, false or
+            0.
         rest: JSON object of all other members, without the model.
         key: digest for recorded exchanges, see :func:`call_key`; "" if it was not requested.
         headers: the client's headers to forward.
@@ -130,7 +133,9 @@ class ModelRequest:
         return b"".join((b"{", said, between, memoryview(self.rest)[1:]))  # copies it only once
 
 
-def parse_call(path: str, body: bytes, headers: Mapping[str, str], *, keyed: bool = False) -> ModelRequest:
+def parse_call(
+    path: str, body: bytes, headers: Mapping[str, str], *, keyed: bool = False
+) -> ModelRequest:
     """Return a parsed request.
 
     Args:
@@ -145,13 +150,17 @@ def parse_call(path: str, body: bytes, headers: Mapping[str, str], *, keyed: boo
     try:
         parsed = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise RequestRefusedError(400, "invalid_json", f"the body is not JSON: {str(error)[:200]}") from None
+        raise RequestRefusedError(
+            400, "invalid_json", f"the body is not JSON: {str(error)[:200]}"
+        ) from None
     if not isinstance(parsed, dict):
         raise RequestRefusedError(400, "invalid_request_error", "the body must be a JSON object")
     model = parsed.get("model")
     if not isinstance(model, str) or not model or len(model) > _MAX_MODEL:
         raise RequestRefusedError(
-            400, "invalid_request_error", f"'model' must be a string of 1 to {_MAX_MODEL} characters"
+            400,
+            "invalid_request_error",
+            f"'model' must be a string of 1 to {_MAX_MODEL} characters",
         )
     stream = parsed.get("stream", False)
     if not isinstance(stream, bool | None):
@@ -170,7 +179,9 @@ def parse_call(path: str, body: bytes, headers: Mapping[str, str], *, keyed: boo
         members={name: _write(parsed[name]) for name in _CHANGED if name in parsed},
         with_usage=_write({**options, "include_usage": True}),
         unset=frozenset(name for name in _CHANGED if parsed.get(name) in (None, False)),
-        rest=_write({name: value for name, value in parsed.items() if name not in ("model", *_CHANGED)}),
+        rest=_write(
+            {name: value for name, value in parsed.items() if name not in ("model", *_CHANGED)}
+        ),
         key=call_key(path, parsed) if keyed else "",
         headers=headers,
     )
@@ -189,7 +200,9 @@ def call_key(path: str, body: Mapping[str, Any]) -> str:
 
 def _write(value: object) -> bytes:
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        return json.dumps(
+            value, ensure_ascii=False, allow_nan=False, separators=(",", ":")
+        ).encode()
     except UnicodeEncodeError:  # a lone surrogate, which needs JSON's escape
         return json.dumps(value, separators=(",", ":")).encode()
     except ValueError:

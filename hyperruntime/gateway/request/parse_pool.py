@@ -22,7 +22,10 @@ log = get_logger(__name__)
 WORKERS = 2
 _JOB_S = 10.0
 _QUICK_COST = 6000
-_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from hyperruntime.gateway.request.parse_worker import main; main()"
+_PROGRAM = (
+    "import sys; sys.path[:] = sys.argv[1:]; from hyperruntime.gateway.request.parse_worker "
+    "import main; main()"
+)
 Asked = ParamSpec("Asked")
 Result = TypeVar("Result")
 
@@ -44,7 +47,11 @@ class ParsePool:
         self._numbers = itertools.count()
 
     async def run(
-        self, rank: int, function: Callable[Asked, Result], *args: Asked.args, **options: Asked.kwargs
+        self,
+        rank: int,
+        function: Callable[Asked, Result],
+        *args: Asked.args,
+        **options: Asked.kwargs,
     ) -> Result:
         """Call a function in a worker, and return its result.
 
@@ -59,7 +66,9 @@ class ParsePool:
         """
         worker = await self._take(rank)
         self.served = max(self.served, rank)
-        job = asyncio.get_running_loop().run_in_executor(self._threads, worker.call, (function, args, options))
+        job = asyncio.get_running_loop().run_in_executor(
+            self._threads, worker.call, (function, args, options)
+        )
         job.add_done_callback(lambda _: self._give_back(worker))
         result, refusal = await asyncio.shield(job)  # a cancelled caller does not stop the worker
         if refusal is not None:
@@ -96,10 +105,12 @@ class ParsePool:
 
 
 class PoolShare:
-    """One seat's share of the pool: one call at a time. Calls of about a millisecond run in the event loop itself.
+    """One seat's share of the pool: one call at a time. Calls of about a millisecond run in the
+    event loop itself.
 
-    Of the waiting seats, the one that has used the pool least runs next. A seat cannot save up turns while it is idle.
-    Source: Goyal, Vin, Cheng, "Start-time Fair Queuing", 1996: ranks are start tags.
+    Of the waiting seats, the one that has used the pool least runs next. A seat cannot save up
+    turns while it is idle. Source: Goyal, Vin, Cheng, "Start-time Fair Queuing", 1996: ranks are
+    start tags.
     """
 
     def __init__(self, pool: ParsePool) -> None:
@@ -109,7 +120,11 @@ class PoolShare:
         self._used = 0
 
     async def run(
-        self, cost: int, function: Callable[Asked, Result], *args: Asked.args, **options: Asked.kwargs
+        self,
+        cost: int,
+        function: Callable[Asked, Result],
+        *args: Asked.args,
+        **options: Asked.kwargs,
     ) -> Result:
         """Call a function, and return its result.
 
@@ -129,7 +144,8 @@ class PoolShare:
         self._used = rank + cost
         job = asyncio.ensure_future(self._pool.run(rank, function, *args, **options))
         job.add_done_callback(self._over)
-        return await asyncio.shield(job)  # a client that leaves keeps its turn until the worker is done
+        # a client that leaves keeps its turn until the worker is done
+        return await asyncio.shield(job)
 
     def _over(self, job: asyncio.Future[Any]) -> None:
         self._one.release()
@@ -138,19 +154,25 @@ class PoolShare:
 
 
 class _Worker:
-    """A process that is started at the first call, and again after it was lost; runs one call at a time."""
+    """A process that is started at the first call, and again after it was lost; runs one call at a
+    time.
+    """
 
     def __init__(self) -> None:
         self._link: tuple[HostProcess, Connection[Job, Answer]] | None = None
 
     def call(self, job: Job) -> Answer:
-        """Return the result of a job, or its error; a process that ends or does not answer in time is lost."""
+        """Return the result of a job, or its error; a process that ends or does not answer in time
+        is lost.
+        """
         try:
             return self._ask(job)
         except (OSError, EOFError):
             log.warning("gateway parse worker lost")
             self.close()
-            return None, RequestRefusedError(503, "worker_lost", "the gateway's parser failed or timed out; retry")
+            return None, RequestRefusedError(
+                503, "worker_lost", "the gateway's parser failed or timed out; retry"
+            )
 
     def _ask(self, job: Job) -> Answer:
         self._link = self._link or _start_process()

@@ -1,9 +1,9 @@
 """A process that parses requests and answers that are too large for the gateway's event loop.
 
-Python holds its interpreter lock while it parses JSON, so a thread would block the loop too. The parent sends functions
-with their arguments, one after the other, over a socket that is the worker's standard input. Results return in the same
-way. Only the parent can write to the worker. The worker ends when the parent closes the socket, and imports no HTTP
-library.
+Python holds its interpreter lock while it parses JSON, so a thread would block the loop too. The
+parent sends functions with their arguments, one after the other, over a socket that is the worker's
+standard input. Results return in the same way. Only the parent can write to the worker. The worker
+ends when the parent closes the socket, and imports no HTTP library.
 """
 
 from __future__ import annotations
@@ -36,10 +36,14 @@ def main() -> None:
             parent.send(_work(*parent.recv()))
 
 
-def _work(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> Answer:
+def _work(
+    function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]
+) -> Answer:
     try:
         return function(*args, **options), None
     except RequestRefusedError as error:
         return None, error
     except MemoryError:
-        return None, RequestRefusedError(413, "too_large", "the gateway has too little memory to parse this")
+        return None, RequestRefusedError(
+            413, "too_large", "the gateway has too little memory to parse this"
+        )

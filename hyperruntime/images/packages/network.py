@@ -1,9 +1,10 @@
 """How this machine reaches the network: its proxies, its certificates and the settings of its pip.
 
-Builds get the proxies. The container that builds missing wheels also gets the rest, as files that are mounted: nothing
-of it is in an image, in its history or in the arguments of a build.
+Builds get the proxies. The container that builds missing wheels also gets the rest, as files that
+are mounted: nothing of it is in an image, in its history or in the arguments of a build.
 
-Source: pip's documentation, "Configuration"; requests' documentation, "SSL Cert Verification" and "Proxies".
+Source: pip's documentation, "Configuration"; requests' documentation, "SSL Cert Verification" and
+"Proxies".
 """
 
 from __future__ import annotations
@@ -25,7 +26,13 @@ from hyperruntime.host.process import run_process
 
 # Every builder accepts these without a declaration, and keeps none of them in the image.
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-_CERTIFICATE_VARIABLES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "GIT_SSL_CAINFO")
+_CERTIFICATE_VARIABLES = (
+    "PIP_CERT",
+    "REQUESTS_CA_BUNDLE",
+    "CURL_CA_BUNDLE",
+    "SSL_CERT_FILE",
+    "GIT_SSL_CAINFO",
+)
 # The bundles of Debian, Fedora, SUSE and Alpine.
 _SYSTEM_BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
@@ -38,15 +45,29 @@ _LOGIN = re.compile(r"(?<=//)[^/\s'\"]+@")
 # The sections of pip's settings that count for what is downloaded; later ones win.
 _SECTIONS = ("global", "download", "wheel", ":env:")
 _SETTING = re.compile(r"(?P<section>:env:|[\w-]+)\.(?P<name>[\w-]+)=(?P<value>['\"].*)")
-_COPIED = ("trusted-host", "no-index", "timeout", "default-timeout", "retries", "pre", "prefer-binary", "proxy")
-# A promise to the user, who waits for it: an address that says nothing for so long counts as unreachable.
+_COPIED = (
+    "trusted-host",
+    "no-index",
+    "timeout",
+    "default-timeout",
+    "retries",
+    "pre",
+    "prefer-binary",
+    "proxy",
+)
+# A promise to the user, who waits for it: an address that says nothing for so long counts as
+# unreachable.
 _REACH_S = 20.0
 INSIDE = "/hyperruntime-pip"
 
 
 def proxies(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the proxy variables, each in both spellings, because apt and curl read only ``http_proxy``."""
-    found = {name: environ.get(name) or environ.get(name.swapcase(), "") for name in PROXY_VARIABLES}
+    """Return the proxy variables, each in both spellings, because apt and curl read only
+    ``http_proxy``.
+    """
+    found = {
+        name: environ.get(name) or environ.get(name.swapcase(), "") for name in PROXY_VARIABLES
+    }
     return {name: value for name, value in found.items() if value}
 
 
@@ -75,7 +96,8 @@ def without_login(text: str) -> str:
 
 
 def pip_settings(pip: Sequence[str]) -> dict[str, str]:
-    """Return the settings of a pip, from its files and the environment, by name; empty if it cannot be asked.
+    """Return the settings of a pip, from its files and the environment, by name; empty if it cannot
+    be asked.
 
     Args:
         pip: argv of pip.
@@ -93,7 +115,8 @@ def pip_settings(pip: Sequence[str]) -> dict[str, str]:
 
 
 def unreachable(source: str, settings: Mapping[str, str], environ: Mapping[str, str]) -> str:
-    """Return why this machine cannot reach a ``git+https://`` or ``https://`` address, or ""; downloads nothing.
+    """Return why this machine cannot reach a ``git+https://`` or ``https://`` address, or "";
+    downloads nothing.
 
     Args:
         source: the address, as in a requirements file.
@@ -106,9 +129,13 @@ def unreachable(source: str, settings: Mapping[str, str], environ: Mapping[str, 
     if source.startswith("git+"):
         where = parts.path.rsplit("@", 1)[0] + "/info/refs?service=git-upload-pack"
     url = f"{parts.scheme}://{host}{where}"
-    headers = {"Authorization": f"Basic {b64encode(unquote(login).encode()).decode()}"} if login else {}
+    headers = (
+        {"Authorization": f"Basic {b64encode(unquote(login).encode()).decode()}"} if login else {}
+    )
     try:
-        context = ssl.create_default_context(cadata=certificates(environ, settings.get("cert", "")) or None)
+        context = ssl.create_default_context(
+            cadata=certificates(environ, settings.get("cert", "")) or None
+        )
         proxy = settings.get("proxy", "")
         through = ProxyHandler({"http": proxy, "https": proxy} if proxy else None)
         opener = build_opener(through, HTTPSHandler(context=context))
@@ -123,10 +150,14 @@ def unreachable(source: str, settings: Mapping[str, str], environ: Mapping[str, 
         return f"{host} cannot be reached ({getattr(error, 'reason', None) or error})"
 
 
-def write_settings(folder: Path, settings: Mapping[str, str], environ: Mapping[str, str]) -> dict[str, str]:
-    """Write the files that give pip and git of a container this machine's network; return the variables for them.
+def write_settings(
+    folder: Path, settings: Mapping[str, str], environ: Mapping[str, str]
+) -> dict[str, str]:
+    """Write the files that give pip and git of a container this machine's network; return the
+    variables for them.
 
-    The passwords are in files, and not in variables: ``${NAME}`` in a requirements file could send a variable anywhere.
+    The passwords are in files, and not in variables: ``${NAME}`` in a requirements file could send
+    a variable anywhere.
 
     Args:
         folder: an empty directory that is mounted at :data:`INSIDE` of the container.
@@ -140,13 +171,17 @@ def write_settings(folder: Path, settings: Mapping[str, str], environ: Mapping[s
     if (client := settings.get("client-cert", "")) and Path(client).is_file():
         (folder / "client.pem").write_bytes(Path(client).read_bytes())
         lines["client-cert"] = f"{INSIDE}/client.pem"
-    if constraints := [Path(name) for name in settings.get("constraint", "").split() if Path(name).is_file()]:
+    if constraints := [
+        Path(name) for name in settings.get("constraint", "").split() if Path(name).is_file()
+    ]:
         (folder / "constraints.txt").write_text("\n".join(path.read_text() for path in constraints))
         lines["constraint"] = f"{INSIDE}/constraints.txt"
     rows = [f"{name} = {' '.join(value.split())}" for name, value in lines.items()]
     (folder / "pip.conf").write_text("\n".join(["[global]", *rows, ""]))
     _write_netrc(folder / "netrc", _indexes(settings).values(), environ)
-    named = dict.fromkeys(("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"), inside)
+    named = dict.fromkeys(
+        ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO"), inside
+    )
     files = {"PIP_CONFIG_FILE": f"{INSIDE}/pip.conf", "NETRC": f"{INSIDE}/netrc"}
     return {**proxies(environ), **named, **files, "GIT_TERMINAL_PROMPT": "0"}
 
@@ -159,14 +194,20 @@ def _files(place: Path) -> Iterator[Path]:
 
 
 def _indexes(settings: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings of the indexes that a container reaches; never pip's own index in place of one of files."""
+    """Return the settings of the indexes that a container reaches; never pip's own index in place
+    of one of files.
+    """
     main, more = settings.get("index-url", ""), settings.get("extra-index-url", "").split()
     remote = [url for url in more if not url.startswith("file:")]
     if main.startswith("file:"):
         if not remote:
             return {"no-index": "true"}
         main, remote = remote[0], remote[1:]
-    return {name: value for name, value in (("index-url", main), ("extra-index-url", " ".join(remote))) if value}
+    return {
+        name: value
+        for name, value in (("index-url", main), ("extra-index-url", " ".join(remote)))
+        if value
+    }
 
 
 def _write_netrc(target: Path, urls: Iterable[str], environ: Mapping[str, str]) -> None:
@@ -176,6 +217,8 @@ def _write_netrc(target: Path, urls: Iterable[str], environ: Mapping[str, str]) 
         known = netrc.netrc(str(source)).hosts
     except (OSError, netrc.NetrcParseError):
         known = {}
-    hosts = sorted({urlsplit(url).hostname or "" for text in urls for url in text.split()} & known.keys())
+    hosts = sorted(
+        {urlsplit(url).hostname or "" for text in urls for url in text.split()} & known.keys()
+    )
     rows = [f"machine {host} login {known[host][0]} password {known[host][2]}" for host in hosts]
     target.write_text("\n".join([*rows, ""]))

@@ -1,12 +1,15 @@
-"""Requirements files of pip that others wrote: what each line is, and what of it pip of the host may read.
+"""Requirements files of pip that others wrote: what each line is, and what of it pip of the host
+may read.
 
-Pip runs the build script of a source package as the user, also where it only downloads: for a path, a URL, ``-e`` and
-``--no-binary``. It also puts variables of the environment into ``${NAME}``, such as a key into the address of an index.
-So pip of the host never reads the file itself. It reads a new file with the names, versions and harmless options of the
-old one; so it does not matter where pip and this module would read the old file differently. Lines that need source
-code are for pip in a container, or for ``--sdist``, which the user gives. Lines that neither can use are problems.
+Pip runs the build script of a source package as the user, also where it only downloads: for a path,
+a URL, ``-e`` and ``--no-binary``. It also puts variables of the environment into ``${NAME}``, such
+as a key into the address of an index. So pip of the host never reads the file itself. It reads a
+new file with the names, versions and harmless options of the old one; so it does not matter where
+pip and this module would read the old file differently. Lines that need source code are for pip in
+a container, or for ``--sdist``, which the user gives. Lines that neither can use are problems.
 
-Source: pip's documentation, "Requirements File Format"; PEP 508 (names with versions); PEP 503 (names).
+Source: pip's documentation, "Requirements File Format"; PEP 508 (names with versions); PEP 503
+(names).
 """
 
 from __future__ import annotations
@@ -24,13 +27,18 @@ from hyperruntime.units import MIB
 
 _COMMENT = re.compile(r"(^|\s+)#.*$")
 _VARIABLE = re.compile(r"\$\{[A-Z0-9_]+\}")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[^\]@/\\]*\])?\s*([(<>=!~][^@/\\;]*)?(;[^@/\\]*)?", re.ASCII)
+_NAME = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9._-]*\s*(\[[^\]@/\\]*\])?\s*([(<>=!~][^@/\\;]*)?(;[^@/\\]*)?", re.ASCII
+)
 _OPTION_AFTER = re.compile(r"\s-")  # pip reads an option behind a name, a version or a marker
 _HASHES = re.compile(r"(\s+--hash[= ][a-z0-9]+:[0-9A-Fa-f]+)+\s*", re.ASCII)
 _ARCHIVE = re.compile(
     r"[^\s\[]*\.(zip|whl|tar|tar\.\w+|tgz|tbz|txz|tlz)\b", re.ASCII | re.IGNORECASE
 )  # pip looks for such a file
-_FILE = re.compile(r"(?:-(?P<short>[rc])\s+|--(?P<long>requirement|constraint)(?:=|\s+))(?P<file>[\w./+-]+)", re.ASCII)
+_FILE = re.compile(
+    r"(?:-(?P<short>[rc])\s+|--(?P<long>requirement|constraint)(?:=|\s+))(?P<file>[\w./+-]+)",
+    re.ASCII,
+)
 _VALUE = r"""(?!-)[^\s"'\\]+"""
 _FIND_LINKS = re.compile(rf"(?:-f\s+|--find-links(?:=|\s+))(?P<value>{_VALUE})")
 _INDEX = rf"(?:-i\s+|--(?:index-url|extra-index-url)(?:=|\s+)){_VALUE}"
@@ -44,8 +52,12 @@ _SOURCE = re.compile(
 )
 _ONLY_INSIDE = re.compile(rf"--(?:no-binary|only-binary|trusted-host|use-feature)(?:=|\s+){_VALUE}")
 _BUILD_OPTIONS = re.compile(r"(\s+(?:--global-option|--config-settings?)(?:=|\s+)[^\s\"'\\]+)+")
-_OTHER_SCHEME = re.compile(r"(?P<scheme>(?:git|hg|svn|bzr)(?:\+[a-z]+)?|ssh|ftp|sftp|s3):(?://)?|git@", re.IGNORECASE)
-_EXACT = re.compile(r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*===?\s*(?P<version>[^\s,;*]+)\s*")
+_OTHER_SCHEME = re.compile(
+    r"(?P<scheme>(?:git|hg|svn|bzr)(?:\+[a-z]+)?|ssh|ftp|sftp|s3):(?://)?|git@", re.IGNORECASE
+)
+_EXACT = re.compile(
+    r"(?P<name>[A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[[^\]]*\])?\s*===?\s*(?P<version>[^\s,;*]+)\s*"
+)
 _MOST_FILES = 100
 
 
@@ -92,18 +104,28 @@ class Requirements:
 
     def index_options(self) -> list[str]:
         """Return the words of the options of an index and of ``--find-links``."""
-        options = (line.text for line in self.plain if line.text.startswith(("-i", "--index", "--extra", "--no-index")))
+        options = (
+            line.text
+            for line in self.plain
+            if line.text.startswith(("-i", "--index", "--extra", "--no-index"))
+        )
         links = (line.text for line in self.plain if line.text.startswith(("-f", "--find")))
         return [word for text in (*options, *links) for word in shlex.split(text)]
 
     def place_of(self, name: str) -> str:
         """Return the place of a package's line; "" if none names it."""
-        named = (line.place for line in self.plain if not line.is_constraint and line.name == normal_name(name))
+        named = (
+            line.place
+            for line in self.plain
+            if not line.is_constraint and line.name == normal_name(name)
+        )
         return next(named, "")
 
 
 def normal_name(text: str) -> str:
-    """Return the name at the beginning of a requirement, in the form that compares; "" if there is none."""
+    """Return the name at the beginning of a requirement, in the form that compares; "" if there is
+    none.
+    """
     found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", text)
     return re.sub(r"[-_.]+", "-", found[0]).lower() if found else ""
 
@@ -125,7 +147,12 @@ def read_requirements(file: Path) -> Requirements:
         for number, text in lines:
             line = Line(place=f"{path.name}:{number}", text=text, is_constraint=is_constraint)
             if named := _FILE.fullmatch(text):
-                waiting.append((path.parent / named["file"], is_constraint or "c" in (named["short"] or named["long"])))
+                waiting.append(
+                    (
+                        path.parent / named["file"],
+                        is_constraint or "c" in (named["short"] or named["long"]),
+                    )
+                )
             else:
                 _sort(line, path.parent, found)
     if waiting:
@@ -135,7 +162,9 @@ def read_requirements(file: Path) -> Requirements:
 
 
 def write_requirements(lines: Iterable[Line], target: Path) -> None:
-    """Write lines as a new requirements file; the constraints among them are in another new file beside it."""
+    """Write lines as a new requirements file; the constraints among them are in another new file
+    beside it.
+    """
     plain = list(lines)
     constraints = target.with_name(f"constraints-{target.name}")
     constraints.write_text("\n".join([*(line.text for line in plain if line.is_constraint), ""]))
@@ -157,14 +186,18 @@ def is_plain_name(line: str) -> bool:
         name, hashes = line[: found.start()], line[found.start() :]
     if hashes and not _HASHES.fullmatch(hashes):
         return False
-    return _NAME.fullmatch(name) is not None and not (_ARCHIVE.match(name) or _OPTION_AFTER.search(name))
+    return _NAME.fullmatch(name) is not None and not (
+        _ARCHIVE.match(name) or _OPTION_AFTER.search(name)
+    )
 
 
 def _sort(line: Line, directory: Path, found: Requirements) -> None:
     """Add a line to those of its kind."""
     text = line.text
     if not (text.isascii() and text.replace("\t", " ").isprintable()):
-        found.problems.append(f"{line.place}: {text!a}: the line has a letter that is not ASCII; write it in ASCII")
+        found.problems.append(
+            f"{line.place}: {text!a}: the line has a letter that is not ASCII; write it in ASCII"
+        )
     elif _VARIABLE.search(text):
         found.problems.append(f"{line.shown}: no variable of this machine is read; write its value")
     elif plain := _plain_line(text, directory):
@@ -184,8 +217,15 @@ def _why_not(text: str) -> str:
     if re.match(r"(-r|-c|--requirement|--constraint)\b", text):
         return "name one file of this machine, without quotes, in a line of its own"
     if other := _OTHER_SCHEME.match(place) or _OTHER_SCHEME.match(rest):
-        return f"the image `dev` has no program for {other[0]} here; write git+https://, or the name of the package"
-    is_path = place.startswith((".", "/", "~", "file:", "git+file:")) or "/" in rest or _ARCHIVE.match(rest)
+        return (
+            f"the image `dev` has no program for {other[0]} here; write git+https://, or the "
+            "name of the package"
+        )
+    is_path = (
+        place.startswith((".", "/", "~", "file:", "git+file:"))
+        or "/" in rest
+        or _ARCHIVE.match(rest)
+    )
     if is_path and not text.startswith("--"):
         return "a path of this machine; write the name, and let pip find the wheel (PIP_FIND_LINKS)"
     if text.startswith("-"):
@@ -195,14 +235,20 @@ def _why_not(text: str) -> str:
 
 def _has_build_options(text: str) -> bool:
     found = re.search(r"\s+--(?:global-option|config-setting)", text)
-    return bool(found and is_plain_name(text[: found.start()]) and _BUILD_OPTIONS.fullmatch(text[found.start() :]))
+    return bool(
+        found
+        and is_plain_name(text[: found.start()])
+        and _BUILD_OPTIONS.fullmatch(text[found.start() :])
+    )
 
 
 def _conflicts(found: Requirements) -> Iterator[str]:
     """Yield a message for each pair of lines that pip cannot use together."""
     indexes = [line for line in found.plain if re.fullmatch(_INDEX, line.text)]
     if any(line.text == "--no-index" for line in found.plain):
-        yield from (f"{line.shown}: another line is --no-index; remove one of them" for line in indexes)
+        yield from (
+            f"{line.shown}: another line is --no-index; remove one of them" for line in indexes
+        )
     exact: dict[str, tuple[str, Line]] = {}
     for line in found.plain:
         if match := _EXACT.fullmatch(re.split(r"\s+--hash", line.text)[0]):
@@ -210,7 +256,9 @@ def _conflicts(found: Requirements) -> Iterator[str]:
             if version != match["version"]:
                 yield f"{line.shown}: {first.place} wants version {version}; keep one of the two"
     packages = [line for line in found.plain if line.name and not line.is_constraint]
-    hashed = [line for line in found.plain if "--hash" in line.text or line.text == "--require-hashes"]
+    hashed = [
+        line for line in found.plain if "--hash" in line.text or line.text == "--require-hashes"
+    ]
     if hashed and not any(line.is_constraint for line in hashed):
         bare = [line for line in packages if "--hash" not in line.text]
         bare += [line for line in found.sources if "#" not in line.text or "git+" in line.text]
@@ -236,7 +284,9 @@ def _plain_line(line: str, directory: Path) -> str:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield the number and the text of each line that is not empty; a comment does not continue, as in pip."""
+    """Yield the number and the text of each line that is not empty; a comment does not continue, as
+    in pip.
+    """
     begun, first = "", 0
     for number, line in enumerate((*text.splitlines(), ""), 1):
         first = first or number

@@ -1,9 +1,10 @@
 """The build context of an image with the packages of a requirements file.
 
-The image is always built from wheels, without a network. pip of the host downloads them. Wheels that do not exist are
-built in a container of the image `dev`, which is removed; so this machine's certificates, proxies, index and logins,
-which that container gets as mounted files, are in no layer, history, argument or label of the image, on any engine.
-Docker's own builder and Apptainer have no secrets of a build that could do the same.
+The image is always built from wheels, without a network. pip of the host downloads them. Wheels
+that do not exist are built in a container of the image `dev`, which is removed; so this machine's
+certificates, proxies, index and logins, which that container gets as mounted files, are in no
+layer, history, argument or label of the image, on any engine. Docker's own builder and Apptainer
+have no secrets of a build that could do the same.
 
 All that is known to be missing is in one list, before `dev` is made.
 """
@@ -23,8 +24,19 @@ import attrs
 from hyperruntime.concurrency.parallel_map import parallel_map
 from hyperruntime.errors import HyperRuntimeError, ImageBuildError
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.images.packages.network import INSIDE, pip_settings, unreachable, without_login, write_settings
-from hyperruntime.images.packages.requirements_file import Line, Requirements, read_requirements, write_requirements
+from hyperruntime.images.packages.network import (
+    INSIDE,
+    pip_settings,
+    unreachable,
+    without_login,
+    write_settings,
+)
+from hyperruntime.images.packages.requirements_file import (
+    Line,
+    Requirements,
+    read_requirements,
+    write_requirements,
+)
 from hyperruntime.images.packages.wheels import Missing, WheelSearch, default_pip
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
 
@@ -97,7 +109,8 @@ class PackageBuild:
         """Yield a build context that adds the packages to the image `dev`, which exists then.
 
         Raises:
-            ImageBuildError: a line cannot be used, a package cannot be had, or a wheel cannot be built.
+            ImageBuildError: a line cannot be used, a package cannot be had, or a wheel cannot be
+                built.
         """
         with owned_directory() as directory:
             folder = Path(directory) / "requirements"
@@ -109,10 +122,12 @@ class PackageBuild:
             yield folder
 
     def wheels(self, target: Path) -> None:
-        """Write all wheels to a new directory; the image `dev` is made only if a container must build some.
+        """Write all wheels to a new directory; the image `dev` is made only if a container must
+        build some.
 
         Raises:
-            ImageBuildError: a line cannot be used, a package cannot be had, or a wheel cannot be built.
+            ImageBuildError: a line cannot be used, a package cannot be had, or a wheel cannot be
+                built.
         """
         wanted = read_requirements(self.requirements)
         wanted.plain += [Line(place="the recipe", text=name) for name in self.more]
@@ -122,12 +137,15 @@ class PackageBuild:
                 for line in why.splitlines():
                     self.on_output(line)
                 if self.start is None:
-                    raise ImageBuildError(f"{why}\nthis runtime starts no container for it; {_SDIST}")
+                    raise ImageBuildError(
+                        f"{why}\nthis runtime starts no container for it; {_SDIST}"
+                    )
                 self.make_base()
                 self._build_inside(wanted, Path(own), target, self.start, why)
 
     def _collect(self, wanted: Requirements, own: Path, wheels: Path) -> list[str]:
-        """Collect the wheels on this machine; return one line for each package that must be built in a container.
+        """Collect the wheels on this machine; return one line for each package that must be built
+        in a container.
 
         Raises:
             ImageBuildError: a line cannot be used, or a package cannot be had at all.
@@ -142,7 +160,9 @@ class PackageBuild:
         has_pip = search.has_pip()
         sources = _sources(wanted, pip_settings(search.pip) if has_pip and wanted.sources else {})
         builds_here = self.sdist and has_pip  # with the logins of the user's git
-        hopeless = bool(wanted.problems) or (not builds_here and any(one.is_nowhere for one in sources))
+        hopeless = bool(wanted.problems) or (
+            not builds_here and any(one.is_nowhere for one in sources)
+        )
         missing = search.collect(wheels, sdist=self.sdist, only_look=hopeless) if has_pip else ()
         if builds_here and not hopeless:
             failed = {one.wanted for one in missing}
@@ -151,14 +171,20 @@ class PackageBuild:
             missing = tuple(one for one in missing if one.wanted not in unreached)
         nowhere = [*wanted.problems, *(str(one) for one in (*missing, *sources) if one.is_nowhere)]
         later = [str(one) for one in (*missing, *sources) if not one.is_nowhere]
-        later += [f"{line.shown}: only pip in the container gets this option" for line in wanted.inside]
+        later += [
+            f"{line.shown}: only pip in the container gets this option" for line in wanted.inside
+        ]
         if not has_pip:
             later.append(f"{search.pip[0]} has no pip")
         if nowhere or not search.has_index or (search.stopped and not later):
-            raise ImageBuildError(_failure(self.requirements.name, nowhere, later, search.stopped, sdist=self.sdist))
+            raise ImageBuildError(
+                _failure(self.requirements.name, nowhere, later, search.stopped, sdist=self.sdist)
+            )
         return [*later, *([search.stopped] if search.stopped else [])]
 
-    def _build_inside(self, wanted: Requirements, own: Path, wheels: Path, start: Start, why: str) -> None:
+    def _build_inside(
+        self, wanted: Requirements, own: Path, wheels: Path, start: Start, why: str
+    ) -> None:
         """Build the wheels in a container with the network of this machine.
 
         Raises:
@@ -174,11 +200,16 @@ class PackageBuild:
         lines = [line for line in wanted.plain if not line.text.startswith(_LOCAL_LINKS)]
         write_requirements([*lines, *wanted.sources, *wanted.inside], settings / "requirements.txt")
         spec = ContainerSpec(
-            image=DEV_IMAGE, network="host", mounts=(Mount(source=str(settings), target=INSIDE),), env={"HOME": "/root"}
+            image=DEV_IMAGE,
+            network="host",
+            mounts=(Mount(source=str(settings), target=INSIDE),),
+            env={"HOME": "/root"},
         )
         try:
             with start(spec) as container:
-                result = container.exec(_pip_wheel(), env=env, timeout_s=_BUILD_S, on_output=_by_line(self.on_output))
+                result = container.exec(
+                    _pip_wheel(), env=env, timeout_s=_BUILD_S, on_output=_by_line(self.on_output)
+                )
                 if result.exit_code == 0:
                     container.get(_BUILT, own / "built")
         except HyperRuntimeError as error:
@@ -187,8 +218,9 @@ class PackageBuild:
             tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-12:])
             hint = "" if self.sdist else f"; {_SDIST}"
             raise ImageBuildError(
-                f"{why}\npip could not build them in the container; its last lines:\n{without_login(tail)}\n"
-                f"let pip of this machine find a wheel for each package (PIP_FIND_LINKS, docs/images.md){hint}"
+                f"{why}\npip could not build them in the container; its last "
+                f"lines:\n{without_login(tail)}\nlet pip of this machine find a wheel for each "
+                f"package (PIP_FIND_LINKS, docs/images.md){hint}"
             )
         _keep_wheels(own / "built", wheels)
 
@@ -205,7 +237,9 @@ def _sources(wanted: Requirements, settings: dict[str, str]) -> tuple[Missing, .
     return parallel_map(_ASKED_AT_ONCE, ask, wanted.sources)
 
 
-def _failure(file: str, nowhere: Sequence[str], later: Sequence[str], stopped: str, *, sdist: bool) -> str:
+def _failure(
+    file: str, nowhere: Sequence[str], later: Sequence[str], stopped: str, *, sdist: bool
+) -> str:
     """Return the message with all that is missing."""
     text = [f"the packages of {file} cannot be installed"]
     if nowhere:
@@ -215,14 +249,24 @@ def _failure(file: str, nowhere: Sequence[str], later: Sequence[str], stopped: s
         text += ["these have no wheel, and would be built:", *(f"  {reason}" for reason in later)]
     if stopped:
         text.append(f"the list may have gaps: {stopped}")
-    text.append("let pip of this machine find a wheel for each package (PIP_FIND_LINKS, docs/images.md)")
+    text.append(
+        "let pip of this machine find a wheel for each package (PIP_FIND_LINKS, docs/images.md)"
+    )
     if not sdist and later:
         text.append(f"of the packages with source code, {_SDIST}")
     return "\n".join(text)
 
 
 def _pip_wheel() -> list[str]:
-    args = ["python3", "-m", "pip", "wheel", "--no-cache-dir", "--no-input", "--disable-pip-version-check"]
+    args = [
+        "python3",
+        "-m",
+        "pip",
+        "wheel",
+        "--no-cache-dir",
+        "--no-input",
+        "--disable-pip-version-check",
+    ]
     return [*args, "--wheel-dir", _BUILT, "--requirement", f"{INSIDE}/requirements.txt"]
 
 
@@ -239,7 +283,8 @@ def _by_line(on_line: Callable[[str], None]) -> Callable[[str, bytes], None]:
 
 
 def _keep_wheels(made: Path, wheels: Path) -> None:
-    """Move what a container made to the build context: files with the names of wheels, and nothing else.
+    """Move what a container made to the build context: files with the names of wheels, and nothing
+    else.
 
     Raises:
         ImageBuildError: there is no wheel.
@@ -250,4 +295,6 @@ def _keep_wheels(made: Path, wheels: Path) -> None:
         if path.is_file() and not path.is_symlink() and _WHEEL_NAME.fullmatch(path.name):
             shutil.move(path, wheels / path.name)
     if not any(wheels.iterdir()):
-        raise ImageBuildError("the container built no wheel; the requirements file must name a package")
+        raise ImageBuildError(
+            "the container built no wheel; the requirements file must name a package"
+        )

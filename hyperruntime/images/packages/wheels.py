@@ -1,10 +1,12 @@
-"""Collect the wheels of a requirements file with pip of the host, and list all that are missing at once.
+"""Collect the wheels of a requirements file with pip of the host, and list all that are missing at
+once.
 
-pip stops at the first package without a wheel. So each one that it names gets a stand-in, an empty wheel that only this
-search sees, and pip looks again, until it names no more. Only with ``--sdist`` is a missing wheel built here; nothing
-else runs code of a package on the host.
+pip stops at the first package without a wheel. So each one that it names gets a stand-in, an empty
+wheel that only this search sees, and pip looks again, until it names no more. Only with ``--sdist``
+is a missing wheel built here; nothing else runs code of a package on the host.
 
-Source: pip's documentation, "pip download", "pip install --dry-run", "pip index"; the specification of binary wheels.
+Source: pip's documentation, "pip download", "pip install --dry-run", "pip index"; the specification
+of binary wheels.
 """
 
 from __future__ import annotations
@@ -42,8 +44,12 @@ _SEARCH_S = 300.0
 _BUILD_S = 1800.0
 _MOST_STAND_INS = 100
 _ASKED_AT_ONCE = 4
-_NONE_FOUND = re.compile(r"^ERROR: No matching distribution found for (?P<wanted>[^\n]+?)(?: \(from [^\n]*\))?$", re.M)
-_NEEDED_BY = re.compile(r"that satisfies the requirement [^\n]*? \(from (?!versions|-[rc] )(?P<parent>[^()\n]+)\)")
+_NONE_FOUND = re.compile(
+    r"^ERROR: No matching distribution found for (?P<wanted>[^\n]+?)(?: \(from [^\n]*\))?$", re.M
+)
+_NEEDED_BY = re.compile(
+    r"that satisfies the requirement [^\n]*? \(from (?!versions|-[rc] )(?P<parent>[^()\n]+)\)"
+)
 _UNREACHABLE = re.compile(r"^[^\n]*(?:Retry\(total=0,|Could not fetch URL)[^\n]*$", re.M)
 _CLAUSE = re.compile(r"(?P<sign>===|==|~=|>=|<=|!=|>|<)\s*(?P<version>[\w.+!-]+)")
 _AVAILABLE = re.compile(r"^Available versions: (?P<versions>.+)$", re.M)
@@ -110,14 +116,18 @@ class WheelSearch:
         """Return whether this machine has the pip."""
         return run_process([*self.pip, "--version"]).exit_code == 0
 
-    def collect(self, target: Path, *, sdist: bool = False, only_look: bool = False) -> tuple[Missing, ...]:
-        """Download the wheels to a new directory; return the packages without one, whose wheels are not there.
+    def collect(
+        self, target: Path, *, sdist: bool = False, only_look: bool = False
+    ) -> tuple[Missing, ...]:
+        """Download the wheels to a new directory; return the packages without one, whose wheels are
+        not there.
 
         Nothing is downloaded if one of the packages cannot be had at all.
 
         Args:
             target: the directory.
-            sdist: build missing wheels on this machine. This runs code of the packages, as the user.
+            sdist: build missing wheels on this machine. This runs code of the packages, as the
+                user.
             only_look: download nothing in any case.
         """
         (self.directory / "stand-ins").mkdir(parents=True)
@@ -132,19 +142,27 @@ class WheelSearch:
         missing += self._find_missing(result, sdist=sdist and not only_look)
         if not (self.stopped or only_look or any(one.is_nowhere for one in missing)):
             result = self._download(target, without={one.wanted for one in missing})
-            self.stopped = f"pip could not download the wheels ({_error(result)})" if result.exit_code else ""
+            self.stopped = (
+                f"pip could not download the wheels ({_error(result)})" if result.exit_code else ""
+            )
         for path in (self.directory / "stand-ins").iterdir():
             (target / path.name).unlink(missing_ok=True)
         return tuple(missing)
 
     def _find_missing(self, result: ProcessResult, *, sdist: bool) -> list[Missing]:
-        """Look again with a stand-in, or a built wheel, for each package that pip names, until it names no more."""
-        self.on_output(f"a wheel is missing; looking for all that are missing, for at most {_SEARCH_S:.0f} s")
+        """Look again with a stand-in, or a built wheel, for each package that pip names, until it
+        names no more.
+        """
+        self.on_output(
+            f"a wheel is missing; looking for all that are missing, for at most {_SEARCH_S:.0f} s"
+        )
         failed: list[Missing] = []
         without: dict[str, str] = {}
         while (found := _NONE_FOUND.search(_text(result))) is not None:
             if unreachable := _UNREACHABLE.search(_text(result)):
-                self.stopped = f"pip of this machine cannot reach the package index ({unreachable[0].strip()})"
+                self.stopped = (
+                    f"pip of this machine cannot reach the package index ({unreachable[0].strip()})"
+                )
                 self.has_index = False
                 break
             wanted = found["wanted"].strip()
@@ -157,7 +175,9 @@ class WheelSearch:
                 without |= {} if problem is not None else {wanted: place}
             else:
                 self.stopped = f"pip stopped at {wanted} of {place}"
-            self.stopped = self.stopped or ("it found too many" if len(without) > _MOST_STAND_INS else "")
+            self.stopped = self.stopped or (
+                "it found too many" if len(without) > _MOST_STAND_INS else ""
+            )
             if self.stopped or (again := self._look()) is None:
                 break
             result = again
@@ -167,7 +187,9 @@ class WheelSearch:
         return failed + list(parallel_map(_ASKED_AT_ONCE, self._explain, list(without.items())))
 
     def _build_again(self, wanted: str, place: str) -> Missing | None:
-        """Build the wheel of a package that pip named, once; return why it is missing then, or None."""
+        """Build the wheel of a package that pip named, once; return why it is missing then, or
+        None.
+        """
         if self._built.get(wanted):  # else pip would name it until the time limit
             self._built[wanted] = ""
             why = f"pip does not take the wheel built here for Python {self.python}"
@@ -185,12 +207,23 @@ class WheelSearch:
 
     def _look(self) -> ProcessResult | None:
         """Resolve the requirements without a download; return None after the time limit."""
-        plain = [line for one in self.requirements.plain if (line := without_hashes(one)) is not None]
+        plain = [
+            line for one in self.requirements.plain if (line := without_hashes(one)) is not None
+        ]
         file = self._file(plain, "again.txt")
-        args = ["install", "--dry-run", "--ignore-installed", "--target", str(self.directory / "nothing"), *_COMMON]
+        args = [
+            "install",
+            "--dry-run",
+            "--ignore-installed",
+            "--target",
+            str(self.directory / "nothing"),
+            *_COMMON,
+        ]
         args += [*self._platform(), *self._links(stand_ins=True), "--requirement", str(file)]
         try:
-            return run_process([*self.pip, *args], env=self._environment(), timeout_s=self._left_s())
+            return run_process(
+                [*self.pip, *args], env=self._environment(), timeout_s=self._left_s()
+            )
         except TimeoutError:
             self.stopped = f"the search ended after {_SEARCH_S:.0f} s"
             return None
@@ -201,7 +234,9 @@ class WheelSearch:
         name = normal_name(wanted)
         args = ["index", "versions", "--pre", name, *_COMMON, "--python-version", self.python]
         try:
-            result = run_process([*self.pip, *args], env=self._environment(self._indexes()), timeout_s=self._left_s())
+            result = run_process(
+                [*self.pip, *args], env=self._environment(self._indexes()), timeout_s=self._left_s()
+            )
         except TimeoutError:
             return Missing(wanted=wanted, place=place, why="no wheel")
         if (listed := _AVAILABLE.search(_text(result))) is None:
@@ -212,8 +247,15 @@ class WheelSearch:
         exact = re.search(r"===?\s*([\w.+!-]+)(?![\w.+!*-])", wanted)
         if exact and _same(exact[1]) not in map(_same, versions):
             known = ", ".join(versions[:5])
-            return Missing(wanted=wanted, place=place, why=f"no such version; the index has {known}", is_nowhere=True)
-        return Missing(wanted=wanted, place=place, why=f"only source code, no wheel for Python {self.python}")
+            return Missing(
+                wanted=wanted,
+                place=place,
+                why=f"no such version; the index has {known}",
+                is_nowhere=True,
+            )
+        return Missing(
+            wanted=wanted, place=place, why=f"only source code, no wheel for Python {self.python}"
+        )
 
     def _build(self, line: Line) -> Missing | None:
         """Build the wheel of one line on this machine; return why it is missing then, or None."""
@@ -221,18 +263,39 @@ class WheelSearch:
         place.mkdir()
         options = [one for one in self.requirements.plain if not one.name or one.is_constraint]
         file = self._file([*options, line], f"{place.name}.txt")
-        args = ["wheel", "--no-deps", *_COMMON, "--wheel-dir", str(place), *self._links(), "--requirement", str(file)]
+        args = [
+            "wheel",
+            "--no-deps",
+            *_COMMON,
+            "--wheel-dir",
+            str(place),
+            *self._links(),
+            "--requirement",
+            str(file),
+        ]
         self.on_output(f"building the wheel of {without_login(line.text)} on this machine")
         try:
             result = run_process([*self.pip, *args], env=self._environment(), timeout_s=_BUILD_S)
         except TimeoutError:
-            return Missing(wanted=line.text, place=line.place, why=f"its build took longer than {_BUILD_S:.0f} s")
+            return Missing(
+                wanted=line.text,
+                place=line.place,
+                why=f"its build took longer than {_BUILD_S:.0f} s",
+            )
         made = next(place.glob("*.whl"), None)
         if result.exit_code or made is None:
-            return Missing(wanted=line.text, place=line.place, why=f"it cannot be built here ({_error(result)})")
+            return Missing(
+                wanted=line.text,
+                place=line.place,
+                why=f"it cannot be built here ({_error(result)})",
+            )
         tags = _WHEEL.fullmatch(made.name)
         if tags is None or not self._fits(tags):
-            return Missing(wanted=line.text, place=line.place, why=f"the wheel built here is only for {made.stem}")
+            return Missing(
+                wanted=line.text,
+                place=line.place,
+                why=f"the wheel built here is only for {made.stem}",
+            )
         shutil.move(made, self.directory / "built" / made.name)
         self._built[line.text] = f"{tags['name']}=={tags['version']}"
         return None
@@ -240,16 +303,21 @@ class WheelSearch:
     def _fits(self, tags: re.Match[str]) -> bool:
         """Return whether a wheel that was built here works in the image."""
         if tags["os"] == "any" and tags["abi"] == "none":
-            return any(tag == "py3" or tag == f"py{self.python.replace('.', '')}" for tag in tags["python"].split("."))
-        glibc = tuple(int(part) for part in platform.libc_ver()[1].split(".")[:2] if part.isdecimal())
+            return any(
+                tag == "py3" or tag == f"py{self.python.replace('.', '')}"
+                for tag in tags["python"].split(".")
+            )
+        glibc = tuple(
+            int(part) for part in platform.libc_ver()[1].split(".")[:2] if part.isdecimal()
+        )
         is_same_python = f"{sys.version_info[0]}.{sys.version_info[1]}" == self.python
         return is_same_python and (0,) < glibc <= _NEWEST_GLIBC
 
     def _download(self, target: Path, *, without: Collection[str] | None = None) -> ProcessResult:
         """Download the wheels, without those of some packages.
 
-        Hashes are checked here too: a file with hashes has a line for each dependency, so the lines of the others are
-        enough.
+        Hashes are checked here too: a file with hashes has a line for each dependency, so the lines
+        of the others are enough.
         """
         lines, options = list(self.requirements.plain), self._links(stand_ins=without is not None)
         if without is not None and any("--hash" in line.text for line in lines):
@@ -266,16 +334,26 @@ class WheelSearch:
         self.on_output(without_login(line))
 
     def _file(self, lines: Sequence[Line], name: str) -> Path:
-        """Write a requirements file for pip of the host, in a directory of its own, with what was built of sources."""
+        """Write a requirements file for pip of the host, in a directory of its own, with what was
+        built of sources.
+        """
         sources = {line.text for line in self.requirements.sources}
-        built = [Line(place="", text=made) for text, made in self._built.items() if made and text in sources]
+        built = [
+            Line(place="", text=made)
+            for text, made in self._built.items()
+            if made and text in sources
+        ]
         path = self.directory / name
         write_requirements([*lines, *built], path)
         return path
 
     def _line(self, wanted: str, place: str) -> Line:
         """Return the line of the file that names a package, with its hashes; else a new one."""
-        own = (one for one in self.requirements.plain if not one.is_constraint and one.name == normal_name(wanted))
+        own = (
+            one
+            for one in self.requirements.plain
+            if not one.is_constraint and one.name == normal_name(wanted)
+        )
         return next(own, Line(place=place, text=wanted))
 
     def _stand_in(self, wanted: str) -> bool:
@@ -289,8 +367,13 @@ class WheelSearch:
             return False
         info = f"{name}-{version}.dist-info"
         with zipfile.ZipFile(wheel, "w") as file:
-            file.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-            tags = "Wheel-Version: 1.0\nGenerator: hyperruntime\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+            file.writestr(
+                f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            )
+            tags = (
+                "Wheel-Version: 1.0\nGenerator: hyperruntime\nRoot-Is-Purelib: true\nTag: "
+                "py3-none-any\n"
+            )
             file.writestr(f"{info}/WHEEL", tags)
             file.writestr(f"{info}/RECORD", "")
         return True
@@ -306,16 +389,24 @@ class WheelSearch:
         return [*args, *(word for tag in (*tags, *local) for word in ("--platform", tag))]
 
     def _environment(self, more: Mapping[str, str] | None = None) -> Mapping[str, str]:
-        """Return pip's environment; the addresses of indexes may have passwords, so they are in no argument."""
+        """Return pip's environment; the addresses of indexes may have passwords, so they are in no
+        argument.
+        """
         own = {"PIP_INDEX_URL": self.index_url} if self.index_url else {}
         return {**shell_environment(os.environ), **own, **(more or {})}
 
     def _indexes(self) -> Mapping[str, str]:
-        """Return the variables for the indexes of the file, for a command of pip that reads no file."""
+        """Return the variables for the indexes of the file, for a command of pip that reads no
+        file.
+        """
         given = self.requirements.index_options()
         known = self._settings = self._settings or pip_settings(self.pip)
         extra = [known.get("extra-index-url", ""), *_values(given, "--extra-index-url")]
-        links = [known.get("find-links", ""), *_values(given, "-f", "--find-links"), str(self.directory / "built")]
+        links = [
+            known.get("find-links", ""),
+            *_values(given, "-f", "--find-links"),
+            str(self.directory / "built"),
+        ]
         main = _values(given, "-i", "--index-url")[-1:]
         found = {
             "PIP_EXTRA_INDEX_URL": " ".join(extra),
@@ -337,9 +428,18 @@ def pip_args(requirements: Path, target: Path, python: str) -> list[str]:
         target: the directory for the wheels.
         python: the image's Python version, such as ``3.11``.
     """
-    platforms = [word for glibc in _GLIBC for word in ("--platform", f"{glibc}_{platform.machine()}")]
+    platforms = [
+        word for glibc in _GLIBC for word in ("--platform", f"{glibc}_{platform.machine()}")
+    ]
     args = ["download", "--quiet", *_COMMON]
-    args += ["--only-binary=:all:", "--implementation", "cp", "--python-version", python, *platforms]
+    args += [
+        "--only-binary=:all:",
+        "--implementation",
+        "cp",
+        "--python-version",
+        python,
+        *platforms,
+    ]
     return [*args, "--dest", str(target), "--requirement", str(requirements)]
 
 
@@ -355,9 +455,18 @@ def _version_for(wanted: str) -> str:
 
 
 def _values(words: Sequence[str], *names: str) -> list[str]:
-    """Return the values of options that are given as ``--name value``, ``--name=value`` or ``-n value``."""
+    """Return the values of options that are given as ``--name value``, ``--name=value`` or
+    ``-n value``.
+    """
     after = [value for name, value in pairwise(words) if name in names]
-    return [*after, *(word.partition("=")[2] for word in words if word.partition("=")[0] in names and "=" in word)]
+    return [
+        *after,
+        *(
+            word.partition("=")[2]
+            for word in words
+            if word.partition("=")[0] in names and "=" in word
+        ),
+    ]
 
 
 def _same(version: str) -> str:

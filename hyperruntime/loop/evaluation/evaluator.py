@@ -1,6 +1,7 @@
 """Evaluate an agent on domains: the answers come from a container, the host computes the scores.
 
-The evaluation has stages: a cheap first stage on every domain, then the first splits in full, then the other splits.
+The evaluation has stages: a cheap first stage on every domain, then the first splits in full, then
+the other splits.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from hyperruntime.domain import Domain, Score, Split
 from hyperruntime.loop.evaluation.predictions import Prediction, prediction_to_json
 from hyperruntime.loop.evaluation.scoring import Scorer
 from hyperruntime.loop.evaluation.task_runner import TaskRunner
-from hyperruntime.loop.run_files.layout import FIRST_SPLIT, PREDICTIONS, REPORT, SELECTED_SPLIT, evaluation_name
+from hyperruntime.loop.run_files.layout import (
+    FIRST_SPLIT,
+    PREDICTIONS,
+    REPORT,
+    SELECTED_SPLIT,
+    evaluation_name,
+)
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.storage.atomic import json_document, json_line, write_file
 
@@ -71,14 +78,19 @@ def evaluated_splits(domain: Domain, *, test: bool, only: str = "") -> tuple[Spl
 
 def selected_split(domain: Domain) -> str:
     """Return the split that decides about parents: ``val`` if the domain has it, else ``train``."""
-    return SELECTED_SPLIT if any(split.name == SELECTED_SPLIT for split in domain.splits) else FIRST_SPLIT
+    return (
+        SELECTED_SPLIT
+        if any(split.name == SELECTED_SPLIT for split in domain.splits)
+        else FIRST_SPLIT
+    )
 
 
 def selection_score(domains: Sequence[Domain], results: Results) -> float | None:
-    """Return the score for parent selection: the mean over the domains; None if a domain has no score.
+    """Return the score for parent selection: the mean over the domains; None if a domain has no
+    score.
 
-    A domain whose selected split was not evaluated counts with its split ``train``. After the cheap first stage alone,
-    a split's mean is multiplied by the fraction of the tasks that were run.
+    A domain whose selected split was not evaluated counts with its split ``train``. After the cheap
+    first stage alone, a split's mean is multiplied by the fraction of the tasks that were run.
 
     Args:
         domains: the domains of the run.
@@ -103,7 +115,12 @@ def unanswered(results: Results) -> str:
 
     Such as ``2 of 5 tasks timed out``, or ``5 of 5 tasks failed: NameError: ...``.
     """
-    predictions = [said for splits in results.values() for result in splits.values() for said in result.predictions]
+    predictions = [
+        said
+        for splits in results.values()
+        for result in splits.values()
+        for said in result.predictions
+    ]
     errors = [one.error for one in predictions if one.error is not None]
     late = sum(_TIMED_OUT.fullmatch(error) is not None for error in errors)
     other = Counter(error.strip() for error in errors if not _TIMED_OUT.fullmatch(error))
@@ -122,7 +139,9 @@ class Evaluator:
         results: results so far, per domain and split.
     """
 
-    def __init__(self, runner: TaskRunner, scorer: Scorer, results: Results, on_result: OnResult) -> None:
+    def __init__(
+        self, runner: TaskRunner, scorer: Scorer, results: Results, on_result: OnResult
+    ) -> None:
         """Use a task runner and a scorer.
 
         Args:
@@ -134,7 +153,9 @@ class Evaluator:
         self.results = results
         self._runner, self._scorer, self._on_result = runner, scorer, on_result
 
-    def run_split(self, domain: Domain, split: Split, *, samples: int | None, staged: bool) -> SplitResult:
+    def run_split(
+        self, domain: Domain, split: Split, *, samples: int | None, staged: bool
+    ) -> SplitResult:
         """Run the remaining tasks of a split and return the whole result.
 
         Args:
@@ -163,12 +184,16 @@ class Evaluator:
         return result
 
 
-def evaluate_domains(evaluator: Evaluator, domains: Sequence[Domain], options: GenerateOptions, only: str = "") -> bool:
-    """Evaluate an agent on all domains; return whether the evaluation stopped after the first stage.
+def evaluate_domains(
+    evaluator: Evaluator, domains: Sequence[Domain], options: GenerateOptions, only: str = ""
+) -> bool:
+    """Evaluate an agent on all domains; return whether the evaluation stopped after the first
+    stage.
 
-    The first stage runs on the first split of every domain. If one domain does not pass, the evaluation stops, and a
-    domain without a first stage counts 0. Otherwise all first splits are evaluated in full before any later split, so
-    that the agent cannot change files of a first split, which ``on_result`` keeps, while it answers a later one.
+    The first stage runs on the first split of every domain. If one domain does not pass, the
+    evaluation stops, and a domain without a first stage counts 0. Otherwise all first splits are
+    evaluated in full before any later split, so that the agent cannot change files of a first
+    split, which ``on_result`` keeps, while it answers a later one.
 
     Args:
         evaluator: runs the splits and keeps the results.
@@ -184,7 +209,10 @@ def evaluate_domains(evaluator: Evaluator, domains: Sequence[Domain], options: G
     samples = [options.samples(position) for position in range(len(domains))]
     parts = [evaluated_splits(domain, test=options.eval_test, only=only) for domain in domains]
     asked = tuple(zip(domains, parts, samples, strict=True))
-    passed = [not staged or _passes(evaluator, domain, splits[0], count) for domain, splits, count in asked]
+    passed = [
+        not staged or _passes(evaluator, domain, splits[0], count)
+        for domain, splits, count in asked
+    ]
     if not all(passed):
         for domain, splits, count in asked:
             total = len(domain.tasks(splits[0].name, count))
@@ -223,9 +251,20 @@ def write_results(folder: Path, domain: Domain, split: str, result: SplitResult)
         return
     report = dict(domain.report(split, result.scores))
     if not result.complete:
-        report["hyperruntime"] = {"staged_only": True, "tasks_run": len(result.scores), "tasks": result.total}
+        report["hyperruntime"] = {
+            "staged_only": True,
+            "tasks_run": len(result.scores),
+            "tasks": result.total,
+        }
     lines = (
-        json_line({**prediction_to_json(said), "score": score.value, "valid": score.valid, "detail": score.detail})
+        json_line(
+            {
+                **prediction_to_json(said),
+                "score": score.value,
+                "valid": score.valid,
+                "detail": score.detail,
+            }
+        )
         for said, score in zip(result.predictions, result.scores, strict=True)
     )
     target = folder / evaluation_name(domain.name, split)

@@ -1,4 +1,5 @@
-"""Run an agent's tasks inside a container; uses only the standard library, because hyperruntime is not installed there.
+"""Run an agent's tasks inside a container; uses only the standard library, because hyperruntime is
+not installed there.
 
 Usage::
 
@@ -6,13 +7,14 @@ Usage::
     python3 -B harness.py tasks  SPEC.json HISTORY_FOLDER
     python3 -B harness.py turns  SPEC.json HISTORY_FOLDER
 
-``tasks`` writes one JSON line per task to standard output: ``{"task_id", "prediction", "error", "duration_s"}``. Each
-task runs in its own process, forked before the agent is imported. So a task that hangs, exits or leaves threads behind
-does not affect other tasks. ``workers`` tasks run at once. The agent's output goes to standard error. The container has
-no labels; the host computes the scores.
+``tasks`` writes one JSON line per task to standard output:
+``{"task_id", "prediction", "error", "duration_s"}``. Each task runs in its own process, forked
+before the agent is imported. So a task that hangs, exits or leaves threads behind does not affect
+other tasks. ``workers`` tasks run at once. The agent's output goes to standard error. The container
+has no labels; the host computes the scores.
 
-``turns`` runs one task with several turns. Each line of standard input, ``{"inputs"}``, is a turn of the same agent
-object. The answer is a line as above with the number of the ``turn``.
+``turns`` runs one task with several turns. Each line of standard input, ``{"inputs"}``, is a turn
+of the same agent object. The answer is a line as above with the number of the ``turn``.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def main(arguments: list[str]) -> int:
 
 
 def check(names: list[str]) -> int:
-    """Import each ``MODULE:NAME``; return 0, or print the first one that cannot be imported and return 1."""
+    """Import each ``MODULE:NAME``; return 0, or print the first one that cannot be imported and
+    return 1.
+    """
     for name in names:
         try:
             load(name)
@@ -92,7 +96,9 @@ def run_tasks(spec: dict[str, Any], output: TextIO) -> None:
 class Running:
     """A task in its own process, until it has answered or must be ended."""
 
-    def __init__(self, spec: dict[str, Any], task: dict[str, Any], asked: int | None = None) -> None:
+    def __init__(
+        self, spec: dict[str, Any], task: dict[str, Any], asked: int | None = None
+    ) -> None:
         self.spec, self.task = spec, task
         self.started = time.monotonic()
         self.deadline = self.started + spec["task_timeout_s"]
@@ -107,13 +113,17 @@ class Running:
     def take(self) -> None:
         """Read available output of the process.
 
-        A line feed ends the answer. A process that was left behind may hold the stream open, so its end is not needed.
+        A line feed ends the answer. A process that was left behind may hold the stream open, so its
+        end is not needed.
         """
         chunk = os.read(self.readable, _CHUNK)
         self.data += chunk
         self.over = not chunk or chunk.endswith(b"\n")
         if len(self.data) > self.spec["max_prediction_bytes"]:
-            self.over, self.problem = True, f"the answer has more than {self.spec['max_prediction_bytes']} bytes"
+            self.over, self.problem = (
+                True,
+                f"the answer has more than {self.spec['max_prediction_bytes']} bytes",
+            )
 
     def wait(self) -> None:
         """Read the whole answer, until the deadline."""
@@ -125,7 +135,9 @@ class Running:
                 self.over, self.problem = True, "timeout"
 
     def line(self) -> dict[str, Any]:
-        """Return the output line of the task, from the data that its process wrote or from the problem."""
+        """Return the output line of the task, from the data that its process wrote or from the
+        problem.
+        """
         said = {"prediction": None, "error": self.problem}
         if self.problem is None:
             try:
@@ -171,8 +183,12 @@ def converse(spec: dict[str, Any], task: dict[str, Any], output: TextIO) -> None
         running.end()
 
 
-def answer(spec: dict[str, Any], task: dict[str, Any], writable: int, asked: int | None) -> NoReturn:
-    """Run one agent object on a task, or on its turns from ``asked``, and write the answers; does not return."""
+def answer(
+    spec: dict[str, Any], task: dict[str, Any], writable: int, asked: int | None
+) -> NoReturn:
+    """Run one agent object on a task, or on its turns from ``asked``, and write the answers; does
+    not return.
+    """
     code = 1
     try:
         os.setsid()
@@ -203,7 +219,9 @@ def say(writable: int, value: dict[str, Any]) -> None:
 
 
 def make_agent(spec: dict[str, Any], task: dict[str, Any]) -> Callable[[Any], Any]:
-    """Return a function that calls the agent; its first call imports the agent, as a part of the task."""
+    """Return a function that calls the agent; its first call imports the agent, as a part of the
+    task.
+    """
     made: list[Any] = []
 
     def forward(inputs: Any) -> Any:  # noqa: ANN401

@@ -1,6 +1,7 @@
 """Read the harness's output, which is untrusted because the harness runs in the agent's container.
 
-The first line of each requested task counts. Lines that are too long, invalid or for other tasks are skipped.
+The first line of each requested task counts. Lines that are too long, invalid or for other tasks
+are skipped.
 """
 
 from __future__ import annotations
@@ -36,13 +37,18 @@ class Prediction:
 
 
 class LineReader:
-    """Reads the JSON objects in a program's standard output, one per line; the output arrives in pieces."""
+    """Reads the JSON objects in a program's standard output, one per line; the output arrives in
+    pieces.
+    """
 
-    def __init__(self, on_value: Callable[[dict[str, Any]], None], on_error_output: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, on_value: Callable[[dict[str, Any]], None], on_error_output: Callable[[bytes], None]
+    ) -> None:
         """Set the callbacks.
 
         Args:
-            on_value: called with the object of each complete line, {} for other lines; those above 8 MiB are skipped.
+            on_value: called with the object of each complete line, {} for other lines; those above
+                8 MiB are skipped.
             on_error_output: called with each piece of standard error.
         """
         self._on_value, self._on_error_output = on_value, on_error_output
@@ -92,24 +98,34 @@ class PredictionReader:
 
     def _take(self, value: dict[str, Any]) -> None:
         task_id = value.get("task_id")
-        if not isinstance(task_id, str) or task_id not in self._asked or task_id in self.predictions:
+        if (
+            not isinstance(task_id, str)
+            or task_id not in self._asked
+            or task_id in self.predictions
+        ):
             return
         error, duration = value.get("error"), value.get("duration_s")
         self.predictions[task_id] = Prediction(
             task_id=task_id,
             value=value.get("prediction"),
             error=None if error is None else str(error)[:_MAX_ERROR_CHARS],
-            duration_s=float(duration) if isinstance(duration, float) and 0 <= duration < 1e9 else 0.0,
+            duration_s=float(duration)
+            if isinstance(duration, float) and 0 <= duration < 1e9
+            else 0.0,
         )
 
 
 def prediction_to_json(prediction: Prediction) -> dict[str, Any]:
-    """Return a prediction as JSON values; an answer that JSON cannot represent is replaced by an error."""
+    """Return a prediction as JSON values; an answer that JSON cannot represent is replaced by an
+    error.
+    """
     value = attrs.asdict(prediction, recurse=False)
     value["prediction"] = value.pop("value")
     try:
         json.dumps(value["prediction"], allow_nan=False)
     except (ValueError, RecursionError):
         value["prediction"] = None
-        value["error"] = "the answer contains NaN or infinity, or is nested too deeply, and is not stored"
+        value["error"] = (
+            "the answer contains NaN or infinity, or is nested too deeply, and is not stored"
+        )
     return value

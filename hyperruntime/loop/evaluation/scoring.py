@@ -1,7 +1,7 @@
 """Score predictions: on the host, or after a trial in a fresh container.
 
-A trial's container gets only the files of the trial: no network, no label, no file of another task. It is removed
-before the domain gives its verdict.
+A trial's container gets only the files of the trial: no network, no label, no file of another task.
+It is removed before the domain gives its verdict.
 """
 
 from __future__ import annotations
@@ -35,11 +35,15 @@ class Scorer:
     """Scores answers with their domain, and runs the trials that the domain requests first."""
 
     def __init__(self, context: RunContext, plan: GenerationPlan, folder: Path) -> None:
-        """Store the files of trials below ``folder``, a host directory that no container can write to."""
+        """Store the files of trials below ``folder``, a host directory that no container can write
+        to.
+        """
         self._context, self._plan, self._folder = context, plan, folder
         self._trials = count(1)
 
-    def score(self, domain: Domain, tasks: Sequence[Task], predictions: Sequence[Prediction]) -> tuple[Score, ...]:
+    def score(
+        self, domain: Domain, tasks: Sequence[Task], predictions: Sequence[Prediction]
+    ) -> tuple[Score, ...]:
         """Return the scores, in the order of the tasks.
 
         Args:
@@ -51,30 +55,41 @@ class Scorer:
             RunInterruptedError: the run is being interrupted.
             HyperRuntimeError: a trial's container cannot be started.
         """
-        values = [None if said.error is not None else said.value for said in predictions]  # None: only facts count
+        # None: only facts count
+        values = [None if said.error is not None else said.value for said in predictions]
         if isinstance(domain, TriedDomain):
             found = self._tried(domain, tasks, values)
         else:
-            found = tuple(domain.score(task, value) for task, value in zip(tasks, values, strict=True))
+            found = tuple(
+                domain.score(task, value) for task, value in zip(tasks, values, strict=True)
+            )
         return tuple(
-            score if said.error is None else attrs.evolve(score, value=0.0, valid=False, detail=said.error)
+            score
+            if said.error is None
+            else attrs.evolve(score, value=0.0, valid=False, detail=said.error)
             for score, said in zip(found, predictions, strict=True)
         )
 
-    def _tried(self, domain: TriedDomain, tasks: Sequence[Task], values: Sequence[Any]) -> tuple[Score, ...]:
+    def _tried(
+        self, domain: TriedDomain, tasks: Sequence[Task], values: Sequence[Any]
+    ) -> tuple[Score, ...]:
         """Run the trials in parallel, at most one per CPU, and then get the verdicts one by one."""
         wanted = [domain.trial(task, value) for task, value in zip(tasks, values, strict=True)]
         workers = min(self._context.options.eval_workers, len(os.sched_getaffinity(0)))
         trials = [trial for trial in wanted if isinstance(trial, Trial)]
         ended = parallel_map(workers, self._try, trials)
-        alone = (result or self._try_alone(trial) for trial, result in zip(trials, ended, strict=True))
+        alone = (
+            result or self._try_alone(trial) for trial, result in zip(trials, ended, strict=True)
+        )
         return tuple(
             known if isinstance(known, Score) else _verdict(domain, task, value, next(alone))
             for task, value, known in zip(tasks, values, wanted, strict=True)
         )
 
     def _try(self, trial: Trial) -> TrialResult | None:
-        """Return the result of a trial; None if the machine or a parallel trial may have made it fail."""
+        """Return the result of a trial; None if the machine or a parallel trial may have made it
+        fail.
+        """
         try:
             return self._run(trial)
         except HyperRuntimeError as error:
@@ -95,7 +110,9 @@ class Scorer:
     def _run(self, trial: Trial) -> TrialResult:
         folder = make_directory(self._folder / f"trial_{next(self._trials)}")
         for name, content in trial.files.items():
-            write_file(folder / _inside(name), content.encode() if isinstance(content, str) else content)
+            write_file(
+                folder / _inside(name), content.encode() if isinstance(content, str) else content
+            )
         given = Mount(source=str(folder), target=_GIVEN)
         container = self._context.open_container(self._plan.genid, given, isolated=True)
         try:
@@ -109,7 +126,10 @@ class Scorer:
         finally:
             self._context.containers.close(container)
         return TrialResult(
-            exit_code=result.exit_code, stdout=result.stdout, stderr=result.stderr, timed_out=result.timed_out
+            exit_code=result.exit_code,
+            stdout=result.stdout,
+            stderr=result.stderr,
+            timed_out=result.timed_out,
         )
 
 
@@ -117,7 +137,9 @@ def _verdict(domain: TriedDomain, task: Task, value: Any, result: TrialResult | 
     if result is not None:
         return domain.verdict(task, value, result)
     known = domain.verdict(task, value, _LOST)  # to get the facts
-    return attrs.evolve(known, value=0.0, valid=False, detail="the container ended while the answer ran in it")
+    return attrs.evolve(
+        known, value=0.0, valid=False, detail="the container ended while the answer ran in it"
+    )
 
 
 def _inside(name: str) -> PurePosixPath:

@@ -1,7 +1,7 @@
 """Get the answers of an agent in a container, which receives only the inputs of the tasks.
 
-The agent is untrusted. In a task with several turns, each turn accepts one line, and the task ends when its agent does
-not read its inputs.
+The agent is untrusted. In a task with several turns, each turn accepts one line, and the task ends
+when its agent does not read its inputs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from typing import Any, BinaryIO
 
 from hyperruntime.concurrency.parallel_map import parallel_map
 from hyperruntime.domain import Dialogue, DialogueDomain, Domain, Split, Task
-from hyperruntime.loop.evaluation.predictions import MAX_PREDICTION_BYTES, LineReader, Prediction, PredictionReader
+from hyperruntime.loop.evaluation.predictions import (
+    MAX_PREDICTION_BYTES,
+    LineReader,
+    Prediction,
+    PredictionReader,
+)
 from hyperruntime.loop.run_files.contract import HARNESS
 from hyperruntime.loop.run_files.layout import evaluation_name
 from hyperruntime.loop.workbench.container import AgentContainer
@@ -36,7 +41,9 @@ OpenContainer = Callable[[str], AbstractContextManager[AgentContainer]]
 
 
 class TaskRunner:
-    """Runs tasks with one generation's agent, in one container or, if the domain requests it, a fresh one per task."""
+    """Runs tasks with one generation's agent, in one container or, if the domain requests it, a
+    fresh one per task.
+    """
 
     def __init__(
         self,
@@ -52,7 +59,8 @@ class TaskRunner:
             context: context of the run.
             container: container with the agent's state and a mount of ``harness_dir``.
             harness_dir: host directory of the harness and its input files.
-            fresh_container: opens another such container; its argument is the name of the evaluation.
+            fresh_container: opens another such container; its argument is the name of the
+                evaluation.
             on_output: called with the agents' output, from any thread.
         """
         self._options, self._contract = context.options, context.contract
@@ -69,7 +77,9 @@ class TaskRunner:
             ContainerLostError: the container ended during the check.
         """
         args = [*_HARNESS_ARGS, "check", *self._contract.load]
-        self._container.run(args, "the load check", self._options.timeout_check_s, self._on_output, "does-not-load")
+        self._container.run(
+            args, "the load check", self._options.timeout_check_s, self._on_output, "does-not-load"
+        )
 
     def ask(self, domain: Domain, split: Split, tasks: Sequence[Task]) -> tuple[Prediction, ...]:
         """Return the answers to tasks of a split, in the order of the tasks.
@@ -90,24 +100,43 @@ class TaskRunner:
         workers = self._options.eval_workers if getattr(domain, "parallel_tasks", False) else 1
         if not _is_per_task(domain) and not isinstance(domain, DialogueDomain):
             return self._ask_together(self._container, domain, name, tasks, deadline, workers)
-        return parallel_map(workers, lambda task: self._ask_one(domain, name, task, deadline), tasks)
+        return parallel_map(
+            workers, lambda task: self._ask_one(domain, name, task, deadline), tasks
+        )
 
     def _ask_one(self, domain: Domain, name: str, task: Task, deadline: float) -> Prediction:
-        with self._fresh_container(name) if _is_per_task(domain) else nullcontext(self._container) as container:
+        with (
+            self._fresh_container(name)
+            if _is_per_task(domain)
+            else nullcontext(self._container) as container
+        ):
             if isinstance(domain, DialogueDomain):
-                return self._converse(container, domain.task_timeout_s, domain.dialogue(task), name, task, deadline)
+                return self._converse(
+                    container, domain.task_timeout_s, domain.dialogue(task), name, task, deadline
+                )
             return self._ask_together(container, domain, name, (task,), deadline, 1)[0]
 
     def _ask_together(
-        self, container: AgentContainer, domain: Domain, name: str, tasks: Sequence[Task], deadline: float, workers: int
+        self,
+        container: AgentContainer,
+        domain: Domain,
+        name: str,
+        tasks: Sequence[Task],
+        deadline: float,
+        workers: int,
     ) -> tuple[Prediction, ...]:
         args = self._harness_args("tasks", name, domain.task_timeout_s, tasks, workers)
         reader = PredictionReader((task.id for task in tasks), self._on_output)
         result = container.exec(args, timeout_s=_left(deadline, name), on_output=reader.take)
         alone = len(tasks) == 1 and _is_per_task(domain)
         _check_end(result, bool(reader.predictions) or alone, name, self._options.timeout_eval_s)
-        missing = f"the evaluation ended before this task was answered (exit code {result.exit_code})"
-        return tuple(reader.predictions.get(task.id) or Prediction(task_id=task.id, error=missing) for task in tasks)
+        missing = (
+            f"the evaluation ended before this task was answered (exit code {result.exit_code})"
+        )
+        return tuple(
+            reader.predictions.get(task.id) or Prediction(task_id=task.id, error=missing)
+            for task in tasks
+        )
 
     def _converse(
         self,
@@ -122,7 +151,9 @@ class TaskRunner:
         started, patience = time.monotonic(), task_timeout_s + _GRACE_S
         with Conversation(task.id, dialogue, self._on_output) as talk:
             timeout_s = min(patience, _left(deadline, name))
-            result = container.exec(args, timeout_s=timeout_s, on_output=talk.take, source=talk.source)
+            result = container.exec(
+                args, timeout_s=timeout_s, on_output=talk.take, source=talk.source
+            )
             if result.timed_out and timeout_s < patience:
                 _check_end(result, some=True, name=name, timeout_s=self._options.timeout_eval_s)
             value = talk.outcome(result.exit_code)
@@ -158,7 +189,9 @@ def _left(deadline: float, name: str) -> float:
 
 def _check_end(result: ExecResult, some: bool, name: str, timeout_s: float) -> None:
     if result.timed_out:
-        raise GenerationFailedError("timeout", f"the evaluation {name} took more than {timeout_s:g} s")
+        raise GenerationFailedError(
+            "timeout", f"the evaluation {name} took more than {timeout_s:g} s"
+        )
     if result.exit_code != 0 and not some:
         why = last_line(result.stderr, f"exit code {result.exit_code}")
         raise GenerationFailedError("evaluation", f"no task of {name} could be run: {why}")
@@ -174,7 +207,9 @@ class Conversation:
         take: processes a piece of a stream of the harness; see :meth:`LineReader.take`.
     """
 
-    def __init__(self, task_id: str, dialogue: Dialogue, on_error_output: Callable[[bytes], None]) -> None:
+    def __init__(
+        self, task_id: str, dialogue: Dialogue, on_error_output: Callable[[bytes], None]
+    ) -> None:
         """Open the pipe; nothing is sent yet.
 
         Args:
@@ -208,7 +243,9 @@ class Conversation:
     def outcome(self, exit_code: int) -> Any:  # noqa: ANN401 - any JSON value
         """Return the dialogue's outcome after the harness has ended with ``exit_code``."""
         unfinished = self._writable >= 0
-        return self._dialogue.outcome(self.problem or (f"exit code {exit_code}" if unfinished else None))
+        return self._dialogue.outcome(
+            self.problem or (f"exit code {exit_code}" if unfinished else None)
+        )
 
     def _take(self, value: dict[str, Any]) -> None:
         if self._writable < 0:
@@ -228,7 +265,9 @@ class Conversation:
     def _send(self, inputs: Mapping[str, Any]) -> None:
         line = json.dumps({"inputs": dict(inputs)}).encode() + b"\n"
         if len(line) > MAX_TURN_BYTES:
-            raise ValueError(f"a turn's inputs have {len(line)} bytes; at most {MAX_TURN_BYTES} are allowed")
+            raise ValueError(
+                f"a turn's inputs have {len(line)} bytes; at most {MAX_TURN_BYTES} are allowed"
+            )
         try:
             written = os.write(self._writable, line)
         except (BlockingIOError, BrokenPipeError):

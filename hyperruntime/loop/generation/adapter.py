@@ -1,7 +1,8 @@
 """The interface between the loop and the contract of an agent repository.
 
-A run has the same steps for every agent repository. Two objects implement the parts that depend on the contract: one
-:class:`ContractAdapter` per run, and one :class:`GenerationAdapter` per attempt at a generation.
+A run has the same steps for every agent repository. Two objects implement the parts that depend on
+the contract: one :class:`ContractAdapter` per run, and one :class:`GenerationAdapter` per attempt
+at a generation.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class GenerationAdapter(Protocol):
     Attributes:
         agent: container of the meta agent.
         trial: container in which the new state is evaluated.
-        ensemble_failure: one sentence if the ensemble could not be evaluated although the agent could, else "".
+        ensemble_failure: one sentence if the ensemble could not be evaluated although the agent
+            could, else "".
     """
 
     agent: AgentContainer
@@ -69,7 +71,9 @@ class GenerationAdapter(Protocol):
         ...
 
     def bring_in(self, commit: str) -> None:
-        """Fill the directories of ``trial`` with the state at ``commit``; called before its container is used."""
+        """Fill the directories of ``trial`` with the state at ``commit``; called before its
+        container is used.
+        """
         ...
 
     def check_load(self) -> None:
@@ -82,7 +86,8 @@ class GenerationAdapter(Protocol):
         ...
 
     def evaluate(self) -> bool:
-        """Evaluate the state as the plan says; return whether the evaluation stopped after the first stage.
+        """Evaluate the state as the plan says; return whether the evaluation stopped after the
+        first stage.
 
         Raises:
             GenerationFailedError: the time limit passed, or an evaluation could not run.
@@ -117,7 +122,8 @@ class ContractAdapter(Protocol):
     Attributes:
         patch_fuzz: whether a diff may apply although the lines around a change differ a little.
         runs_in_checkout: whether an agent in the working directory is the default agent.
-        offers_models: whether a run has the models of the environment although no option and no file asks for them.
+        offers_models: whether a run has the models of the environment although no option and no
+            file asks for them.
     """
 
     patch_fuzz: bool
@@ -159,13 +165,15 @@ class ContractAdapter(Protocol):
             domains: domains of the run; the first one names the default agent.
 
         Raises:
-            RepositoryError: the agent is not a git repository, has no commit, or has uncommitted changes.
+            RepositoryError: the agent is not a git repository, has no commit, or has uncommitted
+                changes.
             AgentError: the agent is neither a directory nor a shipped template.
         """
         ...
 
     def asks_models(self, agent: str) -> bool:
-        """Return whether an agent asks language models: as its ``hyperrun.toml`` says, else as its files show.
+        """Return whether an agent asks language models: as its ``hyperrun.toml`` says, else as its
+        files show.
 
         Args:
             agent: path or template name of the agent.
@@ -208,11 +216,16 @@ class ContractAdapter(Protocol):
         ...
 
     def select_parent_args(self, context: RunContext, number: int) -> list[str]:
-        """Return the argv of the agent's own program that chooses the parent of generation ``number``."""
+        """Return the argv of the agent's own program that chooses the parent of generation
+        ``number``.
+        """
         ...
 
-    def open_views(self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]) -> tuple[View, ...]:
-        """Return the views of a run that this contract shows in addition to the generations; called at each start.
+    def open_views(
+        self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]
+    ) -> tuple[View, ...]:
+        """Return the views of a run that this contract shows in addition to the generations; called
+        at each start.
 
         Args:
             options: options of the run.

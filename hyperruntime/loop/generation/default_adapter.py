@@ -36,7 +36,13 @@ from hyperruntime.loop.run_files.contract import (
     parse_contract,
     read_contract_file,
 )
-from hyperruntime.loop.run_files.layout import CHAT_HISTORY, PREDICTIONS, REPORT, Layout, evaluation_name
+from hyperruntime.loop.run_files.layout import (
+    CHAT_HISTORY,
+    PREDICTIONS,
+    REPORT,
+    Layout,
+    evaluation_name,
+)
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.container import AgentContainer, meta_agent_container
 from hyperruntime.loop.workbench.context import RunContext
@@ -59,7 +65,9 @@ class DefaultGeneration:
         self._harness_dir = make_directory(self._private / "harness")
         self._harness = Mount(source=str(self._harness_dir), target=HARNESS)
         self.agent = meta_agent_container(self._context, self._plan, self._private)
-        self.trial = AgentContainer(self._context, self._plan, self._private / "evaluation", self._harness)
+        self.trial = AgentContainer(
+            self._context, self._plan, self._private / "evaluation", self._harness
+        )
         self._commit, self._fresh, self._copying = self._plan.commit, count(1), Lock()
 
     @cached_property
@@ -69,8 +77,14 @@ class DefaultGeneration:
 
     def meta_agent_args(self) -> list[str]:
         """Return the argv of the meta agent."""
-        contract, left = self._context.contract, self._context.options.max_generation - int(self._plan.genid)
-        return [*contract.meta_agent, *meta_agent_options(contract, contract.repo, self._plan.commit, left)]
+        contract, left = (
+            self._context.contract,
+            self._context.options.max_generation - int(self._plan.genid),
+        )
+        return [
+            *contract.meta_agent,
+            *meta_agent_options(contract, contract.repo, self._plan.commit, left),
+        ]
 
     def bring_in(self, commit: str) -> None:
         """Fill the directories of ``trial`` with a state."""
@@ -82,10 +96,14 @@ class DefaultGeneration:
         self._runner.check_load()
 
     def evaluate(self) -> bool:
-        """Evaluate the state as the plan says; return whether the evaluation stopped after the first stage."""
+        """Evaluate the state as the plan says; return whether the evaluation stopped after the
+        first stage.
+        """
         scorer = Scorer(self._context, self._plan, self._private / "trials")
         evaluator = Evaluator(self._runner, scorer, self.results, self._keep_split)
-        return evaluate_domains(evaluator, self._context.domains, self._context.options, self._plan.split)
+        return evaluate_domains(
+            evaluator, self._context.domains, self._context.options, self._plan.split
+        )
 
     def write_results(self) -> None:
         """Write the predictions and reports of all evaluated splits."""
@@ -100,13 +118,18 @@ class DefaultGeneration:
     def _copy_histories(self, place: AgentContainer, evaluation: str) -> None:
         place.reclaim_files()
         with self._copying:
-            copy_files(place.out, self._attempt.folder / evaluation / HISTORY_FOLDER, below=evaluation)
+            copy_files(
+                place.out, self._attempt.folder / evaluation / HISTORY_FOLDER, below=evaluation
+            )
 
     @contextmanager
     def _fresh_trial(self, evaluation: str) -> Iterator[AgentContainer]:
         """Open another container with the same state; copy its chat histories when it is closed."""
         place = AgentContainer(
-            self._context, self._plan, self._private / f"evaluation_{next(self._fresh)}", self._harness
+            self._context,
+            self._plan,
+            self._private / f"evaluation_{next(self._fresh)}",
+            self._harness,
         )
         try:
             self._context.store.export(self._commit, place.repo)
@@ -117,7 +140,9 @@ class DefaultGeneration:
         self._copy_histories(place, evaluation)
 
 
-def meta_agent_options(contract: Contract, repo_path: str, base_commit: str, iterations_left: int) -> list[str]:
+def meta_agent_options(
+    contract: Contract, repo_path: str, base_commit: str, iterations_left: int
+) -> list[str]:
     """Return the options of the meta agent's program.
 
     Args:
@@ -145,9 +170,13 @@ class DefaultContract:
     offers_models = False
 
     def load_domains(self, names: Sequence[str], *, code: bool = False) -> tuple[Domain, ...]:
-        """Return the domains with these references: ``NAME``, ``NAME:ARGUMENT``, or with code ``FILE.py:CLASS``."""
+        """Return the domains with these references: ``NAME``, ``NAME:ARGUMENT``, or with code
+        ``FILE.py:CLASS``.
+        """
         return tuple(
-            registry.load_domain_file(name) if code and registry.is_domain_file(name) else registry.load_domain(name)
+            registry.load_domain_file(name)
+            if code and registry.is_domain_file(name)
+            else registry.load_domain(name)
             for name in names
         )
 
@@ -156,7 +185,9 @@ class DefaultContract:
         for name, domain in zip(names, domains, strict=True):
             of_file = registry.is_domain_file(name)
             blaming = registry.blaming_code if of_file else registry.blaming
-            with blaming(*(("domain", name) if of_file else (registry.DOMAINS, name.partition(":")[0]))):
+            with blaming(
+                *(("domain", name) if of_file else (registry.DOMAINS, name.partition(":")[0]))
+            ):
                 _check_splits(domain)
 
     def check_agent(self, options: GenerateOptions, domains: Sequence[Domain]) -> str:
@@ -168,13 +199,17 @@ class DefaultContract:
             if not os.path.isdir(agent):
                 if os.sep in agent or agent.startswith("."):
                     raise AgentError(
-                        f"agent repository {agent!r} is not a directory; give the path of a git repository"
+                        f"agent repository {agent!r} is not a directory; give the path of a git "
+                        "repository"
                     )
                 template_path(agent)
             inspect_repository(agent)
         contract = parse_contract(read_contract_file(agent_folder(agent)))
         if is_template(agent) and contract.kind != DEFAULT:
-            raise AgentError(f"the agent template {agent!r} states contract = {contract.kind!r}; only repositories may")
+            raise AgentError(
+                f"the agent template {agent!r} states contract = {contract.kind!r}; only "
+                "repositories may"
+            )
         _check_options(options, contract)
         return agent
 
@@ -201,12 +236,23 @@ class DefaultContract:
         return DefaultGeneration(attempt)
 
     def select_parent_args(self, context: RunContext, number: int) -> list[str]:
-        """Return the argv of the program that the agent's ``hyperrun.toml`` names, with its options."""
+        """Return the argv of the program that the agent's ``hyperrun.toml`` names, with its
+        options.
+        """
         names = [domain.name for domain in context.domains]
-        options = ("--generation", str(number), "--evals_folder", context.contract.evals, "--domains", *names)
+        options = (
+            "--generation",
+            str(number),
+            "--evals_folder",
+            context.contract.evals,
+            "--domains",
+            *names,
+        )
         return [*context.contract.select_parent, *options]
 
-    def open_views(self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]) -> tuple[View, ...]:
+    def open_views(
+        self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]
+    ) -> tuple[View, ...]:
         """Return no views: this contract has no ensembles."""
         return ()
 
@@ -220,26 +266,41 @@ def _check_splits(domain: Domain) -> None:
     names = [split.name for split in domain.splits]
     if SPLITS[0] not in names or len(set(names)) != len(names):
         raise SpecError(
-            "splits", tuple(names), f"{SPLITS[0]} and optional others, no duplicates, in the domain {domain.name!r}"
+            "splits",
+            tuple(names),
+            f"{SPLITS[0]} and optional others, no duplicates, in the domain {domain.name!r}",
         )
     for name in names:
         if not domain.tasks(name, 1):
-            raise SpecError("splits", name, f"every split of the domain {domain.name!r} needs at least one task")
+            raise SpecError(
+                "splits", name, f"every split of the domain {domain.name!r} needs at least one task"
+            )
 
 
 def _check_options(options: GenerateOptions, contract: Contract) -> None:
     if options.edit_select_parent and not contract.select_parent:
-        raise AgentError(f"--edit-select-parent requires [commands] select_parent in the agent's {CONTRACT_FILE}")
+        raise AgentError(
+            f"--edit-select-parent requires [commands] select_parent in the agent's {CONTRACT_FILE}"
+        )
     if options.run_baseline is not None and options.run_baseline.startswith("dgm"):
-        raise AgentError(f"--run-baseline {options.run_baseline} requires an agent of the hyperagents contract")
+        raise AgentError(
+            f"--run-baseline {options.run_baseline} requires an agent of the hyperagents contract"
+        )
     if options.optimize_option != "only_agent":
-        raise AgentError(f"--optimize-option {options.optimize_option} requires an agent of the hyperagents contract")
+        raise AgentError(
+            f"--optimize-option {options.optimize_option} requires an agent of the hyperagents "
+            "contract"
+        )
 
 
 def _check_root_directory(path: str, agent: str | None) -> str:
     """Return the directory to copy the initial agent from, after checks."""
     if agent is not None:
-        raise SpecError("copy_root_dir", path, f"the agent {agent!r} is given too; remove one of the two options")
+        raise SpecError(
+            "copy_root_dir",
+            path,
+            f"the agent {agent!r} is given too; remove one of the two options",
+        )
     if os.path.lexists(os.path.join(path, ".git")):
         inspect_repository(path)
     return path
@@ -249,7 +310,11 @@ def _add_agent(store: RepositoryStore, options: GenerateOptions, agent: str) -> 
     """Put the initial agent into the store and return its commit."""
     if options.copy_root_dir is not None:
         top = os.path.lexists(os.path.join(options.copy_root_dir, ".git"))
-        return store.add_repository(options.copy_root_dir) if top else store.from_directory(options.copy_root_dir)
+        return (
+            store.add_repository(options.copy_root_dir)
+            if top
+            else store.from_directory(options.copy_root_dir)
+        )
     if not is_template(agent):
         return store.add_repository(agent)
     with owned_directory() as directory:

@@ -1,8 +1,9 @@
 """Make and evaluate one generation: a visible list of steps.
 
-A generation uses two fresh containers. The first runs the meta agent on a private clone; it is removed before the host
-reads its files. The second has a private copy of the new state, so that only the patch is evaluated and no other file
-of the meta agent. Why: docs/decisions/0007-generate-loop.md.
+A generation uses two fresh containers. The first runs the meta agent on a private clone; it is
+removed before the host reads its files. The second has a private copy of the new state, so that
+only the patch is evaluated and no other file of the meta agent. Why:
+docs/decisions/0007-generate-loop.md.
 """
 
 from __future__ import annotations
@@ -34,8 +35,18 @@ from hyperruntime.loop.workbench.container import discard
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext, protected_paths
 from hyperruntime.loop.workbench.copy_out import PATCH_LIMIT, copy_files, read_file
 from hyperruntime.loop.workbench.events import StepLog
-from hyperruntime.loop.workbench.failures import GenerationFailedError, RunInterruptedError, translate_failure
-from hyperruntime.storage.atomic import check_writable, make_directory, make_private_directory, sync_tree, write_file
+from hyperruntime.loop.workbench.failures import (
+    GenerationFailedError,
+    RunInterruptedError,
+    translate_failure,
+)
+from hyperruntime.storage.atomic import (
+    check_writable,
+    make_directory,
+    make_private_directory,
+    sync_tree,
+    write_file,
+)
 from hyperruntime.units import one_line
 
 log = get_logger(__name__)
@@ -57,12 +68,17 @@ _ENDS_THE_RUN = (
 
 
 def make_generation(context: RunContext, plan: GenerationPlan, first: int = 1) -> GenerationRecord:
-    """Make one generation and return its record; the parameters and errors are those of :func:`make_with_results`."""
+    """Make one generation and return its record; the parameters and errors are those of
+    :func:`make_with_results`.
+    """
     return make_with_results(context, plan, first)[0]
 
 
-def make_with_results(context: RunContext, plan: GenerationPlan, first: int = 1) -> tuple[GenerationRecord, Results]:
-    """Make one generation; return its record and its results. Its files are in the run's ``work`` directory.
+def make_with_results(
+    context: RunContext, plan: GenerationPlan, first: int = 1
+) -> tuple[GenerationRecord, Results]:
+    """Make one generation; return its record and its results. Its files are in the run's ``work``
+    directory.
 
     After an infrastructure failure the generation is retried, at most twice.
 
@@ -74,13 +90,19 @@ def make_with_results(context: RunContext, plan: GenerationPlan, first: int = 1)
     Raises:
         RunInterruptedError: the run is being interrupted.
         StorageError: the host has no space left, or a directory cannot be written.
-        UnsupportedOptionError: the engine does not support an option; no generation of this run can be made.
+        UnsupportedOptionError: the engine does not support an option; no generation of this run can
+            be made.
         ImageNotFoundError: the image does not exist; no generation of this run can be made.
         SpecError: a value is invalid; no generation of this run can be made.
     """
     number, last = first, first + ATTEMPTS - 1
     while (attempt := _Generation(context, plan, number, last)).make() and number < last:
-        log.warning("generation made again", generation=plan.genid, attempt=number, reason=attempt.record.detail)
+        log.warning(
+            "generation made again",
+            generation=plan.genid,
+            attempt=number,
+            reason=attempt.record.detail,
+        )
         number += 1
     return attempt.record, attempt.adapter.results
 
@@ -144,7 +166,8 @@ class _Generation:
                 check_writable(self._folder)  # after _clean_up: the agent may have filled the disk
             if self._ends_run and self.record.attempts == self._last:
                 raise StorageFullError(
-                    f"generation {self._plan.genid} was not made: {self.record.detail}; free some space"
+                    f"generation {self._plan.genid} was not made: {self.record.detail}; free "
+                    "some space"
                 )
             self._complete_record()
             if not again or self.record.attempts == self._last:
@@ -153,7 +176,8 @@ class _Generation:
 
     def _run_steps(self) -> None:
         run, adapter, commit = self._steps.run, self.adapter, self._plan.commit
-        run("image", lambda: self._steps.note(f"image {self._context.image}"))  # a container without it does not start
+        # a container without it does not start
+        run("image", lambda: self._steps.note(f"image {self._context.image}"))
         if self._phases.record is not None:
             self._steps.note("== the state exists already; continue with its evaluation")
         elif self._plan.parent is not None:
@@ -174,7 +198,9 @@ class _Generation:
         self.adapter.agent.run(args, "the meta agent", timeout_s, self._steps.write, "agent")
 
     def _end_agent(self) -> None:
-        """End the meta agent's container and reclaim its files; the next container starts in parallel."""
+        """End the meta agent's container and reclaim its files; the next container starts in
+        parallel.
+        """
         self.adapter.trial.start_early()
         self.adapter.agent.close()
         self.adapter.agent.reclaim_files()
@@ -187,15 +213,20 @@ class _Generation:
             named = "".join(f"; {path!r}: {reason}" for path, reason in error.refused[:_NAMED])
             raise GenerationFailedError("refused-patch", f"{error}{named}") from error
         write_file(self._output / PATCH, snapshot.patch)
-        self.record = attrs.evolve(self.record, commit=snapshot.commit, dropped=_shorten(snapshot.dropped))
+        self.record = attrs.evolve(
+            self.record, commit=snapshot.commit, dropped=_shorten(snapshot.dropped)
+        )
         for path, reason in self.record.dropped:
             self._steps.note(f"left out of the diff: {path}: {reason}")
         if not snapshot.patch:
-            dropped = f"; all {len(snapshot.dropped)} changes were left out" if snapshot.dropped else ""
+            dropped = (
+                f"; all {len(snapshot.dropped)} changes were left out" if snapshot.dropped else ""
+            )
             raise GenerationFailedError("empty-diff", f"the meta agent changed nothing{dropped}")
         copy_files(self.adapter.agent.out, self._output, keep=True)
         sync_tree(self._folder)
-        durations = {**self._steps.durations, "diff": 0.0}  # shows that the step ended; its duration is not known yet
+        # shows that the step ended; its duration is not known yet
+        durations = {**self._steps.durations, "diff": 0.0}
         self._phases.keep_state(attrs.evolve(self.record, durations=durations))
 
     def _read_diff(self) -> Snapshot:
@@ -227,7 +258,9 @@ class _Generation:
         said = [one for result in splits for one in result.predictions]
         if said and all(one.value is None for one in said):
             why = next((one.error for one in said if one.error), "it gave no reason")
-            raise GenerationFailedError("evaluation", f"the agent answered none of {len(said)} tasks: {why}")
+            raise GenerationFailedError(
+                "evaluation", f"the agent answered none of {len(said)} tasks: {why}"
+            )
 
     def _fail(self, error: Exception) -> bool:
         """Record why the generation failed; return whether another attempt may help."""
@@ -235,12 +268,16 @@ class _Generation:
             raise RunInterruptedError("the run is being interrupted") from error
         reason = translate_failure(error, self._steps.current)
         self._steps.note(f"== failed: {reason.failure}: {reason}")
-        self.record = attrs.evolve(self.record, failure=reason.failure, detail=one_line(str(reason)))
+        self.record = attrs.evolve(
+            self.record, failure=reason.failure, detail=one_line(str(reason))
+        )
         self._ends_run = reason.ends_run
         return reason.again
 
     def _clean_up(self) -> None:
-        """Remove the containers and the private directories; copy the meta agent's outputs first."""
+        """Remove the containers and the private directories; copy the meta agent's outputs
+        first.
+        """
         try:
             self._steps.run("remove", self._end_containers)
             if self._plan.parent is not None:
@@ -270,16 +307,21 @@ class _Generation:
     def _complete_record(self) -> None:
         results = self.adapter.results
         scores = {
-            domain: {split: result.weighted for split, result in splits.items()} for domain, splits in results.items()
+            domain: {split: result.weighted for split, result in splits.items()}
+            for domain, splits in results.items()
         }
-        score = selection_score(self._context.domains, results) if self.record.valid_parent else None
+        score = (
+            selection_score(self._context.domains, results) if self.record.valid_parent else None
+        )
         self.record = attrs.evolve(
             self.record,
             scores=scores,
             score=score,
             ensemble_failure=self.adapter.ensemble_failure,
             unanswered=self._unanswered(),
-            valid_parent=is_valid_parent(self._context.options.valid_parent, failure=self.record.failure, score=score),
+            valid_parent=is_valid_parent(
+                self._context.options.valid_parent, failure=self.record.failure, score=score
+            ),
             durations=dict(self._steps.durations),
             usage=self._context.models.usage(self._plan.genid),
         )
@@ -288,8 +330,8 @@ class _Generation:
 def is_valid_parent(rule: str, *, failure: str | None, score: float | None) -> bool:
     """Return whether a new generation may become a parent.
 
-    ``strict``: a generation with a score may always become a parent. ``hyperagents``: a generation without a failure
-    may become a parent until the meta agent of one of its children fails.
+    ``strict``: a generation with a score may always become a parent. ``hyperagents``: a generation
+    without a failure may become a parent until the meta agent of one of its children fails.
 
     Args:
         rule: one of ``VALID_PARENT_RULES``.
@@ -303,4 +345,7 @@ def _shorten(dropped: Notes) -> Notes:
     """Return the first 200 omitted changes, and an entry with the number of the others."""
     if len(dropped) <= _MAX_DROPPED:
         return dropped
-    return (*dropped[:_MAX_DROPPED], ("...", f"{len(dropped) - _MAX_DROPPED} more changes were left out"))
+    return (
+        *dropped[:_MAX_DROPPED],
+        ("...", f"{len(dropped) - _MAX_DROPPED} more changes were left out"),
+    )

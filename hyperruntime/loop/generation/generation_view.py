@@ -1,9 +1,9 @@
 """The view of all generations for the agents' own parent selection and for ensembles.
 
-The view is a directory of the host. Each finished generation adds its metadata and the figures of the report of every
-evaluated split, so that nothing is copied per selection. It omits task ids, which show the correct answers, except for
-the split ``train``. It also omits results of the split ``test`` and hyperruntime's own facts that a selection does not
-need.
+The view is a directory of the host. Each finished generation adds its metadata and the figures of
+the report of every evaluated split, so that nothing is copied per selection. It omits task ids,
+which show the correct answers, except for the split ``train``. It also omits results of the split
+``test`` and hyperruntime's own facts that a selection does not need.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ _SHOWN = ("score", "failure", "started")
 class AddEvaluation(Protocol):
     """Writes the view of one split of a generation."""
 
-    def __call__(self, domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:
+    def __call__(
+        self, domain: Domain, split: str, source: Path, target: Path, *, full: bool
+    ) -> None:
         """Write the view of one split.
 
         Args:
@@ -76,7 +78,9 @@ class GenerationView:
         folder: directory of the view; containers mount it read-only.
     """
 
-    def __init__(self, layout: Layout, name: str, domains: tuple[Domain, ...], add: AddEvaluation) -> None:
+    def __init__(
+        self, layout: Layout, name: str, domains: tuple[Domain, ...], add: AddEvaluation
+    ) -> None:
         """Open the view in the run directory; make its directory if it is missing.
 
         Args:
@@ -119,7 +123,12 @@ class GenerationView:
 
 
 def add_generation(
-    domains: tuple[Domain, ...], source: Path, target: Path, add: AddEvaluation, *, training: bool = False
+    domains: tuple[Domain, ...],
+    source: Path,
+    target: Path,
+    add: AddEvaluation,
+    *,
+    training: bool = False,
 ) -> None:
     """Write the view of a finished generation; its directory appears atomically.
 
@@ -137,13 +146,21 @@ def add_generation(
     shutil.rmtree(partial, ignore_errors=True)
     metadata = read_json(source / METADATA, source.parent)
     write_file(partial / METADATA, json_document(shown_metadata(metadata, training=training)))
-    add_evaluations(domains, source, partial, add, full=metadata.get(_FULL) is True, training=training)
+    add_evaluations(
+        domains, source, partial, add, full=metadata.get(_FULL) is True, training=training
+    )
     with storage_errors(target):
         os.rename(partial, target)
 
 
 def add_evaluations(
-    domains: tuple[Domain, ...], source: Path, target: Path, add: AddEvaluation, *, full: bool, training: bool = False
+    domains: tuple[Domain, ...],
+    source: Path,
+    target: Path,
+    add: AddEvaluation,
+    *,
+    full: bool,
+    training: bool = False,
 ) -> None:
     """Write the view of all evaluations of a generation.
 
@@ -161,10 +178,14 @@ def add_evaluations(
     for domain in domains:
         for split in domain.splits:
             name = evaluation_name(domain.name, split.name)
-            if is_run_file(source / name / REPORT, below=source.parent) and (split.name == FIRST_SPLIT or not training):
+            if is_run_file(source / name / REPORT, below=source.parent) and (
+                split.name == FIRST_SPLIT or not training
+            ):
                 add(domain, split.name, source / name, target / name, full=full)
             ensemble = ensemble_report(domain.name, split.name)
-            if is_run_file(source / ensemble, below=source.parent) and (split.name == FIRST_SPLIT or not training):
+            if is_run_file(source / ensemble, below=source.parent) and (
+                split.name == FIRST_SPLIT or not training
+            ):
                 write_figures(domain, split.name, source / ensemble, target / ensemble)
 
 
@@ -174,7 +195,8 @@ def archive_line(ids: Sequence[GenId]) -> bytes:
 
 
 def shown_metadata(metadata: Mapping[str, Any], *, training: bool = False) -> dict[str, Any]:
-    """Return the visible part of a generation's metadata: without the split ``test`` and failure messages.
+    """Return the visible part of a generation's metadata: without the split ``test`` and failure
+    messages.
 
     Args:
         metadata: metadata of a finished generation.
@@ -186,7 +208,9 @@ def shown_metadata(metadata: Mapping[str, Any], *, training: bool = False) -> di
     scores = ours.get("scores")
     kept = {
         domain: {
-            name: score for name, score in splits.items() if (name == FIRST_SPLIT if training else name != TEST_SPLIT)
+            name: score
+            for name, score in splits.items()
+            if (name == FIRST_SPLIT if training else name != TEST_SPLIT)
         }
         for domain, splits in (scores if isinstance(scores, dict) else {}).items()
     }
@@ -195,7 +219,9 @@ def shown_metadata(metadata: Mapping[str, Any], *, training: bool = False) -> di
 
 
 def without_host_paths(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metadata with paths relative to the run directory; HyperAgents writes absolute paths of its host."""
+    """Return metadata with paths relative to the run directory; HyperAgents writes absolute paths
+    of its host.
+    """
     shown = dict(metadata)
     for name in _PATHS:
         if isinstance(value := shown.get(name), str):
@@ -224,16 +250,25 @@ def shown_report(report: Mapping[str, Any], split: str, *, needs: str = "") -> d
     """
     if split == FIRST_SPLIT:
         return dict(report)
-    return {name: value for name, value in report.items() if isinstance(value, _PLAIN) or name == needs}
+    return {
+        name: value for name, value in report.items() if isinstance(value, _PLAIN) or name == needs
+    }
 
 
 def write_figures(domain: Domain, split: str, source: Path, target: Path) -> None:
     """Write the visible part of a report to another path; skip the split ``test``."""
     if split != TEST_SPLIT:
         needs = getattr(domain, "needs", "")
-        write_file(target, json_document(shown_report(read_json(source, source.parent.parent), split, needs=needs)))
+        write_file(
+            target,
+            json_document(
+                shown_report(read_json(source, source.parent.parent), split, needs=needs)
+            ),
+        )
 
 
 def add_figures(domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:
-    """Write a split's visible report for parent selection, see :class:`AddEvaluation`; skip the split ``test``."""
+    """Write a split's visible report for parent selection, see :class:`AddEvaluation`; skip the
+    split ``test``.
+    """
     write_figures(domain, split, source / REPORT, target / REPORT)

@@ -1,7 +1,7 @@
 """Start a run with the diffs of an agent that another run has evolved.
 
-The copies in ``meta_patch_files/`` contain exactly the applied changes. Applied to the root commit, they give the state
-of the first generation.
+The copies in ``meta_patch_files/`` contain exactly the applied changes. Applied to the root commit,
+they give the state of the first generation.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class Start:
 
 def meta_patch_paths(options: GenerateOptions) -> list[str]:
     """Return the paths of the meta patchs, relative to the run directory."""
-    return [f"{FOLDER}/model_patch_{number}.diff" for number in range(len(options.meta_patch_files))]
+    return [
+        f"{FOLDER}/model_patch_{number}.diff" for number in range(len(options.meta_patch_files))
+    ]
 
 
 def read_meta_patches(options: GenerateOptions) -> tuple[bytes, ...]:
@@ -57,9 +59,14 @@ def read_meta_patches(options: GenerateOptions) -> tuple[bytes, ...]:
             with open(name, "rb") as file:
                 patches.append(file.read(PATCH_LIMIT + 1))
         except OSError as error:
-            raise AgentError(f"--meta-patch-files: {name!r} cannot be read: {error.strerror}") from error
+            raise AgentError(
+                f"--meta-patch-files: {name!r} cannot be read: {error.strerror}"
+            ) from error
         if len(patches[-1]) > PATCH_LIMIT:
-            raise AgentError(f"--meta-patch-files: {name!r} has more than {PATCH_LIMIT} bytes; give a smaller diff")
+            raise AgentError(
+                f"--meta-patch-files: {name!r} has more than {PATCH_LIMIT} bytes; give a "
+                "smaller diff"
+            )
     return tuple(patches)
 
 
@@ -101,7 +108,9 @@ def begin(
     """
     commit, notes = root, []
     rules = options.change_rules((*protected, *reset_paths(options, contract)))
-    named = zip(options.meta_patch_files, read_meta_patches(options), meta_patch_paths(options), strict=True)
+    named = zip(
+        options.meta_patch_files, read_meta_patches(options), meta_patch_paths(options), strict=True
+    )
     for number, (name, patch, copy) in enumerate(named):
         try:
             snapshot = store.apply_patch(
@@ -112,7 +121,9 @@ def begin(
                 fuzz=fuzz,
             )
         except PatchError as error:
-            raise AgentError(f"--meta-patch-files: {name!r}: {error}; give diffs made for this agent") from error
+            raise AgentError(
+                f"--meta-patch-files: {name!r}: {error}; give diffs made for this agent"
+            ) from error
         notes += [f"left out of {name}: {path}: {reason}" for path, reason in snapshot.dropped]
         target = Path(layout.root / copy)
         make_directory(target.parent)
@@ -122,9 +133,13 @@ def begin(
 
 
 def stored_start(stored: Mapping[str, Any]) -> Start:
-    """Return the first generation from ``run.json``; without an entry (older versions) it is the root commit."""
+    """Return the first generation from ``run.json``; without an entry (older versions) it is the
+    root commit.
+    """
     start = stored.get("start", {})
-    return Start(genid=start.get("genid", INITIAL), commit=start.get("commit", stored["root_commit"]))
+    return Start(
+        genid=start.get("genid", INITIAL), commit=start.get("commit", stored["root_commit"])
+    )
 
 
 def _file_of(name: str) -> str:

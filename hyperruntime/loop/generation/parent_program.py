@@ -1,8 +1,8 @@
 """Choose the parent of a generation with the agents' own program, which evolves too.
 
-The program of the newest generation without a known failure runs in its own container and sees the view of all finished
-generations. If it fails, it is not used again and the next newest is tried. After ten failures, if none is left, or
-after an infrastructure failure, the run's own rule chooses.
+The program of the newest generation without a known failure runs in its own container and sees the
+view of all finished generations. If it fails, it is not used again and the next newest is tried.
+After ten failures, if none is left, or after an infrastructure failure, the run's own rule chooses.
 """
 
 from __future__ import annotations
@@ -20,7 +20,11 @@ from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord
 from hyperruntime.loop.workbench.container import AgentContainer, discard
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
-from hyperruntime.loop.workbench.failures import GenerationFailedError, RunInterruptedError, last_line
+from hyperruntime.loop.workbench.failures import (
+    GenerationFailedError,
+    RunInterruptedError,
+    last_line,
+)
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import make_directory, open_private, storage_errors, write_file
 from hyperruntime.units import one_line
@@ -82,13 +86,23 @@ class Question:
         write_file(make_directory(folder / "seed") / "sitecustomize.py", _SITE.encode())
         plan = GenerationPlan(genid=self.number, parent=self.asked, commit=self.commit)
         view = Mount(source=self.view, target=context.contract.evals)
-        place = AgentContainer(context, plan, folder, view, Mount(source=str(folder / "seed"), target=_SEED))
+        place = AgentContainer(
+            context, plan, folder, view, Mount(source=str(folder / "seed"), target=_SEED)
+        )
         log = _Capped()
         try:
             context.store.export(self.commit, place.repo)
             place.start()
-            args = ["/bin/sh", "-c", _SEEDED, "seeded", *context.adapter.select_parent_args(context, self.number)]
-            result = place.run(args, "its parent selection", context.options.timeout_select_s, log, "agent")
+            args = [
+                "/bin/sh",
+                "-c",
+                _SEEDED,
+                "seeded",
+                *context.adapter.select_parent_args(context, self.number),
+            ]
+            result = place.run(
+                args, "its parent selection", context.options.timeout_select_s, log, "agent"
+            )
             return Said(line=last_line(result.stdout, "nothing"), log=log.text)
         except ContainerLostError as error:
             if context.containers.stopping:
@@ -140,14 +154,18 @@ class ParentProgram:
             except HyperRuntimeError as error:
                 if self._context.containers.stopping:
                     raise RunInterruptedError("the run is being interrupted") from error
-                log.warning("choice of a parent not made", generation=record.genid, reason=str(error))
+                log.warning(
+                    "choice of a parent not made", generation=record.genid, reason=str(error)
+                )
                 break  # an infrastructure failure; the generation's program may be good
         rule = self._context.options.parent_selection
         log.warning("parent chosen by the run's own rule", generation=number, rule=rule)
         return None
 
     def _who_is_asked(self) -> Iterator[GenerationRecord]:
-        """Yield the generations to try, newest first; the first generation is tried even after a failure."""
+        """Yield the generations to try, newest first; the first generation is tried even after a
+        failure.
+        """
         asked, first = 0, self._archive.first
         for record in reversed(list(self._archive)):
             usable = record.valid_parent and self._archive.can_select(record.genid)
@@ -157,15 +175,22 @@ class ParentProgram:
 
     def _give_up_on(self, record: GenerationRecord, number: int, why: str) -> None:
         log.warning("a generation cannot choose parents", generation=record.genid, reason=why)
-        mark = GenerationMark(kind="no-selection", genid=record.genid, by=number, detail=one_line(why))
+        mark = GenerationMark(
+            kind="no-selection", genid=record.genid, by=number, detail=one_line(why)
+        )
         mark_generation(self._context, self._archive, mark)
         self._view.refresh(self._archive)
 
     def _ask(self, record: GenerationRecord, number: int) -> GenId:
         commit, view = self._commit_of(record.genid), str(self._view.folder)
         said = self._put(Question(number=number, asked=record.genid, commit=commit, view=view))
-        with storage_errors(self._context.layout.root), open_private(self._context.layout.root / LOG) as file:
-            file.write(f"== generation {number}: generation {record.genid} is asked\n{said.log}".encode())
+        with (
+            storage_errors(self._context.layout.root),
+            open_private(self._context.layout.root / LOG) as file,
+        ):
+            file.write(
+                f"== generation {number}: generation {record.genid} is asked\n{said.log}".encode()
+            )
         if said.failure:
             raise GenerationFailedError("agent", said.failure)
         return self._named(said.line)

@@ -1,8 +1,10 @@
-"""The completed phases of a generation, so that a resumed run or another attempt continues from there.
+"""The completed phases of a generation, so that a resumed run or another attempt continues from
+there.
 
-A small journal lies beside the directory of a generation in progress. A line is appended when a phase is complete and
-its files exist: the parent was chosen; the meta agent's state was stored; a split, or its first stage, was evaluated.
-The journal is removed when the generation is finished. A line that cannot be read counts as a phase not completed.
+A small journal lies beside the directory of a generation in progress. A line is appended when a
+phase is complete and its files exist: the parent was chosen; the meta agent's state was stored; a
+split, or its first stage, was evaluated. The journal is removed when the generation is finished. A
+line that cannot be read counts as a phase not completed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,12 @@ from hyperruntime.loop.evaluation.evaluator import Results, SplitResult
 from hyperruntime.loop.evaluation.predictions import prediction_to_json
 from hyperruntime.loop.run_files.layout import PHASES, Layout, parse_genid
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.run_files.record import GenerationRecord, record_from_json, record_to_json, structured
+from hyperruntime.loop.run_files.record import (
+    GenerationRecord,
+    record_from_json,
+    record_to_json,
+    structured,
+)
 from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
 from hyperruntime.storage.atomic import append_line
 from hyperruntime.storage.run_files import read_run_file
@@ -50,7 +57,8 @@ class Phases:
         self.results: Results = {}
         self._path, self._lock = path, threading.Lock()
         lines = _lines(path)
-        for value in filter(None, map(json_object, lines)):  # a truncated line is of a phase that was not complete
+        # a truncated line is of a phase that was not complete
+        for value in filter(None, map(json_object, lines)):
             try:
                 self._take(value)
             except (ValueError, TypeError, KeyError, OverflowError) as error:
@@ -76,7 +84,8 @@ class Phases:
         self._append({"phase": "state", "record": record_to_json(record)})
 
     def keep_split(self, domain: str, split: str, result: SplitResult) -> None:
-        """Add the result of a split or of its first stage; a result that JSON cannot represent is not written.
+        """Add the result of a split or of its first stage; a result that JSON cannot represent is
+        not written.
 
         Args:
             domain: name of the domain.
@@ -100,7 +109,9 @@ class Phases:
         try:
             self._append(value)
         except (TypeError, ValueError) as error:
-            log.warning("result not kept for a resume", domain=domain, split=split, error=str(error))
+            log.warning(
+                "result not kept for a resume", domain=domain, split=split, error=str(error)
+            )
 
     def _append(self, value: Mapping[str, Any]) -> None:
         with self._lock:
@@ -128,7 +139,8 @@ def _lines(path: Path) -> list[bytes]:
 
 
 def reached_phases(context: RunContext, plan: GenerationPlan) -> Phases:
-    """Return the completed phases of a generation; only the plan if its state was lost, for example by a power failure.
+    """Return the completed phases of a generation; only the plan if its state was lost, for example
+    by a power failure.
 
     Raises:
         StorageError: the journal cannot be written.
@@ -146,7 +158,9 @@ def reached_phases(context: RunContext, plan: GenerationPlan) -> Phases:
 
 
 def unfinished(layout: Layout) -> dict[str, GenId]:
-    """Return the names in the run's ``work`` directory that a resumed run needs, with their generation ids."""
+    """Return the names in the run's ``work`` directory that a resumed run needs, with their
+    generation ids.
+    """
     names: dict[str, GenId] = {}
     for name in os.listdir(layout.work) if layout.work.is_dir() else ():
         genid = parse_genid(name.removesuffix(PHASES))

@@ -1,11 +1,13 @@
-"""Make a finished generation part of the run: its files, its journal line, its view, and who may be a parent.
+"""Make a finished generation part of the run: its files, its journal line, its view, and who may be
+a parent.
 
-The order makes a kill harmless: sync all files, rename the directory, append the line, extend the view. Steps that are
-missing after a kill are done when the run is opened again.
+The order makes a kill harmless: sync all files, rename the directory, append the line, extend the
+view. Steps that are missing after a kill are done when the run is opened again.
 
-``metadata.json`` has the keys that the tools around HyperAgents read. Its paths are relative to the run directory, so
-that a run can be moved. To keep lists short, every 256th generation of a lineage stores one patch for the whole lineage
-up to it; its descendants list this patch instead of the single ones.
+``metadata.json`` has the keys that the tools around HyperAgents read. Its paths are relative to the
+run directory, so that a run can be moved. To keep lists short, every 256th generation of a lineage
+stores one patch for the whole lineage up to it; its descendants list this patch instead of the
+single ones.
 """
 
 from __future__ import annotations
@@ -40,9 +42,20 @@ from hyperruntime.loop.run_files.layout import (
 )
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord, MarkKind, record_to_json
+from hyperruntime.loop.run_files.record import (
+    GenerationMark,
+    GenerationRecord,
+    MarkKind,
+    record_to_json,
+)
 from hyperruntime.loop.workbench.context import RunContext
-from hyperruntime.storage.atomic import finish_directory, json_document, storage_errors, write_atomic, write_file
+from hyperruntime.storage.atomic import (
+    finish_directory,
+    json_document,
+    storage_errors,
+    write_atomic,
+    write_file,
+)
 from hyperruntime.storage.run_files import is_run_directory, is_run_file
 
 if TYPE_CHECKING:
@@ -60,8 +73,9 @@ _MARKED: Mapping[MarkKind, Mapping[str, bool]] = MappingProxyType(
 def parent_mark(rule: str, archive: Archive, record: GenerationRecord) -> GenerationMark | None:
     """Return the mark that a finished generation causes for its parent, or None.
 
-    With the rule ``hyperagents``, a generation may become a parent until the meta agent of one of its children fails;
-    the first generation always may. A child's failure because of the infrastructure or a budget has no effect.
+    With the rule ``hyperagents``, a generation may become a parent until the meta agent of one of
+    its children fails; the first generation always may. A child's failure because of the
+    infrastructure or a budget has no effect.
 
     Args:
         rule: one of ``VALID_PARENT_RULES``.
@@ -74,7 +88,9 @@ def parent_mark(rule: str, archive: Archive, record: GenerationRecord) -> Genera
     meta_agent_failed = record.failure in _BLAMED and _AFTER_THE_META_AGENT not in record.durations
     if not meta_agent_failed or parent.parent is None or not parent.valid_parent:
         return None
-    return GenerationMark(kind="no-parent", genid=parent.genid, by=record.genid, detail=record.detail)
+    return GenerationMark(
+        kind="no-parent", genid=parent.genid, by=record.genid, detail=record.detail
+    )
 
 
 def finish_generation(context: RunContext, archive: Archive, record: GenerationRecord) -> None:
@@ -94,7 +110,9 @@ def finish_generation(context: RunContext, archive: Archive, record: GenerationR
     metadata = generation_metadata(archive, record, context.options, has_patch=has_patch)
     write_file(partial / METADATA, metadata_document(metadata))
     if record.failure is None and stores_lineage_patch(archive, record):
-        write_file(partial / LINEAGE, context.store.patch_between(archive.first.commit, record.commit))
+        write_file(
+            partial / LINEAGE, context.store.patch_between(archive.first.commit, record.commit)
+        )
     finish_directory(partial, layout.generation(record.genid))
     archive.add(record)
     publish(layout, record, context.domains, context.adapter, context.store)
@@ -104,7 +122,8 @@ def finish_generation(context: RunContext, archive: Archive, record: GenerationR
 def generation_metadata(
     archive: Archive, record: GenerationRecord, options: GenerateOptions, *, has_patch: bool
 ) -> dict[str, Any]:
-    """Return the content of ``metadata.json``: HyperAgents' keys, and the record under the key ``hyperruntime``.
+    """Return the content of ``metadata.json``: HyperAgents' keys, and the record under the key
+    ``hyperruntime``.
 
     Args:
         archive: the generations before this one.
@@ -125,13 +144,19 @@ def generation_metadata(
         "can_select_next_parent": True,
         "run_eval": record.failure is None,
     }
-    if record.failure is None and not record.staged_only and options.optimize_option != "only_ensemble":
+    if (
+        record.failure is None
+        and not record.staged_only
+        and options.optimize_option != "only_ensemble"
+    ):
         metadata["run_full_eval"] = True  # of the agent
     return {**metadata, "valid_parent": record.valid_parent, "hyperruntime": record_to_json(record)}
 
 
 def metadata_document(value: Mapping[str, Any]) -> bytes:
-    """Return metadata as the bytes of its file: without a final line feed, as HyperAgents writes it."""
+    """Return metadata as the bytes of its file: without a final line feed, as HyperAgents writes
+    it.
+    """
     return json.dumps(value, indent=4, allow_nan=False).encode()
 
 
@@ -151,7 +176,9 @@ def amend_metadata(folder: Path, changes: Mapping[str, Any]) -> None:
 
 
 def patches_before(archive: Archive, parent: GenId | None) -> list[str]:
-    """Return the paths of the patches, oldest first, that lead from the first generation to ``parent``."""
+    """Return the paths of the patches, oldest first, that lead from the first generation to
+    ``parent``.
+    """
     if parent is None:
         return []
     chain, start = archive.lineage(parent, MAX_LISTED_LINEAGE)
@@ -161,7 +188,9 @@ def patches_before(archive: Archive, parent: GenId | None) -> list[str]:
 
 def stores_lineage_patch(archive: Archive, record: GenerationRecord) -> bool:
     """Return whether a generation stores one patch for its whole lineage."""
-    return record.parent is not None and (archive.depth(record.parent) + 1) % MAX_LISTED_LINEAGE == 0
+    return (
+        record.parent is not None and (archive.depth(record.parent) + 1) % MAX_LISTED_LINEAGE == 0
+    )
 
 
 def patch_path(genid: GenId) -> str:
@@ -202,10 +231,12 @@ def publish(
     adapter: ContractAdapter,
     store: RepositoryStore,
 ) -> None:
-    """Add a generation to the view of later meta agents: its patch, its outputs and its results on ``train``.
+    """Add a generation to the view of later meta agents: its patch, its outputs and its results on
+    ``train``.
 
-    Results of other splits, and files that could reveal them, are left out. The first generation is shown with its
-    files, because the repository of a meta agent has no history: with the patches they give every other state.
+    Results of other splits, and files that could reveal them, are left out. The first generation is
+    shown with its files, because the repository of a meta agent has no history: with the patches
+    they give every other state.
 
     Args:
         layout: paths of the run.
@@ -222,7 +253,10 @@ def publish(
     target, partial = layout.view / name, layout.work / f"{name}.view"
     if not target.exists():
         shutil.rmtree(partial, ignore_errors=True)
-        metadata = {**without_host_paths(read_json(source / METADATA, layout.root)), **_shown_metadata(record)}
+        metadata = {
+            **without_host_paths(read_json(source / METADATA, layout.root)),
+            **_shown_metadata(record),
+        }
         write_file(partial / METADATA, json_document(metadata))
         with storage_errors(partial):
             link_tree(source / AGENT_OUTPUT, partial / AGENT_OUTPUT, below=layout.root)
@@ -260,14 +294,20 @@ def publish_missing(
     """
     shown = set(generations_in(layout.view))
     for record in archive:
-        if (record.genid not in shown or record.parent is None) and layout.generation(record.genid).is_dir():
+        if (record.genid not in shown or record.parent is None) and layout.generation(
+            record.genid
+        ).is_dir():
             publish(layout, record, domains, adapter, store)
 
 
 def _shown_metadata(record: GenerationRecord) -> dict[str, Any]:
-    """Return values that replace metadata which agents may not see, or which HyperAgents may not have written."""
+    """Return values that replace metadata which agents may not see, or which HyperAgents may not
+    have written.
+    """
     scores = {
-        domain: {FIRST_SPLIT: splits[FIRST_SPLIT]} for domain, splits in record.scores.items() if FIRST_SPLIT in splits
+        domain: {FIRST_SPLIT: splits[FIRST_SPLIT]}
+        for domain, splits in record.scores.items()
+        if FIRST_SPLIT in splits
     }
     return {
         "current_genid": record.genid,
@@ -302,7 +342,9 @@ def link_tree(source: Path, target: Path, *, below: Path) -> None:
 
 
 def special_entries(folder: str, names: Sequence[str]) -> list[str]:
-    """Return the names in a directory that are neither regular files nor directories, for :func:`shutil.copytree`."""
+    """Return the names in a directory that are neither regular files nor directories, for
+    :func:`shutil.copytree`.
+    """
     found = {name: os.lstat(os.path.join(folder, name)).st_mode for name in names}
     return [name for name, mode in found.items() if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))]
 

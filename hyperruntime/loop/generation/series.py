@@ -1,4 +1,6 @@
-"""The progress of a run: the parent and one score of each generation, for pictures and as text. Pure."""
+"""The progress of a run: the parent and one score of each generation, for pictures and as text.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class Node:
 
 @attrs.frozen(kw_only=True)
 class Series:
-    """The generations of a run with their scores in one domain and split, or the mean scores of several domains.
+    """The generations of a run with their scores in one domain and split, or the mean scores of
+    several domains.
 
     Attributes:
         name: part of the names of the files: domain, split, and source of the scores.
@@ -43,17 +46,26 @@ class Series:
 
 
 def whole_run(records: Sequence[GenerationRecord]) -> tuple[Node, ...]:
-    """Return the generations with the scores that select parents; failed generations have no score."""
-    return tuple(_node(record, None if record.failure else record.score) for record in _ordered(records))
+    """Return the generations with the scores that select parents; failed generations have no
+    score.
+    """
+    return tuple(
+        _node(record, None if record.failure else record.score) for record in _ordered(records)
+    )
 
 
 def whose_scores(optimize_option: str) -> str:
-    """Return the source of a run's scores, for file names: ``max`` (the better of agent and ensemble) or ``agent``."""
+    """Return the source of a run's scores, for file names: ``max`` (the better of agent and
+    ensemble) or ``agent``.
+    """
     return "max" if "ensemble" in optimize_option else "agent"
 
 
-def every_series(records: Sequence[GenerationRecord], whose: str = "agent", *, only: str = "") -> tuple[Series, ...]:
-    """Return a series for each domain and split with scores; if there are several domains, also for all together.
+def every_series(
+    records: Sequence[GenerationRecord], whose: str = "agent", *, only: str = ""
+) -> tuple[Series, ...]:
+    """Return a series for each domain and split with scores; if there are several domains, also for
+    all together.
 
     Args:
         records: the generations of a run.
@@ -61,19 +73,27 @@ def every_series(records: Sequence[GenerationRecord], whose: str = "agent", *, o
         only: name of the only split; "" for all splits.
     """
     ordered = _ordered(records)
-    found_in = ((domain, split) for r in ordered for domain, splits in r.scores.items() for split in splits)
+    found_in = (
+        (domain, split) for r in ordered for domain, splits in r.scores.items() for split in splits
+    )
     pairs = dict.fromkeys(pair for pair in found_in if only in ("", pair[1]))
-    found = [_series(ordered, (domain,), f"{domain}_{split}_{whose}", split) for domain, split in pairs]
+    found = [
+        _series(ordered, (domain,), f"{domain}_{split}_{whose}", split) for domain, split in pairs
+    ]
     domains = tuple(dict.fromkeys(domain for domain, _ in pairs))
     if len(domains) > 1:
         together = f"together_{'_'.join(domains)}"
         splits = dict.fromkeys(split for _, split in pairs)
-        found += [_series(ordered, domains, f"{together}_{split}_{whose}", split) for split in splits]
+        found += [
+            _series(ordered, domains, f"{together}_{split}_{whose}", split) for split in splits
+        ]
     return tuple(found)
 
 
 def best_path(nodes: Sequence[Node]) -> tuple[GenId, ...]:
-    """Return the ids from the first generation to the best one; of equal scores, the earlier one is the best."""
+    """Return the ids from the first generation to the best one; of equal scores, the earlier one is
+    the best.
+    """
     known = {node.genid: node for node in nodes}
     scored = [node for node in nodes if node.score is not None]
     at = max(scored, key=lambda node: node.score or 0.0, default=None)
@@ -102,15 +122,21 @@ def steps_up(nodes: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def progress_info(series: Series) -> str:
-    """Return a run's progress as text: the generations that improved the best score, and the lineage of the best."""
+    """Return a run's progress as text: the generations that improved the best score, and the
+    lineage of the best.
+    """
     lines = [series.title, f"generations: {len(series.nodes)}"]
     lines.append(f"without a score: {sum(node.score is None for node in series.nodes)}")
-    lines += [f"best from generation {node.genid}: {node.score:.6f}" for node in steps_up(series.nodes)]
+    lines += [
+        f"best from generation {node.genid}: {node.score:.6f}" for node in steps_up(series.nodes)
+    ]
     lines.append(f"lineage of the best: {' -> '.join(map(str, best_path(series.nodes)))}")
     return "\n".join(lines) + "\n"
 
 
-def _series(records: Sequence[GenerationRecord], domains: Sequence[str], name: str, split: str) -> Series:
+def _series(
+    records: Sequence[GenerationRecord], domains: Sequence[str], name: str, split: str
+) -> Series:
     nodes = tuple(
         _node(record, mean_score([record.scores.get(domain, {}).get(split) for domain in domains]))
         for record in records

@@ -1,10 +1,12 @@
 """The hyperagents contract: agent repositories that have the HyperAgents layout.
 
-Paths and commands are those of HyperAgents: the work tree at ``/hyperagents``, outputs below ``/tmp``, and earlier
-generations in ``/tmp/generate_<run_id>``. This directory is a read-only mount here, not a copy.
+Paths and commands are those of HyperAgents: the work tree at ``/hyperagents``, outputs below
+``/tmp``, and earlier generations in ``/tmp/generate_<run_id>``. This directory is a read-only mount
+here, not a copy.
 
-The repository's own harness runs in the trial's container, on tables without labels. Its files are copied out, and the
-host adds the labels to the answers. ``domains.report`` then scores them in a container with the run's root state.
+The repository's own harness runs in the trial's container, on tables without labels. Its files are
+copied out, and the host adds the labels to the answers. ``domains.report`` then scores them in a
+container with the run's root state.
 """
 
 from __future__ import annotations
@@ -39,8 +41,18 @@ from hyperruntime.loop.hyperagents.initial import check_checkout, make_root, ref
 from hyperruntime.loop.hyperagents.labels import Labelled, copy_without_labels
 from hyperruntime.loop.hyperagents.overview import RunOverview
 from hyperruntime.loop.hyperagents.problem import problem_statement
-from hyperruntime.loop.hyperagents.scoring import TABLE, Judge, repository_container, score_without_answers
-from hyperruntime.loop.run_files.contract import AGENT_ARCHIVE, Contract, agent_needs, repository_contract
+from hyperruntime.loop.hyperagents.scoring import (
+    TABLE,
+    Judge,
+    repository_container,
+    score_without_answers,
+)
+from hyperruntime.loop.run_files.contract import (
+    AGENT_ARCHIVE,
+    Contract,
+    agent_needs,
+    repository_contract,
+)
 from hyperruntime.loop.run_files.layout import INITIAL, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.container import meta_agent_container
@@ -69,12 +81,16 @@ class RepositoryGeneration:
         self._dgm = bool(self._context.baseline & {"dgm", "dgm_custom"})
         others = self._context.layout.root / AGENT_ARCHIVE_VIEW  # the run in agent_archive_path
         mounts = [Mount(source=str(others), target=AGENT_ARCHIVE)] if others.is_dir() else []
-        self.agent = meta_agent_container(self._context, self._plan, attempt.private, *mounts, env=commands.ENV)
+        self.agent = meta_agent_container(
+            self._context, self._plan, attempt.private, *mounts, env=commands.ENV
+        )
         self.trial = repository_container(attempt, "evaluation")
 
     @property
     def results(self) -> Results:
-        """Results of the evaluation so far, per domain and split: the better one of agent and ensemble."""
+        """Results of the evaluation so far, per domain and split: the better one of agent and
+        ensemble.
+        """
         return best_results(self._attempt.phases.results, self._ensemble_results)
 
     def meta_agent_args(self) -> list[str]:
@@ -90,7 +106,9 @@ class RepositoryGeneration:
             seed=f"{context.options.seed}:{plan.genid}:problem",
             custom="dgm_custom" in context.baseline,
         )
-        return commands.with_python(commands.coding_agent(problem_statement=statement, base_commit=plan.commit))
+        return commands.with_python(
+            commands.coding_agent(problem_statement=statement, base_commit=plan.commit)
+        )
 
     def bring_in(self, commit: str) -> None:
         """Fill the directories of ``trial`` with a state."""
@@ -102,10 +120,14 @@ class RepositoryGeneration:
         options = self._context.options
         for args in commands.load_checks(dgm=self._dgm, select_parent=options.edit_select_parent):
             named, write = f"`{args[-1]}`", self._attempt.steps.write
-            self.trial.run(commands.with_python(args), named, options.timeout_check_s, write, "does-not-load")
+            self.trial.run(
+                commands.with_python(args), named, options.timeout_check_s, write, "does-not-load"
+            )
 
     def evaluate(self) -> bool:
-        """Evaluate the state as the plan says; return whether the evaluation stopped after the first stage."""
+        """Evaluate the state as the plan says; return whether the evaluation stopped after the
+        first stage.
+        """
         context, split, staged_only = self._context, self._plan.split, False
         with Judge(self._attempt) as judge:
             if split or evaluates_agents(context.options):
@@ -118,7 +140,9 @@ class RepositoryGeneration:
         """Do nothing: the results of each split are written when it is evaluated."""
 
     def _run_ensemble(self, judge: Judge, *, full: bool) -> None:
-        """Evaluate the ensemble; if agents are evaluated too, the generation does not fail with its ensemble."""
+        """Evaluate the ensemble; if agents are evaluated too, the generation does not fail with its
+        ensemble.
+        """
         try:
             Ensemble(self._attempt, self._ensemble_results).run(self._commit, judge, full=full)
         except GenerationFailedError as error:
@@ -130,33 +154,46 @@ class RepositoryGeneration:
     def _evaluate_agent(self, judge: Judge) -> bool:
         """Evaluate the agent; return whether the evaluation stopped after the first stage.
 
-        The first stage runs on the train split of every domain. In both stages train is evaluated before val, and val
-        before test, so that the stored and shown files of a split contain nothing of a later split.
+        The first stage runs on the train split of every domain. In both stages train is evaluated
+        before val, and val before test, so that the stored and shown files of a split contain
+        nothing of a later split.
         """
         if self._plan.genid == INITIAL and not self._plan.split:
             self._run_splits(judge, full=False)
             return True
         full = self._context.options.skip_staged_eval or bool(self._plan.split)
         if not full:
-            full = all(self._run_at_once(judge, [(domain, TRAIN) for domain in self._domains], full=False))
+            full = all(
+                self._run_at_once(judge, [(domain, TRAIN) for domain in self._domains], full=False)
+            )
         self._run_splits(judge, full=full)
         return not full
 
     def _run_splits(self, judge: Judge, *, full: bool) -> None:
         test, only = self._context.options.eval_test, self._plan.split
-        parts = [(domain, evaluated_splits(domain, test=test, only=only)) for domain in self._domains]
+        parts = [
+            (domain, evaluated_splits(domain, test=test, only=only)) for domain in self._domains
+        ]
         for number in range(max(len(splits) for _, splits in parts)):
-            asked = [(domain, split.name) for domain, splits in parts for split in splits[number : number + 1]]
+            asked = [
+                (domain, split.name)
+                for domain, splits in parts
+                for split in splits[number : number + 1]
+            ]
             self._run_at_once(judge, asked, full=full)
 
     def _run_at_once(
         self, judge: Judge, splits: Sequence[tuple[OriginalDomain, str]], *, full: bool
     ) -> tuple[bool, ...]:
-        """Evaluate splits of different domains in parallel; return which ones have a sufficient score."""
+        """Evaluate splits of different domains in parallel; return which ones have a sufficient
+        score.
+        """
         return parallel_map(len(splits), lambda pair: self._run(judge, *pair, full=full), splits)
 
     def _run(self, judge: Judge, domain: OriginalDomain, split: str, *, full: bool) -> bool:
-        """Evaluate a split unless it is done; return whether its score is enough for the full evaluation."""
+        """Evaluate a split unless it is done; return whether its score is enough for the full
+        evaluation.
+        """
         done = self._attempt.phases.results.get(domain.name, {}).get(split)
         if done is not None and (done.complete or not full):
             return done.complete or domain.first_stage.is_passed(done.mean)
@@ -165,12 +202,16 @@ class RepositoryGeneration:
             samples = judge.samples(domain) if full else domain.first_stage.staged_samples
             self._answer(domain, split, samples)
             folder = self._attempt.folder / domain.evaluation(split)
-            result = judge.score(domain, split, folder, self._labelled(judge, domain, split, samples), full=full)
+            result = judge.score(
+                domain, split, folder, self._labelled(judge, domain, split, samples), full=full
+            )
         self._attempt.phases.keep_split(domain.name, split, result)
         return domain.first_stage.is_passed(result.mean)
 
     def _known(self, domain: OriginalDomain, split: str) -> SplitResult | None:
-        """Return the initial agent's result from the checkout, or None; only for the initial generation."""
+        """Return the initial agent's result from the checkout, or None; only for the initial
+        generation.
+        """
         if self._plan.genid != INITIAL:
             return None
         name = domain.evaluation(split)
@@ -186,12 +227,16 @@ class RepositoryGeneration:
     def _answer(self, domain: OriginalDomain, split: str, samples: int) -> None:
         """Run the harness and copy its files out."""
         options, name = self._context.options, domain.evaluation(split)
-        args = commands.with_python(commands.harness(domain, split, samples=samples, workers=options.eval_workers))
+        args = commands.with_python(
+            commands.harness(domain, split, samples=samples, workers=options.eval_workers)
+        )
         self.trial.run(args, name, options.timeout_eval_s, self._attempt.steps.write)
         self.trial.reclaim_files()
         copy_files(self.trial.out, self._attempt.folder / name, below=name)
 
-    def _labelled(self, judge: Judge, domain: OriginalDomain, split: str, samples: int) -> Labelled | None:
+    def _labelled(
+        self, judge: Judge, domain: OriginalDomain, split: str, samples: int
+    ) -> Labelled | None:
         """Add the labels to the table of answers; return None if the domain has no table."""
         if not domain.datasets:
             return None
@@ -199,7 +244,9 @@ class RepositoryGeneration:
         try:
             said = read_below(self.trial.out, path, judge.table_limit(domain, split))
         except PatchError as error:
-            raise GenerationFailedError("evaluation", f"{domain.evaluation(split)}: {error}") from error
+            raise GenerationFailedError(
+                "evaluation", f"{domain.evaluation(split)}: {error}"
+            ) from error
         labelled = judge.label(domain, split, said, samples)
         write_file(self._attempt.folder / path, labelled.table)
         return labelled
@@ -222,10 +269,14 @@ class HyperAgentsContract:
     def check_agent(self, options: GenerateOptions, domains: Sequence[Domain]) -> str:
         """Return the path of the agent's checkout, after checks."""
         check_ensembles(options, domains)
-        return check_checkout(options.agent or domains[0].agent, options, [DOMAINS[domain.name] for domain in domains])
+        return check_checkout(
+            options.agent or domains[0].agent, options, [DOMAINS[domain.name] for domain in domains]
+        )
 
     def asks_models(self, agent: str) -> bool:
-        """Return what the agent's ``hyperrun.toml`` says, else whether the repository has its client of models."""
+        """Return what the agent's ``hyperrun.toml`` says, else whether the repository has its
+        client of models.
+        """
         said = agent_needs(agent).models
         return Path(agent, _MODEL_CLIENT).is_file() if said is None else said
 
@@ -237,8 +288,12 @@ class HyperAgentsContract:
         store: RepositoryStore,
         agent: str,
     ) -> tuple[str, Contract]:
-        """Put the initial agent without labels into the store; return its commit and its contract."""
-        root = make_root(options, [DOMAINS[domain.name] for domain in domains], layout, store, agent)
+        """Put the initial agent without labels into the store; return its commit and its
+        contract.
+        """
+        root = make_root(
+            options, [DOMAINS[domain.name] for domain in domains], layout, store, agent
+        )
         prepare_agent_archive(options, domains, layout)
         return root, repository_contract(str(options.run_id))
 
@@ -251,19 +306,30 @@ class HyperAgentsContract:
         names = [domain.name for domain in context.domains]
         return commands.with_python(commands.select_next_parent(names, context.contract.evals))
 
-    def open_views(self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]) -> tuple[View, ...]:
-        """Return the overview of the run for meta agents, and all answers for ensembles if the run has them."""
+    def open_views(
+        self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]
+    ) -> tuple[View, ...]:
+        """Return the overview of the run for meta agents, and all answers for ensembles if the run
+        has them.
+        """
         overview = RunOverview(options, layout, domains)
         if has_ensembles(options, domains):
             return overview, GenerationView(layout, ANSWERS_FOLDER, domains, add_answers)
         if options.optimize_option != "only_agent":
-            log.warning("no ensembles: not all domains have them", domains=" ".join(options.domains))
+            log.warning(
+                "no ensembles: not all domains have them", domains=" ".join(options.domains)
+            )
         return (overview,)
 
     def publish_evaluation(self, domain: Domain, source: Path, target: Path) -> None:
-        """Copy the evaluations of the agent and of the ensemble without the labels of their tables."""
+        """Copy the evaluations of the agent and of the ensemble without the labels of their
+        tables.
+        """
         copy_without_labels(source, target, DOMAINS[domain.name].label_columns)
         show_training_answers(DOMAINS[domain.name], source.parent, target.parent)
 
 
-_: tuple[type[GenerationAdapter], type[ContractAdapter]] = (RepositoryGeneration, HyperAgentsContract)
+_: tuple[type[GenerationAdapter], type[ContractAdapter]] = (
+    RepositoryGeneration,
+    HyperAgentsContract,
+)

@@ -1,7 +1,7 @@
 """The commands of a repository that has the HyperAgents layout, as argv lists; pure functions.
 
-The commands are those of HyperAgents' own loop without ``timeout N``: the caller enforces the time limit and ends the
-whole process tree, not only the first process.
+The commands are those of HyperAgents' own loop without ``timeout N``: the caller enforces the time
+limit and ends the whole process tree, not only the first process.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from hyperruntime.loop.run_files.contract import Contract
 REPO = "/hyperagents"
 TMP, AGENT_OUTPUT = "/tmp", "/tmp/agent_output"  # noqa: S108 - inside a container
 CHAT_HISTORY = f"{AGENT_OUTPUT}/meta_agent_chat_history.md"
-ENV = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}  # otherwise litellm downloads its prices when imported
+# otherwise litellm downloads its prices when imported
+ENV = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 OPEN_MODE = 0o1777  # mode of /tmp
 ENSEMBLE_WORKERS = 5
 _PYTHON = 'exec "$(command -v python || command -v python3)" "$@"'
@@ -40,7 +41,8 @@ def meta_agent(contract: Contract, base_commit: str, iterations_left: int) -> li
 
 
 def coding_agent(*, problem_statement: str, base_commit: str) -> list[str]:
-    """Return the argv of the coding agent of the dgm baselines, which edits the repository to solve a problem.
+    """Return the argv of the coding agent of the dgm baselines, which edits the repository to solve
+    a problem.
 
     Args:
         problem_statement: text of the problem.
@@ -115,7 +117,8 @@ def select_next_parent(domains: Sequence[str], folder: str) -> list[str]:
 
 
 def ensemble(domain: OriginalDomain, split: str, *, folder: str, samples: int) -> list[str]:
-    """Return the argv of the ensemble, which answers the tasks of a split from the answers of all generations.
+    """Return the argv of the ensemble, which answers the tasks of a split from the answers of all
+    generations.
 
     The program opens the table with this subset; the names of its output files have the split.
 

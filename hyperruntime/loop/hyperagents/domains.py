@@ -1,8 +1,8 @@
 """The domains of repositories that have the HyperAgents layout, as data.
 
-The harness and the report of a domain are in the repository (``domains/``). This module has the facts that the host
-needs to run them and to read their results. The host has no tasks of these domains and gives no verdicts; see
-``evaluation``.
+The harness and the report of a domain are in the repository (``domains/``). This module has the
+facts that the host needs to run them and to read their results. The host has no tasks of these
+domains and gives no verdicts; see ``evaluation``.
 """
 
 from __future__ import annotations
@@ -31,16 +31,20 @@ class OriginalDomain:
         name: value of ``--domain``.
         score_key: key of the score in ``report.json``.
         scale: the score in the report is divided by this.
-        needs: key of ``report.json`` that must not be empty, or the score does not count; "" for none.
-        splits: splits of a run, in order, all with the same first stage; ``test`` is evaluated only if the option
-            ``eval_test`` is set.
+        needs: key of ``report.json`` that must not be empty, or the score does not count; "" for
+            none.
+        splits: splits of a run, in order, all with the same first stage; ``test`` is evaluated only
+            if the option ``eval_test`` is set.
         subsets: value of ``--subset`` for each split; "" is the whole dataset.
-        full_samples: number of tasks in the full evaluation; a first stage's score is multiplied by ``staged / full``.
+        full_samples: number of tasks in the full evaluation; a first stage's score is multiplied by
+            ``staged / full``.
         ensemblable: whether an ensemble can combine the answers of several generations.
         folder: its directory below ``domains/``.
-        datasets: file names of its tables below ``folder``, with ``{}`` for the subset; "" if it has no table.
+        datasets: file names of its tables below ``folder``, with ``{}`` for the subset; "" if it
+            has no table.
         id_column: column that identifies a row of the tables.
-        label_columns: columns of the tables that agents must not see; the first one is the label itself.
+        label_columns: columns of the tables that agents must not see; the first one is the label
+            itself.
     """
 
     name: str
@@ -85,14 +89,18 @@ class OriginalDomain:
         return f"initial_{self.name}{self.subsets[split]}_0"
 
     def score_in(self, report: Mapping[str, Any]) -> float | None:
-        """Return the score in a report, not multiplied by ``fraction``; None if it has no valid score."""
+        """Return the score in a report, not multiplied by ``fraction``; None if it has no valid
+        score.
+        """
         if self.needs and not report.get(self.needs):
             return None
         value = report.get(self.score_key)
         return float(value) / self.scale if is_number(value) else None
 
     def read_score(self, folder: Path, name: str = REPORT) -> float | None:
-        """Return the score in the report ``name`` of a directory; None if there is no report or no valid score."""
+        """Return the score in the report ``name`` of a directory; None if there is no report or no
+        valid score.
+        """
         return self.score_in(read_json(folder / name, folder.parent))
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
@@ -101,7 +109,9 @@ class OriginalDomain:
 
     def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value
         """Return an invalid score: only the repository's report gives verdicts."""
-        return Score(task_id=task.id, value=0.0, valid=False, detail="judged by the repository's own report")
+        return Score(
+            task_id=task.id, value=0.0, valid=False, detail="judged by the repository's own report"
+        )
 
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
         """Return the mean of the scores that the repository's report gave."""
@@ -135,7 +145,9 @@ def _genesis(name: str) -> OriginalDomain:
     )
 
 
-def _table(name: str, folder: str, datasets: str, id_column: str, *label_columns: str) -> OriginalDomain:
+def _table(
+    name: str, folder: str, datasets: str, id_column: str, *label_columns: str
+) -> OriginalDomain:
     splits = (TRAIN, VAL, TEST)
     return OriginalDomain(
         name=name,
@@ -179,7 +191,9 @@ _DOMAINS = (
         label_columns=("Solution", "Grading guidelines", "Short Answer"),
     ),
 )
-DOMAINS: Mapping[str, OriginalDomain] = MappingProxyType({domain.name: domain for domain in _DOMAINS})
+DOMAINS: Mapping[str, OriginalDomain] = MappingProxyType(
+    {domain.name: domain for domain in _DOMAINS}
+)
 
 
 def repository_domain(name: str) -> OriginalDomain:
@@ -187,12 +201,16 @@ def repository_domain(name: str) -> OriginalDomain:
 
     Raises:
         DomainNotFoundError: the table has no such domain.
-        SpecError: HyperAgents evaluates the domain on the host, where hyperruntime runs no agent code.
+        SpecError: HyperAgents evaluates the domain on the host, where hyperruntime runs no agent
+            code.
     """
     if name not in DOMAINS:
         raise DomainNotFoundError(name, list(DOMAINS))
     if name in _HOST_ONLY:
-        allowed = "its harness does not run in a container; use an agent of the default contract for this domain"
+        allowed = (
+            "its harness does not run in a container; use an agent of the default contract for "
+            "this domain"
+        )
         raise SpecError("domains", name, allowed)
     return DOMAINS[name]
 

@@ -1,10 +1,11 @@
 """Evaluate the ensemble of a generation, which combines the answers of all generations.
 
-The repository's ``utils.run_ensemble`` runs in its own container with the state of the generation. It reads the answers
-of all generations without labels; scores of a first stage are already multiplied by the fraction of tasks. The score
-that it reports is ignored: its answers are scored like those of an agent. If the generation was evaluated only in the
-first stage, this score is multiplied by the same fraction. The program also exits with 0 after an error; then its table
-of answers is missing.
+The repository's ``utils.run_ensemble`` runs in its own container with the state of the generation.
+It reads the answers of all generations without labels; scores of a first stage are already
+multiplied by the fraction of tasks. The score that it reports is ignored: its answers are scored
+like those of an agent. If the generation was evaluated only in the first stage, this score is
+multiplied by the same fraction. The program also exits with 0 after an error; then its table of
+answers is missing.
 """
 
 from __future__ import annotations
@@ -59,7 +60,9 @@ _INSIDE = "/opt/hyperruntime/generations"
 
 def has_ensembles(options: GenerateOptions, domains: Iterable[Domain]) -> bool:
     """Return whether a run evaluates ensembles."""
-    wanted = "ensemble" in options.optimize_option and "no_archive" not in (options.run_baseline or "")
+    wanted = "ensemble" in options.optimize_option and "no_archive" not in (
+        options.run_baseline or ""
+    )
     return wanted and all(DOMAINS[domain.name].ensemblable for domain in domains)
 
 
@@ -76,25 +79,31 @@ def check_ensembles(options: GenerateOptions, domains: Iterable[Domain]) -> None
         domains: domains of the run.
 
     Raises:
-        AgentError: a domain has no ensembles, or the run in ``agent_archive_path`` is missing or contains a link.
+        AgentError: a domain has no ensembles, or the run in ``agent_archive_path`` is missing or
+            contains a link.
     """
     if options.agent_archive_path is None:
         return
     without = [domain.name for domain in domains if not DOMAINS[domain.name].ensemblable]
     if without:
         raise AgentError(
-            f"--optimize-option {options.optimize_option}: an ensemble cannot combine answers to {', '.join(without)}; "
-            "remove these domains or the option"
+            f"--optimize-option {options.optimize_option}: an ensemble cannot combine answers "
+            f"to {', '.join(without)}; remove these domains or the option"
         )
     for genid in _agent_archive(options.agent_archive_path):
         for link in links_below(Path(options.agent_archive_path, generation_name(genid))):
-            raise AgentError(f"--agent-archive-path: {str(link)!r} is a link, possibly made by an agent; remove it")
+            raise AgentError(
+                f"--agent-archive-path: {str(link)!r} is a link, possibly made by an agent; "
+                "remove it"
+            )
 
 
 def _agent_archive(path: str) -> list[GenId]:
     ids = generations_in(Path(path)) if os.path.isdir(path) else []
     if not ids:
-        raise AgentError(f"--agent-archive-path {path!r} has no gen_<id>; give a generate_<run_id> directory")
+        raise AgentError(
+            f"--agent-archive-path {path!r} has no gen_<id>; give a generate_<run_id> directory"
+        )
     return ids
 
 
@@ -127,7 +136,8 @@ def _show_table(domain: OriginalDomain, source: Path, target: Path) -> None:
 
 
 def show_training_answers(domain: OriginalDomain, source: Path, target: Path) -> None:
-    """Show meta agents an ensemble's answers to the split ``train`` without labels, and the report on them.
+    """Show meta agents an ensemble's answers to the split ``train`` without labels, and the report
+    on them.
 
     Args:
         domain: the domain.
@@ -143,7 +153,9 @@ def show_training_answers(domain: OriginalDomain, source: Path, target: Path) ->
         _show_table(domain, source / table, target / table)
 
 
-def prepare_agent_archive(options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout) -> None:
+def prepare_agent_archive(
+    options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout
+) -> None:
     """Copy the views of the run in ``agent_archive_path`` for the ensemble and for meta agents.
 
     Args:
@@ -158,7 +170,10 @@ def prepare_agent_archive(options: GenerateOptions, domains: tuple[Domain, ...],
     if options.agent_archive_path is None:
         return
     ids = _agent_archive(options.agent_archive_path)
-    source, target = Path(options.agent_archive_path), make_directory(layout.root / AGENT_ARCHIVE_FOLDER)
+    source, target = (
+        Path(options.agent_archive_path),
+        make_directory(layout.root / AGENT_ARCHIVE_FOLDER),
+    )
     write_file(layout.root / AGENT_ARCHIVE_VIEW / ARCHIVE_FILE, archive_line(ids))
     for genid in ids:
         name = generation_name(genid)
@@ -217,7 +232,9 @@ class Ensemble:
         self, place: AgentContainer, judge: Judge, domain: OriginalDomain, split: str, *, full: bool
     ) -> None:
         samples, timeout_s = judge.samples(domain), self._context.options.timeout_ensemble_s
-        args = commands.with_python(commands.ensemble(domain, split, folder=self._inside, samples=samples))
+        args = commands.with_python(
+            commands.ensemble(domain, split, folder=self._inside, samples=samples)
+        )
         name = f"ensemble_{domain.name}_{split}"
         result = place.run(args, f"the {name}", timeout_s, self._attempt.steps.write)
         with storage_errors(self._folder), open_to_append(self._folder / LOG) as file:
@@ -225,14 +242,21 @@ class Ensemble:
         place.reclaim_files()
         table = ensemble_answers(domain.name, split)
         said = self._read(place, result.stdout, table, judge.table_limit(domain, split))
-        labelled, scratch = judge.label(domain, split, said, samples), self._attempt.private / "ensemble" / name
+        labelled, scratch = (
+            judge.label(domain, split, said, samples),
+            self._attempt.private / "ensemble" / name,
+        )
         scored = judge.score(domain, split, scratch, labelled, full=full)
         write_file(self._folder / table, labelled.table)
-        write_file(self._folder / ensemble_report(domain.name, split), (scratch / REPORT).read_bytes())
+        write_file(
+            self._folder / ensemble_report(domain.name, split), (scratch / REPORT).read_bytes()
+        )
         self._results.setdefault(domain.name, {})[split] = scored
 
     def _read(self, place: AgentContainer, printed: bytes, name: str, limit: int) -> bytes:
-        """Return the table of answers, from a path in the last lines of output or else from the usual path."""
+        """Return the table of answers, from a path in the last lines of output or else from the
+        usual path.
+        """
         lines = [line.strip() for line in printed.decode(errors="replace").split("\n")]
         paths = [line for line in lines[-4:] if line.startswith(f"{commands.TMP}/")]
         usual = f"{self._inside}/{name}"
@@ -245,7 +269,9 @@ class Ensemble:
         raise GenerationFailedError("evaluation", f"the ensemble wrote no {name}{why}")
 
     def _lay_out(self, folder: Path, *, full: bool) -> None:
-        """Fill the input directory of the ensemble: links to the shared view, and this generation's own view."""
+        """Fill the input directory of the ensemble: links to the shared view, and this generation's
+        own view.
+        """
         make_directory(folder)
         ids = generations_in(self._shared)
         with storage_errors(folder):
@@ -254,7 +280,11 @@ class Ensemble:
                 os.symlink(f"{_INSIDE}/{name}", folder / name)
         if not self._fixed and self._plan.genid not in ids:
             mine = folder / generation_name(self._plan.genid)
-            facts = {"current_genid": self._plan.genid, "parent_genid": self._plan.parent, "valid_parent": True}
+            facts = {
+                "current_genid": self._plan.genid,
+                "parent_genid": self._plan.parent,
+                "valid_parent": True,
+            }
             write_file(mine / METADATA, json_document(facts))
             add_evaluations(self._context.domains, self._folder, mine, add_answers, full=full)
             ids.append(self._plan.genid)

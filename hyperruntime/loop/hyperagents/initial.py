@@ -1,7 +1,8 @@
 """Make the root state of a run from a checkout that has the HyperAgents layout.
 
-The run's repository gets the files that HyperAgents would copy, without the git history, ``.env`` and labels. The
-labels stay on the host, in ``reference/`` of the run directory, which is never mounted in an agent's container.
+The run's repository gets the files that HyperAgents would copy, without the git history, ``.env``
+and labels. The labels stay on the host, in ``reference/`` of the run directory, which is never
+mounted in an agent's container.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ earlier version is used.
 
 
 def reference_folder(layout: Layout) -> Path:
-    """Return the directory for files that no agent may see: tables with labels, and results of the initial agent."""
+    """Return the directory for files that no agent may see: tables with labels, and results of the
+    initial agent.
+    """
     return layout.root / "reference"
 
 
@@ -74,8 +77,8 @@ def check_checkout(agent: str, options: GenerateOptions, domains: Sequence[Origi
         domains: domains of the run.
 
     Raises:
-        AgentError: the directory does not have the HyperAgents layout, a table of a domain is missing or invalid, or a
-            baseline's program is missing.
+        AgentError: the directory does not have the HyperAgents layout, a table of a domain is
+            missing or invalid, or a baseline's program is missing.
     """
     missing = [mark for mark in MARKS if not os.path.isfile(os.path.join(agent, mark))]
     if missing:
@@ -85,7 +88,9 @@ def check_checkout(agent: str, options: GenerateOptions, domains: Sequence[Origi
         )
     _check_datasets(options, domains, Path(agent, _DOMAINS))
     if _is_dgm(options) and not os.path.isfile(os.path.join(agent, DGM_AGENT)):
-        raise AgentError(f"{agent!r} has no {DGM_AGENT}, which the baseline requires; remove --run-baseline")
+        raise AgentError(
+            f"{agent!r} has no {DGM_AGENT}, which the baseline requires; remove --run-baseline"
+        )
     return agent
 
 
@@ -94,7 +99,11 @@ def _is_dgm(options: GenerateOptions) -> bool:
 
 
 def make_root(
-    options: GenerateOptions, domains: Sequence[OriginalDomain], layout: Layout, store: RepositoryStore, agent: str
+    options: GenerateOptions,
+    domains: Sequence[OriginalDomain],
+    layout: Layout,
+    store: RepositoryStore,
+    agent: str,
 ) -> str:
     """Commit the root state of a run and return the commit.
 
@@ -113,7 +122,9 @@ def make_root(
     staging = make_directory(layout.work / "checkout")
     top = Path(options.copy_root_dir or agent)
     _copy(top, staging, _rest_filter(top, options, domains))
-    _copy(Path(agent) / _DOMAINS, staging / _DOMAINS, _domains_filter(Path(agent) / _DOMAINS, domains))
+    _copy(
+        Path(agent) / _DOMAINS, staging / _DOMAINS, _domains_filter(Path(agent) / _DOMAINS, domains)
+    )
     hide_labels(staging / _DOMAINS, reference_folder(layout) / _DOMAINS, domains)
     readme = _INTRODUCTION.format(domains=", ".join(domain.name for domain in domains))
     readme += _ENSEMBLE if "ensemble" in options.optimize_option else ""
@@ -128,7 +139,9 @@ def make_root(
 
 
 def add_labels(layout: Layout, tree: Path) -> None:
-    """Put the tables with labels into ``tree``, a copy of the root state that only the repository's report uses."""
+    """Put the tables with labels into ``tree``, a copy of the root state that only the repository's
+    report uses.
+    """
     source = reference_folder(layout) / _DOMAINS
     if source.is_dir():
         with storage_errors(tree):
@@ -162,7 +175,9 @@ def _rest_filter(top: Path, options: GenerateOptions, domains: Sequence[Original
     if all(domain.name != "polyglot" for domain in domains):
         patterns.append("run_task_agent.py")
     copied = options.copy_root_dir is not None
-    if "ensemble" not in options.optimize_option or not (copied or any(domain.ensemblable for domain in domains)):
+    if "ensemble" not in options.optimize_option or not (
+        copied or any(domain.ensemblable for domain in domains)
+    ):
         patterns.append("*ensemble*")
     if not options.edit_select_parent and not copied:
         patterns.append("*select_next_parent*")
@@ -175,7 +190,9 @@ def _rest_filter(top: Path, options: GenerateOptions, domains: Sequence[Original
 
 
 def _domains_filter(top: Path, domains: Sequence[OriginalDomain]) -> Ignore:
-    """Return the filter for ``domains/``; it removes, for example, folders of domains that the run does not use."""
+    """Return the filter for ``domains/``; it removes, for example, folders of domains that the run
+    does not use.
+    """
 
     def ignore(folder: str, found: list[str]) -> set[str]:
         below = Path(folder).relative_to(top)
@@ -183,7 +200,9 @@ def _domains_filter(top: Path, domains: Sequence[OriginalDomain]) -> Ignore:
         left_out |= {name for name in found if (below / name).as_posix() in _LEFT_OUT_OF_DOMAINS}
         if Path(folder) == top:
             folders = (name for name in found if (top / name).is_dir())
-            left_out |= {name for name in folders if not any(name in domain.name for domain in domains)}
+            left_out |= {
+                name for name in folders if not any(name in domain.name for domain in domains)
+            }
         return left_out
 
     return ignore
@@ -192,7 +211,9 @@ def _domains_filter(top: Path, domains: Sequence[OriginalDomain]) -> Ignore:
 def _copy(source: Path, target: Path, ignore: Ignore) -> None:
     """Copy a tree of the user and follow links, as HyperAgents does."""
     try:
-        shutil.copytree(source, target, ignore=ignore, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+        shutil.copytree(
+            source, target, ignore=ignore, dirs_exist_ok=True, ignore_dangling_symlinks=True
+        )
     except (OSError, shutil.Error) as error:
         raise RepositoryError(f"cannot copy {str(source)!r}: {error}") from error
 
@@ -201,11 +222,14 @@ def _table_of(path: Path, folder: Path) -> bytes:
     try:
         return read_run_file(path, below=folder.parent)
     except OSError as error:
-        raise AgentError(f"table {str(path)!r} cannot be read: {error.strerror}; the agent cannot be used") from error
+        raise AgentError(
+            f"table {str(path)!r} cannot be read: {error.strerror}; the agent cannot be used"
+        ) from error
 
 
 def hide_labels(folder: Path, reference: Path, domains: Sequence[OriginalDomain]) -> None:
-    """Empty the label columns of all tables of the run's domains, and keep the original tables on the host.
+    """Empty the label columns of all tables of the run's domains, and keep the original tables on
+    the host.
 
     Args:
         folder: the ``domains/`` directory of the new state; its tables are changed.
@@ -219,27 +243,36 @@ def hide_labels(folder: Path, reference: Path, domains: Sequence[OriginalDomain]
     for name in sorted({domain.folder for domain in domains}):
         for path in sorted((folder / name).rglob("*.csv")):
             data = _table_of(path, folder)
-            shown = blank(data, _label_columns(name, path.name), str(path.relative_to(folder.parent)))
+            shown = blank(
+                data, _label_columns(name, path.name), str(path.relative_to(folder.parent))
+            )
             write_file(reference / path.relative_to(folder), data)
             if shown != data:
                 write_file(path, shown)
 
 
-def _check_datasets(options: GenerateOptions, domains: Sequence[OriginalDomain], folder: Path) -> None:
+def _check_datasets(
+    options: GenerateOptions, domains: Sequence[OriginalDomain], folder: Path
+) -> None:
     for domain in domains:
         for split in evaluated_splits(domain, test=options.eval_test):
             if not (path := domain.dataset(split.name)):
                 continue
             if not (folder / path).is_file():
                 raise AgentError(
-                    f"the checkout has no domains/{path}, which {domain.name} requires; create the dataset first"
+                    f"the checkout has no domains/{path}, which {domain.name} requires; create "
+                    "the dataset first"
                 )
             if not parse_table((folder / path).read_bytes(), f"domains/{path}").rows:
-                raise AgentError(f"domains/{path} of the checkout has no rows; create the dataset first")
+                raise AgentError(
+                    f"domains/{path} of the checkout has no rows; create the dataset first"
+                )
 
 
 def _label_columns(folder: str, name: str) -> list[str]:
-    """Return the label columns of a table: those of the table's domains, else those of all domains in the folder."""
+    """Return the label columns of a table: those of the table's domains, else those of all domains
+    in the folder.
+    """
     there = [domain for domain in DOMAINS.values() if domain.folder == folder and domain.datasets]
     its = [domain for domain in there if fnmatch.fnmatch(name, domain.datasets.format("*"))]
     return [column for domain in its or there for column in domain.label_columns]

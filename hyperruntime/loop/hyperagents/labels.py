@@ -1,7 +1,8 @@
 """Remove the labels from tables that agents see, and add them again to score answers.
 
-A table is a CSV file with a header, as ``csv`` and pandas write it: fields may contain quotes and line breaks. Only the
-answers are taken from the table of an agent's container; the rows, their order and their labels come from the dataset.
+A table is a CSV file with a header, as ``csv`` and pandas write it: fields may contain quotes and
+line breaks. Only the answers are taken from the table of an agent's container; the rows, their
+order and their labels come from the dataset.
 """
 
 from __future__ import annotations
@@ -69,24 +70,33 @@ def parse_table(data: bytes, name: str) -> Table:
         name: name of the file in error messages.
 
     Raises:
-        AgentError: the CSV is invalid, has no header or a duplicate column, or a row has a wrong number of fields.
+        AgentError: the CSV is invalid, has no header or a duplicate column, or a row has a wrong
+            number of fields.
     """
     csv.field_size_limit(_MAX_FIELD_CHARS)
     text = data.decode("utf-8-sig", errors="replace")
     try:
-        lines = [tuple(line) for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line]
+        lines = [
+            tuple(line) for line in csv.reader(io.StringIO(text, newline=""), strict=True) if line
+        ]
     except csv.Error as error:
         raise AgentError(f"{name} is not a valid CSV table: {error}") from error
     if not lines or len(set(lines[0])) != len(lines[0]):
-        raise AgentError(f"{name} is not a valid CSV table: the header is missing or has a duplicate column")
+        raise AgentError(
+            f"{name} is not a valid CSV table: the header is missing or has a duplicate column"
+        )
     for number, line in enumerate(lines[1:], 1):
         if len(line) != len(lines[0]):
-            raise AgentError(f"{name}: row {number} has {len(line)} fields, but the header has {len(lines[0])}")
+            raise AgentError(
+                f"{name}: row {number} has {len(line)} fields, but the header has {len(lines[0])}"
+            )
     return Table(columns=lines[0], rows=tuple(lines[1:]))
 
 
 def format_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> bytes:
-    """Return a table as CSV; a lone carriage return is quoted, because readers treat it as a line end."""
+    """Return a table as CSV; a lone carriage return is quoted, because readers treat it as a line
+    end.
+    """
     lines = (",".join(map(_quoted, row)) or '""' for row in (columns, *rows))
     return "".join(line + "\n" for line in lines).encode("utf-8", "replace")
 
@@ -111,12 +121,14 @@ def blank(data: bytes, columns: Sequence[str], name: str) -> bytes:
     if not at:
         return data
     return format_table(
-        table.columns, [["" if place in at else field for place, field in enumerate(row)] for row in table.rows]
+        table.columns,
+        [["" if place in at else field for place, field in enumerate(row)] for row in table.rows],
     )
 
 
 def copy_without_labels(source: Path, target: Path, columns: Sequence[str]) -> None:
-    """Copy the directory of an evaluation for agents, without the labels of its tables; do nothing if it is missing.
+    """Copy the directory of an evaluation for agents, without the labels of its tables; do nothing
+    if it is missing.
 
     Args:
         source: directory of the evaluation.
@@ -139,7 +151,11 @@ def copy_without_labels(source: Path, target: Path, columns: Sequence[str]) -> N
 
 def _left_out(folder: str, names: Sequence[str]) -> list[str]:
     """Return the tables, and what is neither a regular file nor a directory."""
-    tables = [name for name in names if name.endswith(".csv") and os.path.isfile(os.path.join(folder, name))]
+    tables = [
+        name
+        for name in names
+        if name.endswith(".csv") and os.path.isfile(os.path.join(folder, name))
+    ]
     return [*tables, *special_entries(folder, names)]
 
 
@@ -148,7 +164,8 @@ def relabel(dataset: bytes, said: bytes, id_column: str, count: int | None) -> L
 
     Args:
         dataset: table with labels.
-        said: table that the agent's container wrote; only the columns ``id_column`` and ``prediction`` are read.
+        said: table that the agent's container wrote; only the columns ``id_column`` and
+            ``prediction`` are read.
         id_column: column that identifies a row.
         count: number of the dataset's first rows that were requested; None for all.
 
@@ -168,12 +185,21 @@ def relabel(dataset: bytes, said: bytes, id_column: str, count: int | None) -> L
     given, ignored = _match(ids, answers.column(id_column), answers.column(PREDICTION))
     columns = [column for column in known.columns if column != PREDICTION]
     places = [known.columns.index(column) for column in columns]
-    lines = [[*(row[place] for place in places), answer or ""] for row, answer in zip(rows, given, strict=True)]
-    return Labelled(table=format_table([*columns, PREDICTION], lines), ids=ids, answers=given, ignored=ignored)
+    lines = [
+        [*(row[place] for place in places), answer or ""]
+        for row, answer in zip(rows, given, strict=True)
+    ]
+    return Labelled(
+        table=format_table([*columns, PREDICTION], lines), ids=ids, answers=given, ignored=ignored
+    )
 
 
-def _match(ids: Sequence[str], said: Sequence[str], predictions: Sequence[str]) -> tuple[tuple[str | None, ...], int]:
-    """Return an answer or None for each id, and the number of unused answers; duplicate ids take answers in order."""
+def _match(
+    ids: Sequence[str], said: Sequence[str], predictions: Sequence[str]
+) -> tuple[tuple[str | None, ...], int]:
+    """Return an answer or None for each id, and the number of unused answers; duplicate ids take
+    answers in order.
+    """
     waiting: defaultdict[str, deque[str]] = defaultdict(deque)
     keys = _keys(ids)
     for name, prediction in zip(said, predictions, strict=True):
@@ -183,7 +209,9 @@ def _match(ids: Sequence[str], said: Sequence[str], predictions: Sequence[str]) 
 
 
 def _keys(ids: Sequence[str]) -> dict[str, str]:
-    """Map each id, and its value as a number if that is unique, to the id: pandas turns 007 into 7."""
+    """Map each id, and its value as a number if that is unique, to the id: pandas turns 007 into
+    7.
+    """
     unique = dict.fromkeys(ids)
     numbers = Counter(number for name in unique if (number := _number(name)))
     keys = {number: name for name in unique if numbers.get(number := _number(name)) == 1}

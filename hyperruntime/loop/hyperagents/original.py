@@ -1,8 +1,8 @@
 """Read the directory of a run that HyperAgents wrote; write nothing.
 
-``generate_loop.log`` has the options, ``archive.jsonl`` the finished generations, and each generation has
-``metadata.json`` and reports. The last line of the archive may be truncated. A generation that no line lists was not
-finished; HyperAgents itself would make it again.
+``generate_loop.log`` has the options, ``archive.jsonl`` the finished generations, and each
+generation has ``metadata.json`` and reports. The last line of the archive may be truncated. A
+generation that no line lists was not finished; HyperAgents itself would make it again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,11 @@ _TAKEN = (
 
 def is_original(layout: Layout) -> bool:
     """Return whether a directory is a run of HyperAgents that was not imported yet."""
-    return not layout.run.exists() and layout.archive.is_file() and (layout.root / REPOSITORY / ".git").exists()
+    return (
+        not layout.run.exists()
+        and layout.archive.is_file()
+        and (layout.root / REPOSITORY / ".git").exists()
+    )
 
 
 def finished_ids(layout: Layout) -> list[GenId]:
@@ -75,8 +79,12 @@ def _content(layout: Layout, path: Path) -> bytes:
 
 
 def root_candidates(layout: Layout) -> list[str]:
-    """Return the root commits in the log, that of the first start first; later starts may have used a patched state."""
-    return list(dict.fromkeys(re.findall(r"\broot_commit=['\"]?([0-9a-f]{4,64})\b", _log_text(layout))))
+    """Return the root commits in the log, that of the first start first; later starts may have used
+    a patched state.
+    """
+    return list(
+        dict.fromkeys(re.findall(r"\broot_commit=['\"]?([0-9a-f]{4,64})\b", _log_text(layout)))
+    )
 
 
 def _log_text(layout: Layout) -> str:
@@ -87,7 +95,8 @@ def _log_text(layout: Layout) -> str:
 
 
 def original_options(layout: Layout, ids: Sequence[GenId]) -> GenerateOptions:
-    """Return the options of a run from the arguments of its first start in its log; missing ones get their defaults.
+    """Return the options of a run from the arguments of its first start in its log; missing ones
+    get their defaults.
 
     Args:
         layout: paths of the run.
@@ -119,7 +128,9 @@ def original_options(layout: Layout, ids: Sequence[GenId]) -> GenerateOptions:
             **taken,
         ).settled()
     except (TypeError, ValueError) as error:
-        raise ArchiveError(f"the options in {str(layout.root / RUN_LOG)!r} are invalid: {error}") from error
+        raise ArchiveError(
+            f"the options in {str(layout.root / RUN_LOG)!r} are invalid: {error}"
+        ) from error
 
 
 def read_generation(
@@ -148,7 +159,9 @@ def read_generation(
     return GenerationRecord(
         genid=genid,
         parent=None if first else genid_from_json(metadata["parent_genid"]),
-        scores=_scores(layout, genid, domains, staged_only=staged_only, only_ensemble=only_ensemble),
+        scores=_scores(
+            layout, genid, domains, staged_only=staged_only, only_ensemble=only_ensemble
+        ),
         valid_parent=first or bool(metadata.get("valid_parent")),
         failure=failure,
         staged_only=staged_only,
@@ -156,15 +169,21 @@ def read_generation(
 
 
 def links_below(generation: Path) -> list[Path]:
-    """Return the links in a generation's directory, except in the work tree that all generations share.
+    """Return the links in a generation's directory, except in the work tree that all generations
+    share.
 
-    HyperAgents unpacks the files of containers unchanged, so a link may lead to any file of the host.
+    HyperAgents unpacks the files of containers unchanged, so a link may lead to any file of the
+    host.
     """
     found: list[Path] = []
     for folder, folders, names in os.walk(generation):
         if Path(folder) == generation and f"{generation.name}/{WORK_TREE}" == REPOSITORY:
             folders[:] = [name for name in folders if name != WORK_TREE]
-        found += [path for path in (Path(folder, name) for name in sorted([*folders, *names])) if path.is_symlink()]
+        found += [
+            path
+            for path in (Path(folder, name) for name in sorted([*folders, *names]))
+            if path.is_symlink()
+        ]
     return found
 
 
@@ -177,27 +196,43 @@ def patch_of(layout: Layout, genid: GenId) -> bytes:
 
 
 def _scores(
-    layout: Layout, genid: GenId, domains: Sequence[OriginalDomain], *, staged_only: bool, only_ensemble: bool
+    layout: Layout,
+    genid: GenId,
+    domains: Sequence[OriginalDomain],
+    *,
+    staged_only: bool,
+    only_ensemble: bool,
 ) -> dict[str, dict[str, float]]:
-    """Return the better score of agent and ensemble per domain and split, scaled; with only_ensemble, its score."""
+    """Return the better score of agent and ensemble per domain and split, scaled; with
+    only_ensemble, its score.
+    """
     scores: dict[str, dict[str, float]] = {}
     for domain in domains:
         for split in (split.name for split in domain.splits):
             folder, ensemble = layout.generation(genid), ensemble_report(domain.name, split)
             agent = None if only_ensemble else domain.read_score(folder / domain.evaluation(split))
-            known = [score for score in (agent, domain.read_score(folder, ensemble)) if score is not None]
+            known = [
+                score for score in (agent, domain.read_score(folder, ensemble)) if score is not None
+            ]
             if known:
-                scores.setdefault(domain.name, {})[split] = max(known) * (domain.fraction if staged_only else 1.0)
+                scores.setdefault(domain.name, {})[split] = max(known) * (
+                    domain.fraction if staged_only else 1.0
+                )
     return scores
 
 
 def _domains(layout: Layout, given: object) -> tuple[str, ...]:
-    """Return the domains of a run from log and directories; HyperAgents removes polyglot from the list in its log."""
+    """Return the domains of a run from log and directories; HyperAgents removes polyglot from the
+    list in its log.
+    """
     known = [name for name in given if name in DOMAINS] if isinstance(given, (list, tuple)) else []
     first = layout.generation(INITIAL)
     there = [name for name in DOMAINS if (first / f"{name}_eval").is_dir()]
     if not known and not there:
-        raise ArchiveError(f"the domains of {str(layout.root)!r} are unknown: neither {RUN_LOG} nor its files name one")
+        raise ArchiveError(
+            f"the domains of {str(layout.root)!r} are unknown: neither {RUN_LOG} nor its files "
+            "name one"
+        )
     return tuple(dict.fromkeys((*known, *there)))
 
 

@@ -1,8 +1,9 @@
-"""The files at the top of the evaluations folder, where agents of this layout look for an overview of the run.
+"""The files at the top of the evaluations folder, where agents of this layout look for an overview
+of the run.
 
-``archive.jsonl`` lists the finished generations. ``generate_loop.log`` has the options of each start.
-``progress_info_<domain>_train_<source>.txt`` has the progress on ``train``. No file has a key, a path of the host, or a
-figure of another split.
+``archive.jsonl`` lists the finished generations. ``generate_loop.log`` has the options of each
+start. ``progress_info_<domain>_train_<source>.txt`` has the progress on ``train``. No file has a
+key, a path of the host, or a figure of another split.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class RunOverview:
             file.write(f"{shown_arguments(options, domains)}\n".encode(errors="replace"))
 
     def refresh(self, archive: Archive) -> None:
-        """Add new generations of ``archive``; in a long run only at the intervals of :class:`ArchiveFile`.
+        """Add new generations of ``archive``; in a long run only at the intervals of
+        :class:`ArchiveFile`.
 
         Raises:
             StorageError: a file cannot be written.
@@ -61,7 +63,9 @@ class RunOverview:
             return
         self._repaired = True
         for series in every_series(records, self._whose, only=FIRST_SPLIT):
-            write_atomic(self._folder / f"progress_info_{series.name}.txt", progress_info(series).encode())
+            write_atomic(
+                self._folder / f"progress_info_{series.name}.txt", progress_info(series).encode()
+            )
 
 
 def shown_arguments(options: GenerateOptions, domains: Sequence[Domain]) -> str:

@@ -1,8 +1,9 @@
 """Write the problem statement for the coding agent of the dgm baselines.
 
-The run's seed draws one task that the parent answered wrongly on the split ``train``. The statement has the task's
-inputs, the answer and the chat history, but not the label. The coding agent itself finds the cause. The host asks no
-model, so it needs no key, and writing the statement cannot fail because of a model.
+The run's seed draws one task that the parent answered wrongly on the split ``train``. The statement
+has the task's inputs, the answer and the chat history, but not the label. The coding agent itself
+finds the cause. The host asks no model, so it needs no key, and writing the statement cannot fail
+because of a model.
 """
 
 from __future__ import annotations
@@ -47,10 +48,15 @@ that so that it answers harder tasks of these kinds well.
 {scope}
 """
 _SCOPE = "Change the repository itself; changes to `domains/` are dropped."
-_CUSTOM_SCOPE = _SCOPE + "\nYou may change both the task agent and yourself, the coding agent (`coding_agent.py`)."
+_CUSTOM_SCOPE = (
+    _SCOPE
+    + "\nYou may change both the task agent and yourself, the coding agent (`coding_agent.py`)."
+)
 
 
-def problem_statement(parent: Path, domains: Sequence[OriginalDomain], *, seed: str, custom: bool) -> str:
+def problem_statement(
+    parent: Path, domains: Sequence[OriginalDomain], *, seed: str, custom: bool
+) -> str:
     """Return the problem statement.
 
     Args:
@@ -60,14 +66,18 @@ def problem_statement(parent: Path, domains: Sequence[OriginalDomain], *, seed: 
         custom: whether the coding agent may be changed too.
     """
     scope = _CUSTOM_SCOPE if custom else _SCOPE
-    failed = [(domain, name) for domain in domains for name in _failed(parent / domain.evaluation(TRAIN))]
+    failed = [
+        (domain, name) for domain in domains for name in _failed(parent / domain.evaluation(TRAIN))
+    ]
     if not failed:
         return _GENERAL.format(domains=", ".join(domain.name for domain in domains), scope=scope)
     domain, task_id = random.Random(seed).choice(failed)  # noqa: S311 - reproducible on purpose
     folder = parent / domain.evaluation(TRAIN)
     inputs, answer = _told(domain, task_id, folder)
     history = _history(folder / HISTORY_FOLDER / f"chat_history_{task_id}.md")
-    return _FAILED.format(domain=domain.name, inputs=inputs, answer=answer, history=history, scope=scope)
+    return _FAILED.format(
+        domain=domain.name, inputs=inputs, answer=answer, history=history, scope=scope
+    )
 
 
 def _failed(folder: Path) -> list[str]:
@@ -86,7 +96,9 @@ def _told(domain: OriginalDomain, task_id: str, folder: Path) -> tuple[str, str]
     row = dict(zip(table.columns, table.rows[names.index(task_id)], strict=True))
     answer = row.pop(PREDICTION, "") or "(none)"
     shown = {name: text for name, text in row.items() if name not in domain.label_columns}
-    return "\n".join(f"{name}: {_cut(text, _MAX_FIELD_CHARS)}" for name, text in shown.items()), answer
+    return "\n".join(
+        f"{name}: {_cut(text, _MAX_FIELD_CHARS)}" for name, text in shown.items()
+    ), answer
 
 
 def _table(path: Path) -> Table | None:
@@ -98,7 +110,9 @@ def _table(path: Path) -> Table | None:
 
 def _history(path: Path) -> str:
     try:
-        return _cut(read_run_file(path, below=path.parents[2]).decode(errors="replace"), _MAX_HISTORY_CHARS)
+        return _cut(
+            read_run_file(path, below=path.parents[2]).decode(errors="replace"), _MAX_HISTORY_CHARS
+        )
     except (OSError, ValueError):
         return "(not kept)"
 

@@ -1,4 +1,6 @@
-"""Run commands of the repository, and score answers with its own report, in a container without evolved code."""
+"""Run commands of the repository, and score answers with its own report, in a container without
+evolved code.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,11 @@ _ASKING_REPORTS = ("imo_proof",)  # a model grades the proofs
 _MAX_REPORT_BYTES = 64 * MIB
 
 
-def repository_container(attempt: Attempt, name: str, *mounts: Mount, models: bool = True) -> AgentContainer:
-    """Return a container for commands of the repository, not started; all its users may write to its ``/tmp``.
+def repository_container(
+    attempt: Attempt, name: str, *mounts: Mount, models: bool = True
+) -> AgentContainer:
+    """Return a container for commands of the repository, not started; all its users may write to
+    its ``/tmp``.
 
     Args:
         attempt: the attempt at the generation.
@@ -46,13 +51,17 @@ def repository_container(attempt: Attempt, name: str, *mounts: Mount, models: bo
         StorageError: the directories cannot be made.
     """
     context, folder = attempt.context, attempt.private / name
-    place = AgentContainer(context, attempt.plan, folder, *mounts, out=commands.TMP, env=commands.ENV, models=models)
+    place = AgentContainer(
+        context, attempt.plan, folder, *mounts, out=commands.TMP, env=commands.ENV, models=models
+    )
     place.out.chmod(commands.OPEN_MODE)
     return place
 
 
 class Judge(Closing):
-    """Scores answers in a container with the run's root state and the labels; it contains no evolved code."""
+    """Scores answers in a container with the run's root state and the labels; it contains no
+    evolved code.
+    """
 
     def __init__(self, attempt: Attempt) -> None:
         """Fill the container's directories and begin to start it.
@@ -106,7 +115,9 @@ class Judge(Closing):
             raise GenerationFailedError("evaluation", f"{name}: {error}") from error
         missing = found.answers.count(None)
         if missing or found.ignored:
-            self._steps.note(f"{name}: {missing} tasks without an answer; {found.ignored} rows without a task")
+            self._steps.note(
+                f"{name}: {missing} tasks without an answer; {found.ignored} rows without a task"
+            )
         return found
 
     def score(
@@ -150,8 +161,13 @@ def score_without_answers(domain: OriginalDomain, score: float, *, full: bool) -
         score: score of the tasks that were run, as many as in the first stage.
         full: whether these are all tasks; else the total follows from ``domain.fraction``.
     """
-    scores = tuple(Score(task_id=str(at), value=score, valid=True) for at in range(domain.first_stage.staged_samples))
-    return SplitResult(predictions=(), scores=scores, total=_total(domain, len(scores), full=full), mean=score)
+    scores = tuple(
+        Score(task_id=str(at), value=score, valid=True)
+        for at in range(domain.first_stage.staged_samples)
+    )
+    return SplitResult(
+        predictions=(), scores=scores, total=_total(domain, len(scores), full=full), mean=score
+    )
 
 
 def _total(domain: OriginalDomain, tasks: int, *, full: bool) -> int:
@@ -163,18 +179,27 @@ def _read_report(folder: Path, name: str) -> Mapping[str, Any]:
         data = read_file(folder, REPORT.encode(), _MAX_REPORT_BYTES)
         value = json.loads(data) if data is not None else None
     except (PatchError, ValueError, RecursionError) as error:
-        raise GenerationFailedError("evaluation", f"the report on {name} cannot be read: {error}") from error
+        raise GenerationFailedError(
+            "evaluation", f"the report on {name} cannot be read: {error}"
+        ) from error
     if not isinstance(value, dict):
         raise GenerationFailedError("evaluation", f"the report on {name} was not written")
     return value
 
 
 def _result(
-    domain: OriginalDomain, name: str, value: Mapping[str, Any], said: Labelled | None, *, full: bool
+    domain: OriginalDomain,
+    name: str,
+    value: Mapping[str, Any],
+    said: Labelled | None,
+    *,
+    full: bool,
 ) -> SplitResult:
     score = domain.score_in(value)
     if score is None:
-        raise GenerationFailedError("evaluation", f"the report on {name} has no valid {domain.score_key}")
+        raise GenerationFailedError(
+            "evaluation", f"the report on {name} has no valid {domain.score_key}"
+        )
     if said is None:
         return score_without_answers(domain, score, full=full)
     total, count = value.get("total"), len(said.ids)
@@ -185,7 +210,9 @@ def _result(
     answers = zip(said.ids, said.answers, strict=True)
     return SplitResult(
         predictions=tuple(Prediction(task_id=task_id, value=answer) for task_id, answer in answers),
-        scores=tuple(Score(task_id=task_id, value=float(task_id in good), valid=True) for task_id in said.ids),
+        scores=tuple(
+            Score(task_id=task_id, value=float(task_id in good), valid=True) for task_id in said.ids
+        ),
         total=_total(domain, count, full=full),
         mean=score,
     )

@@ -20,13 +20,15 @@ def contract_adapter(kind: str | None) -> ContractAdapter:
     """Return the adapter for a kind of contract.
 
     Args:
-        kind: one of :data:`~hyperruntime.loop.run_files.contract.KINDS`; None: the default contract.
+        kind: one of :data:`~hyperruntime.loop.run_files.contract.KINDS`; None: the default
+            contract.
     """
     return HyperAgentsContract() if kind == HYPERAGENTS else DefaultContract()
 
 
 def agent_here() -> str | None:
-    """Return ``"."`` if the working directory is an agent whose contract runs it in its own checkout, else None.
+    """Return ``"."`` if the working directory is an agent whose contract runs it in its own
+    checkout, else None.
 
     Raises:
         AgentError: the ``hyperrun.toml`` of the working directory is invalid.
@@ -34,14 +36,16 @@ def agent_here() -> str | None:
     return "." if contract_adapter(detect_contract(".")).runs_in_checkout else None
 
 
-def load_domains(names: Sequence[str], adapter: ContractAdapter, *, code: bool = False) -> tuple[Domain, ...]:
+def load_domains(
+    names: Sequence[str], adapter: ContractAdapter, *, code: bool = False
+) -> tuple[Domain, ...]:
     """Return the domains with these references.
 
     Args:
         names: the references, ``NAME``, ``NAME:ARGUMENT`` or ``FILE.py:CLASS``.
         adapter: loads the domains.
-        code: whether this user named or accepted them, so that a file of code may be loaded. A run directory and an
-            agent's file may not name one.
+        code: whether this user named or accepted them, so that a file of code may be loaded. A run
+            directory and an agent's file may not name one.
 
     Raises:
         DomainNotFoundError: a domain does not exist.
@@ -52,7 +56,9 @@ def load_domains(names: Sequence[str], adapter: ContractAdapter, *, code: bool =
     known: set[str] = set()
     for domain in domains:
         if not _DOMAIN_NAME.fullmatch(domain.name) or domain.name in known:
-            raise SpecError("domains", domain.name, "unique names of letters, digits, '.', '_' and '-'")
+            raise SpecError(
+                "domains", domain.name, "unique names of letters, digits, '.', '_' and '-'"
+            )
         known.add(domain.name)
     return domains
 
@@ -65,7 +71,8 @@ def check_left_out(domains: Sequence[Domain], unsupported: str) -> None:
         unsupported: ``skip``, or ``fail``, which refuses a data set with an odd row.
 
     Raises:
-        SpecError: a data set has no valid row; or it has an odd one, and ``unsupported`` is ``fail``.
+        SpecError: a data set has no valid row; or it has an odd one, and ``unsupported`` is
+            ``fail``.
     """
     for domain in domains:
         left = left_out_of(domain)

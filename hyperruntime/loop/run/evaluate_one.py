@@ -1,7 +1,7 @@
 """Evaluate one generation of a run separately, for example on the split ``test``.
 
-The results go to their own directory below ``evaluations/``; no other file of the run is written. So the run's choices
-cannot depend on them, no agent sees them, and the run may be in progress.
+The results go to their own directory below ``evaluations/``; no other file of the run is written.
+So the run's choices cannot depend on them, no agent sees them, and the run may be in progress.
 """
 
 from __future__ import annotations
@@ -83,7 +83,8 @@ def evaluate_generation(
     trust: bool = False,
     on_event: OnEvent | None = None,
 ) -> tuple[Evaluation, ...]:
-    """Evaluate a generation in full on one split of each domain that has it; reuse existing evaluations.
+    """Evaluate a generation in full on one split of each domain that has it; reuse existing
+    evaluations.
 
     Args:
         runtime: an open runtime.
@@ -91,16 +92,20 @@ def evaluate_generation(
         genid: id of the generation, or ``"best"`` for the one with the highest score.
         split: ``train``, ``val`` or ``test``.
         samples: maximum number of tasks of each domain; None for all.
-        repeat: number of evaluations; each one after the first increases the seed that agents see by 1.
+        repeat: number of evaluations; each one after the first increases the seed that agents see
+            by 1.
         trust: as for :func:`~hyperruntime.loop.run.plan.plan_resume`.
         on_event: as for :func:`~hyperruntime.loop.run.run.start_run`.
 
     Raises:
         ReceivedRunError: the run was made elsewhere, and asks for something that was not accepted.
-        ArchiveError: ``run_dir`` is not a run directory or has a link, or the generation is unknown or has no state.
+        ArchiveError: ``run_dir`` is not a run directory or has a link, or the generation is unknown
+            or has no state.
         SpecError: no domain has this split.
-        RunError: the evaluation failed, and its files are removed; or a link leads out of the run directory.
-        RunInterruptedError, StorageError: SIGINT or SIGTERM interrupted it, or a file cannot be written.
+        RunError: the evaluation failed, and its files are removed; or a link leads out of the run
+            directory.
+        RunInterruptedError, StorageError: SIGINT or SIGTERM interrupted it, or a file cannot be
+            written.
     """
     layout = Layout(Path(run_dir).absolute()).without_links()
     options, stored = read_run(layout)
@@ -120,7 +125,9 @@ def evaluate_generation(
     with evaluation_models(options, stored, layout, offered=adapter.offers_models) as models:
         context = run.context(runtime, image, on_event, models)
         with on_interrupt(context.containers.stop):
-            return context.containers.run(lambda: tuple(_one(context, record, split, *p) for p in enumerate(names)))
+            return context.containers.run(
+                lambda: tuple(_one(context, record, split, *p) for p in enumerate(names))
+            )
 
 
 def _name(record: GenerationRecord, split: str, samples: int | None, number: int) -> str:
@@ -129,7 +136,8 @@ def _name(record: GenerationRecord, split: str, samples: int | None, number: int
 
 
 def image_to_evaluate(run_dir: str | os.PathLike[str], *, trust: bool) -> str:
-    """Return the image in which generations of a run are evaluated, after a check of what the run asks of the host.
+    """Return the image in which generations of a run are evaluated, after a check of what the run
+    asks of the host.
 
     Args:
         run_dir: the run directory.
@@ -142,25 +150,37 @@ def image_to_evaluate(run_dir: str | os.PathLike[str], *, trust: bool) -> str:
     """
     layout = Layout(Path(run_dir).absolute()).without_links()
     options, stored = read_run(layout)
-    return checked_domains(options, stored, layout, contract_adapter(options.contract), trust=trust)[1]
+    return checked_domains(
+        options, stored, layout, contract_adapter(options.contract), trust=trust
+    )[1]
 
 
 def _has(domain: Domain, split: str) -> bool:
     return any(part.name == split for part in domain.splits)
 
 
-def _chosen(options: GenerateOptions, domains: Sequence[Domain], split: str, samples: int | None) -> GenerateOptions:
+def _chosen(
+    options: GenerateOptions, domains: Sequence[Domain], split: str, samples: int | None
+) -> GenerateOptions:
     """Return the options of the evaluation, with only the domains that have the split."""
-    names = [name for name, domain in zip(options.domains, domains, strict=True) if _has(domain, split)]
+    names = [
+        name for name, domain in zip(options.domains, domains, strict=True) if _has(domain, split)
+    ]
     if not names:
         known = dict.fromkeys(part.name for domain in domains for part in domain.splits)
-        raise SpecError("split", split, f"{' and '.join(options.domains)} has only {', '.join(known)}")
+        raise SpecError(
+            "split", split, f"{' and '.join(options.domains)} has only {', '.join(known)}"
+        )
     count = ALL_SAMPLES if samples is None else samples
     return attrs.evolve(options, domains=names, eval_samples=(count,) * len(names))
 
 
-def _one(context: RunContext, record: GenerationRecord, split: str, number: int, name: str) -> Evaluation:
-    """Return one evaluation, and make it if it does not exist; a lock prevents two processes from making it."""
+def _one(
+    context: RunContext, record: GenerationRecord, split: str, number: int, name: str
+) -> Evaluation:
+    """Return one evaluation, and make it if it does not exist; a lock prevents two processes from
+    making it.
+    """
     home = make_directory(context.layout.evaluations)
     final = home / name
     with _locked(home / f".{name}.lock"):
@@ -172,7 +192,9 @@ def _one(context: RunContext, record: GenerationRecord, split: str, number: int,
         try:
             finish_directory(_make(context, record, split, number, work), final)
         except RunInterruptedError as error:
-            raise RunInterruptedError("the evaluation was interrupted; its files are removed") from error
+            raise RunInterruptedError(
+                "the evaluation was interrupted; its files are removed"
+            ) from error
         finally:
             discard(context, work)
         return _read(final, known=False)
@@ -180,7 +202,9 @@ def _one(context: RunContext, record: GenerationRecord, split: str, number: int,
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock file, which the lock's package would also open if it were a pipe or another file of the user."""
+    """Hold a lock file, which the lock's package would also open if it were a pipe or another file
+    of the user.
+    """
     with storage_errors(path):
         open_to_append(path).close()  # fails if it is not a regular file
         lock = FileLock(path)
@@ -191,14 +215,20 @@ def _locked(path: Path) -> Iterator[None]:
         lock.release()
 
 
-def _make(context: RunContext, record: GenerationRecord, split: str, number: int, work: Path) -> Path:
-    """Evaluate a generation, as one without a meta agent; return the directory with the results, below ``work``."""
+def _make(
+    context: RunContext, record: GenerationRecord, split: str, number: int, work: Path
+) -> Path:
+    """Evaluate a generation, as one without a meta agent; return the directory with the results,
+    below ``work``.
+    """
     options = attrs.evolve(context.options, seed=(context.options.seed or 0) + number)
     separate = attrs.evolve(context, options=options, layout=Layout(context.layout.root, work))
     plan = GenerationPlan(genid=record.genid, parent=None, commit=record.commit, split=split)
     made, results = make_with_results(separate, plan)
     if made.failure is not None:
-        raise RunError(f"generation {record.genid} could not be evaluated: {made.failure}: {made.detail}")
+        raise RunError(
+            f"generation {record.genid} could not be evaluated: {made.failure}: {made.detail}"
+        )
     scores = {domain: splits[split].mean for domain, splits in results.items()}
     facts = {
         "genid": record.genid,
@@ -221,4 +251,6 @@ def _read(path: Path, *, known: bool) -> Evaluation:
         value = parse_json(read_run_file(path / RESULT, below=path.parent))
         return structured(Evaluation, {**value, "path": str(path), "known": known})
     except (OSError, ValueError) as error:
-        raise RunError(f"{str(path / RESULT)!r} cannot be read: {error}; remove {str(path)!r}") from error
+        raise RunError(
+            f"{str(path / RESULT)!r} cannot be read: {error}; remove {str(path)!r}"
+        ) from error

@@ -6,7 +6,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 
 
 def local_executor(workers: int) -> Executor:
-    """Return an executor that runs at most ``workers`` generations at once, in threads of this process.
+    """Return an executor that runs at most ``workers`` generations at once, in threads of this
+    process.
 
     A generation's work is done by its containers; the thread waits for them.
     """

@@ -1,7 +1,7 @@
 """Export a generation as a git repository that can be run.
 
-The repository has one commit per generation of the lineage, each with exactly that generation's files. The export
-writes nothing to the run directory, so the run may be in progress.
+The repository has one commit per generation of the lineage, each with exactly that generation's
+files. The export writes nothing to the run directory, so the run may be in progress.
 """
 
 from __future__ import annotations
@@ -63,13 +63,15 @@ def find_generation(archive: Archive, genid: GenId) -> GenerationRecord:
     parent = None if record.parent is None else archive.get(record.parent)
     if parent is not None and record.failure and record.commit == parent.commit:
         raise ArchiveError(
-            f"generation {record.genid} has no state of its own, because it failed ({record.failure}); "
-            f"name another one, for example its parent {record.parent}"
+            f"generation {record.genid} has no state of its own, because it failed "
+            f"({record.failure}); name another one, for example its parent {record.parent}"
         )
     return record
 
 
-def export_generation(run_dir: str | os.PathLike[str], genid: GenId, target: str | os.PathLike[str]) -> Export:
+def export_generation(
+    run_dir: str | os.PathLike[str], genid: GenId, target: str | os.PathLike[str]
+) -> Export:
     """Write a generation's files and history to a directory; on an error nothing is written.
 
     Args:
@@ -78,8 +80,10 @@ def export_generation(run_dir: str | os.PathLike[str], genid: GenId, target: str
         target: directory to write; must be missing or empty.
 
     Raises:
-        ArchiveError: ``run_dir`` is not a run directory, or the generation does not exist or has no state.
-        RepositoryError: ``target`` is not empty or a symbolic link, or a state is missing from the store.
+        ArchiveError: ``run_dir`` is not a run directory, or the generation does not exist or has no
+            state.
+        RepositoryError: ``target`` is not empty or a symbolic link, or a state is missing from the
+            store.
         StorageError: a file cannot be written.
     """
     layout = Layout(Path(run_dir))
@@ -88,13 +92,18 @@ def export_generation(run_dir: str | os.PathLike[str], genid: GenId, target: str
     records = _lineage(archive, find_generation(archive, genid))
     commits = [(store.tree(record.commit), _message(record), record.started) for record in records]
     if stored_start(stored).commit != stored["root_commit"]:
-        commits.insert(0, (store.tree(stored["root_commit"]), "Initial agent, before the meta patches\n", ""))
+        commits.insert(
+            0, (store.tree(stored["root_commit"]), "Initial agent, before the meta patches\n", "")
+        )
     if os.path.islink(target):
         raise RepositoryError(f"{os.fspath(target)!r} is a symbolic link; name a new directory")
     where = Path(os.path.realpath(target))
     _refuse_full(where)
     make_directory(where.parent)
-    with storage_errors(where), tempfile.TemporaryDirectory(prefix=f".{where.name}.", dir=where.parent) as temporary:
+    with (
+        storage_errors(where),
+        tempfile.TemporaryDirectory(prefix=f".{where.name}.", dir=where.parent) as temporary,
+    ):
         partial = os.path.join(temporary, "repository")
         commit = _write(store, partial, commits)
         _refuse_full(where)
@@ -106,13 +115,17 @@ def _lineage(archive: Archive, record: GenerationRecord) -> list[GenerationRecor
     chain = [record]
     while (parent := chain[-1].parent) is not None:
         if parent not in archive:
-            raise ArchiveError(f"generation {parent}, an ancestor of {record.genid}, is missing from the archive")
+            raise ArchiveError(
+                f"generation {parent}, an ancestor of {record.genid}, is missing from the archive"
+            )
         chain.append(archive[parent])
     return chain[::-1]
 
 
 def _message(record: GenerationRecord) -> str:
-    """Return a commit message: the generation, its score, its parent, the scores of its splits and its failure."""
+    """Return a commit message: the generation, its score, its parent, the scores of its splits and
+    its failure.
+    """
     score = "no score" if record.score is None else f"score {record.score:.4f}"
     lines = [f"Generation {record.genid}: {score}", ""]
     lines += [f"Parent: {record.parent}"] if record.parent is not None else []
@@ -131,8 +144,20 @@ def _refuse_full(where: Path) -> None:
 
 
 def _write(store: RepositoryStore, path: str, commits: Sequence[tuple[str, str, str]]) -> str:
-    """Make a repository from a list of ``(tree, message, date)``, oldest first; return the last commit."""
-    git(["init", "-q", "--template=", f"--initial-branch={BRANCH}", object_format(commits[-1][0]), "--", path])
+    """Make a repository from a list of ``(tree, message, date)``, oldest first; return the last
+    commit.
+    """
+    git(
+        [
+            "init",
+            "-q",
+            "--template=",
+            f"--initial-branch={BRANCH}",
+            object_format(commits[-1][0]),
+            "--",
+            path,
+        ]
+    )
     inner = os.path.join(path, ".git")
     os.mkdir(os.path.join(inner, "info"))
     write_text(inner, "info/attributes", RAW_ATTRIBUTES)
@@ -144,7 +169,9 @@ def _write(store: RepositoryStore, path: str, commits: Sequence[tuple[str, str, 
     for tree, message, when in commits:
         dates = {"GIT_AUTHOR_DATE": when, "GIT_COMMITTER_DATE": when} if when else {}
         parent = ["-p", commit] if commit else []
-        made = git(["commit-tree", tree, *parent], env={"GIT_DIR": inner, **dates}, input=message.encode())
+        made = git(
+            ["commit-tree", tree, *parent], env={"GIT_DIR": inner, **dates}, input=message.encode()
+        )
         commit = made.decode().strip()
     write_text(inner, f"refs/heads/{BRANCH}", commit + "\n")
     write_files(commit, path, {"GIT_DIR": inner})

@@ -1,9 +1,10 @@
 """Import a run that HyperAgents wrote, in its own directory.
 
-hyperruntime's files are added beside those of HyperAgents; links and unfinished generations move to ``left_over``. The
-state of each generation is rebuilt from the root commit and the diffs of its lineage. Containers could write to the
-work tree, so only git objects of its history are read, with a separate repository: nothing that an agent put into its
-``.git`` is executed. ``run.json`` is written last; without it the import starts again from the beginning.
+hyperruntime's files are added beside those of HyperAgents; links and unfinished generations move to
+``left_over``. The state of each generation is rebuilt from the root commit and the diffs of its
+lineage. Containers could write to the work tree, so only git objects of its history are read, with
+a separate repository: nothing that an agent put into its ``.git`` is executed. ``run.json`` is
+written last; without it the import starts again from the beginning.
 """
 
 from __future__ import annotations
@@ -38,13 +39,30 @@ from hyperruntime.loop.hyperagents.original import (
 from hyperruntime.loop.run.contracts import contract_adapter, load_domains
 from hyperruntime.loop.run_files.archive import Archive, write_run
 from hyperruntime.loop.run_files.contract import repository_contract
-from hyperruntime.loop.run_files.layout import LEFT_OVER, LINEAGE, METADATA, Layout, parse_genid, read_json
+from hyperruntime.loop.run_files.layout import (
+    LEFT_OVER,
+    LINEAGE,
+    METADATA,
+    Layout,
+    parse_genid,
+    read_json,
+)
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord, parent_problem
 from hyperruntime.loop.workbench.context import protected_paths
 from hyperruntime.reclaim.trees import reclaim_trees
-from hyperruntime.storage.atomic import make_directory, make_private_directory, storage_errors, write_file
-from hyperruntime.storage.run_files import is_run_directory, is_run_file, make_run_directory, read_run_file
+from hyperruntime.storage.atomic import (
+    make_directory,
+    make_private_directory,
+    storage_errors,
+    write_file,
+)
+from hyperruntime.storage.run_files import (
+    is_run_directory,
+    is_run_file,
+    make_run_directory,
+    read_run_file,
+)
 from hyperruntime.storage.run_lock import RunLock
 
 log = get_logger(__name__)
@@ -55,7 +73,8 @@ _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 def import_run(run_dir: str | os.PathLike[str]) -> bool:
-    """Import a run of HyperAgents; return False if the directory is not such a run or was imported before.
+    """Import a run of HyperAgents; return False if the directory is not such a run or was imported
+    before.
 
     Raises:
         ArchiveError: the archive, the options or the root commit cannot be read.
@@ -80,7 +99,9 @@ class _Import:
         self._layout = layout
         self._ids = finished_ids(layout)
         self._options = original_options(layout, self._ids)
-        self._domains = load_domains(self._options.domains, contract_adapter(self._options.contract))
+        self._domains = load_domains(
+            self._options.domains, contract_adapter(self._options.contract)
+        )
         self._originals = [DOMAINS[name] for name in self._options.domains]
         self._protected = protected_paths(self._domains)
         self._store = RepositoryStore(layout.repository)
@@ -98,7 +119,9 @@ class _Import:
         self._archive.expect(self._ids)
         only_ensemble = self._options.optimize_option == "only_ensemble"
         for genid in self._ids:
-            found = read_generation(self._layout, genid, self._originals, only_ensemble=only_ensemble)
+            found = read_generation(
+                self._layout, genid, self._originals, only_ensemble=only_ensemble
+            )
             self._check_parent(found)
             self._take(found, start)
         facts = {
@@ -128,7 +151,9 @@ class _Import:
             _check_out_root(self._layout, staging)
             for name in staging.rglob(".env*"):
                 name.unlink()
-        hide_labels(staging / "domains", reference_folder(self._layout) / "domains", self._originals)
+        hide_labels(
+            staging / "domains", reference_folder(self._layout) / "domains", self._originals
+        )
         root = self._store.from_directory(staging)
         shutil.rmtree(staging, ignore_errors=True)
         return root
@@ -141,7 +166,9 @@ class _Import:
                 patch = read_run_file(path, below=self._layout.root)
                 commit = self._apply(commit, patch, f"meta_{number}")
             except (OSError, PatchError) as error:
-                raise ArchiveError(f"meta patch {str(path)!r} cannot be applied: {error}") from error
+                raise ArchiveError(
+                    f"meta patch {str(path)!r} cannot be applied: {error}"
+                ) from error
         return commit
 
     def _check_parent(self, found: GenerationRecord) -> None:
@@ -150,16 +177,23 @@ class _Import:
             raise ArchiveError(f"{name!r} cannot be imported: {problem}; correct its {METADATA}")
 
     def _take(self, found: GenerationRecord, start: str) -> None:
-        """Add a generation to the journal; its state is its parent's state with its diff applied."""
+        """Add a generation to the journal; its state is its parent's state with its diff
+        applied.
+        """
         parent = start if found.parent is None else self._commits.get(found.parent, start)
         commit, detail, failure = parent, "", found.failure
         if found.parent is not None and failure is None:
             try:
                 commit = self._apply(parent, patch_of(self._layout, found.genid), found.genid)
             except PatchError as error:
-                failure, detail = "refused-patch", f"its diff does not apply to its parent's state: {error}"
+                failure, detail = (
+                    "refused-patch",
+                    f"its diff does not apply to its parent's state: {error}",
+                )
         self._commits[found.genid] = commit
-        score = mean_score([found.scores.get(one.name, {}).get(selected_split(one)) for one in self._originals])
+        score = mean_score(
+            [found.scores.get(one.name, {}).get(selected_split(one)) for one in self._originals]
+        )
         record = attrs.evolve(
             found,
             score=score if failure is None else None,
@@ -183,7 +217,9 @@ class _Import:
 
 
 def _move_left_overs(layout: Layout, finished: set[GenId]) -> None:
-    """Move directories of unfinished generations to ``left_over``; the run makes these generations again."""
+    """Move directories of unfinished generations to ``left_over``; the run makes these generations
+    again.
+    """
     with storage_errors(layout.root):
         for name in sorted(os.listdir(layout.root)):
             genid = parse_genid(name)
@@ -195,7 +231,9 @@ def _move_left_overs(layout: Layout, finished: set[GenId]) -> None:
 
 
 def _move_links(layout: Layout, finished: Sequence[GenId]) -> None:
-    """Move links of agents to ``left_over``: HyperAgents unpacked them, and they may lead to any file of the host."""
+    """Move links of agents to ``left_over``: HyperAgents unpacked them, and they may lead to any
+    file of the host.
+    """
     with storage_errors(layout.root):
         for genid in finished:
             for path in links_below(layout.generation(genid)):
@@ -206,7 +244,8 @@ def _move_links(layout: Layout, finished: Sequence[GenId]) -> None:
 
 
 def _strip_special_bits(layout: Layout) -> None:
-    """Remove special bits from files that containers wrote: HyperAgents unpacked them with the agents' modes.
+    """Remove special bits from files that containers wrote: HyperAgents unpacked them with the
+    agents' modes.
 
     A directory with files that this user may not change is closed to all other users instead.
 
@@ -231,8 +270,8 @@ def _close_to_others(path: Path) -> None:
     except PermissionError:
         pass
     raise ArchiveError(
-        f"{str(path)!r} belongs to another user and may contain files that run as their owner; change its owner "
-        "(`chown -R`, as root), then resume the run"
+        f"{str(path)!r} belongs to another user and may contain files that run as their owner; "
+        "change its owner (`chown -R`, as root), then resume the run"
     )
 
 
@@ -252,12 +291,16 @@ def _check_out_root(layout: Layout, target: Path) -> None:
     try:
         reader.export(commit, target)
     except RepositoryError as error:
-        raise ArchiveError(f"the root commit {commit} of {str(git_dir)!r} cannot be read: {error}") from error
+        raise ArchiveError(
+            f"the root commit {commit} of {str(git_dir)!r} cannot be read: {error}"
+        ) from error
     shutil.rmtree(reader.path, ignore_errors=True)
 
 
 def _root_commit(layout: Layout, reader: RepositoryStore, git_dir: Path) -> str:
-    """Return the commit that all diffs start from: the one in the log, else HyperAgents' oldest one before HEAD."""
+    """Return the commit that all diffs start from: the one in the log, else HyperAgents' oldest one
+    before HEAD.
+    """
     for name in root_candidates(layout):
         try:
             return reader.git("rev-parse", "--verify", f"{name}^{{commit}}").decode().strip()
@@ -265,7 +308,10 @@ def _root_commit(layout: Layout, reader: RepositoryStore, git_dir: Path) -> str:
             continue
     head = _head(git_dir)
     if head is None:
-        raise ArchiveError(f"neither generate_loop.log nor {str(git_dir / 'HEAD')!r} names the root commit of the run")
+        raise ArchiveError(
+            f"neither generate_loop.log nor {str(git_dir / 'HEAD')!r} names the root commit of "
+            "the run"
+        )
     try:
         lines = reader.git("log", "--first-parent", "--format=%H %ae", head).splitlines()
     except RepositoryError as error:

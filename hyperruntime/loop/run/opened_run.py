@@ -71,7 +71,9 @@ class OpenedRun:
         """The first generation: the initial agent with the meta patchs applied."""
         return stored_start(self.stored)
 
-    def context(self, runtime: LoopRuntime, image: str, on_event: OnEvent | None, models: Models) -> RunContext:
+    def context(
+        self, runtime: LoopRuntime, image: str, on_event: OnEvent | None, models: Models
+    ) -> RunContext:
         """Return the context of the run's generations.
 
         Args:
@@ -96,7 +98,8 @@ class OpenedRun:
         )
 
     def commit_of(self, genid: GenId) -> str:
-        """Return the commit of a generation's state; rebuild a lost state from the patches of its lineage.
+        """Return the commit of a generation's state; rebuild a lost state from the patches of its
+        lineage.
 
         Args:
             genid: id of the generation; an unknown id gives the first generation's state.
@@ -119,7 +122,9 @@ class OpenedRun:
             commit = at.commit
         commit = commit or self.start.commit
         for name in reversed(lost):
-            commit = self.store.apply_patch(commit, self._patch(name), name, ChangeRules.without_sizes()).commit
+            commit = self.store.apply_patch(
+                commit, self._patch(name), name, ChangeRules.without_sizes()
+            ).commit
         return commit
 
     def _has(self, commit: str) -> bool:
@@ -156,9 +161,19 @@ def _fill(plan: NewRunPlan) -> OpenedRun:
     make_directory(layout.view)
     make_private_directory(layout.work)
     store = RepositoryStore(layout.repository)
-    root, contract = adapter.prepare(options, domains, layout, store, check_agent(options, domains, adapter))
+    root, contract = adapter.prepare(
+        options, domains, layout, store, check_agent(options, domains, adapter)
+    )
     protected = protected_paths(domains)
-    start = begin(store, root, options, layout, contract=contract, protected=protected, fuzz=adapter.patch_fuzz)
+    start = begin(
+        store,
+        root,
+        options,
+        layout,
+        contract=contract,
+        protected=protected,
+        fuzz=adapter.patch_fuzz,
+    )
     facts = {
         "root_commit": root,
         "start": {"genid": start.genid, "commit": start.commit},
@@ -166,18 +181,29 @@ def _fill(plan: NewRunPlan) -> OpenedRun:
         "gateway": plan.gateway is not None,
         "contract": attrs.asdict(contract),
     }
-    stored = write_run(layout, attrs.evolve(options, domains=absolute_references(options.domains)), facts)
+    stored = write_run(
+        layout, attrs.evolve(options, domains=absolute_references(options.domains)), facts
+    )
     _log_args(layout, options, root, start.notes)
     archive = Archive(layout)
-    return OpenedRun(options=options, layout=layout, adapter=adapter, domains=domains, stored=stored, archive=archive)
+    return OpenedRun(
+        options=options,
+        layout=layout,
+        adapter=adapter,
+        domains=domains,
+        stored=stored,
+        archive=archive,
+    )
 
 
 def reopen_run(plan: ResumePlan, reclaim_args: Sequence[str]) -> OpenedRun:
-    """Open an existing run whose directory this process owns, and complete the steps that a kill left out.
+    """Open an existing run whose directory this process owns, and complete the steps that a kill
+    left out.
 
     Args:
         plan: plan of the resume; changed options are stored.
-        reclaim_args: see :class:`~hyperruntime.driver.EngineInfo`; used to remove files of containers.
+        reclaim_args: see :class:`~hyperruntime.driver.EngineInfo`; used to remove files of
+            containers.
 
     Raises:
         ArchiveError: a file of the run cannot be read.
@@ -187,7 +213,10 @@ def reopen_run(plan: ResumePlan, reclaim_args: Sequence[str]) -> OpenedRun:
     layout, options, domains, adapter = plan.layout, plan.options, plan.domains, plan.adapter
     stored_options, stored = read_run(layout)  # again: the files belong to this process only now
     if stored_options != plan.stored:
-        raise RunError(f"another process changed the options of {str(layout.root)!r} meanwhile; resume it again")
+        raise RunError(
+            f"another process changed the options of {str(layout.root)!r} meanwhile; resume it "
+            "again"
+        )
     archive = Archive.load(layout)
     make_directory(layout.view)
     tighten(layout)
@@ -195,7 +224,14 @@ def reopen_run(plan: ResumePlan, reclaim_args: Sequence[str]) -> OpenedRun:
     _clear_work(layout, archive, reclaim_args, keep=is_own)
     if options != stored_options or not is_own:
         write_run(layout, options, stored)
-    run = OpenedRun(options=options, layout=layout, adapter=adapter, domains=domains, stored=stored, archive=archive)
+    run = OpenedRun(
+        options=options,
+        layout=layout,
+        adapter=adapter,
+        domains=domains,
+        stored=stored,
+        archive=archive,
+    )
     run.store.recover()
     archive.repair()
     note_end(layout.run, "")
@@ -205,8 +241,12 @@ def reopen_run(plan: ResumePlan, reclaim_args: Sequence[str]) -> OpenedRun:
     return run
 
 
-def _log_args(layout: Layout, options: GenerateOptions, root_commit: str, notes: Iterable[str] = ()) -> None:
-    """Append one line with all options and the root commit to the log of the run, and one line per note."""
+def _log_args(
+    layout: Layout, options: GenerateOptions, root_commit: str, notes: Iterable[str] = ()
+) -> None:
+    """Append one line with all options and the root commit to the log of the run, and one line per
+    note.
+    """
     args = {**attrs.asdict(options, recurse=False), "root_commit": root_commit}
     text = "Args: " + ", ".join(f"{name}={value}" for name, value in args.items())
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -227,8 +267,12 @@ def tighten(layout: Layout) -> None:
         make_private_directory(folder)
 
 
-def _clear_work(layout: Layout, archive: Archive, reclaim_args: Sequence[str], *, keep: bool) -> None:
-    """Remove work files of generations that are finished or must restart: all, unless this user made the run."""
+def _clear_work(
+    layout: Layout, archive: Archive, reclaim_args: Sequence[str], *, keep: bool
+) -> None:
+    """Remove work files of generations that are finished or must restart: all, unless this user
+    made the run.
+    """
     kept = {name for name, genid in unfinished(layout).items() if keep and genid not in archive}
     for name in os.listdir(layout.work):
         path = layout.work / name

@@ -39,7 +39,8 @@ class RunPlan:
         options: options of the run, with seed and run id.
         adapter: adapter for the agent's contract.
         domains: domains of the evaluation, in order.
-        image: name or reference of the image that all containers of the run use; it may not exist yet.
+        image: name or reference of the image that all containers of the run use; it may not exist
+            yet.
         layout: paths of the run.
         gateway: configuration of the gateway; None if the run has no models.
         make_executor: returns an executor that runs the given number of generations at once.
@@ -88,14 +89,18 @@ def plan_run(options: GenerateOptions) -> NewRunPlan:
         AgentError: the agent cannot be used.
         RepositoryError: the agent's repository cannot be used.
         SpecError: an option is invalid, or two options exclude each other.
-        GatewayConfigError: the gateway's configuration is invalid, or the models that the agent needs have no server.
+        GatewayConfigError: the gateway's configuration is invalid, or the models that the agent
+            needs have no server.
         RunError: the run directory exists already.
     """
     asked, options = options, options.settled()  # which also detects the contract
     if asked.run_id is None:
         options = attrs.evolve(options, run_id=free_run_id(options))
     adapter = contract_adapter(options.contract)
-    make_executor, domains = registry.load_executor(options.executor), load_domains(options.domains, adapter, code=True)
+    make_executor, domains = (
+        registry.load_executor(options.executor),
+        load_domains(options.domains, adapter, code=True),
+    )
     adapter.check_tasks(options.domains, domains)
     check_left_out(domains, options.unsupported)
     agent = check_agent(options, domains, adapter)
@@ -111,7 +116,9 @@ def plan_run(options: GenerateOptions) -> NewRunPlan:
         agent=agent,
         image=image,
         layout=layout,
-        gateway=choose_gateway(options, folder, layout, offered=adapter.offers_models, required=required),
+        gateway=choose_gateway(
+            options, folder, layout, offered=adapter.offers_models, required=required
+        ),
         make_executor=make_executor,
     )
 
@@ -128,21 +135,25 @@ def plan_resume(
 ) -> ResumePlan:
     """Return the plan of resuming an interrupted run, or of extending a finished one.
 
-    It changes no file, except that a run that HyperAgents wrote is imported first, in its directory.
+    It changes no file, except that a run that HyperAgents wrote is imported first, in its
+    directory.
 
     Args:
         run_dir: the run directory.
         max_generation: new number of the last generation; None: unchanged.
         parallel: new number of generations that run at once; None: unchanged.
-        changes: new values of other options by name, such as ``budget_tokens``; a value of None: unchanged.
+        changes: new values of other options by name, such as ``budget_tokens``; a value of None:
+            unchanged.
         given: paths of the fields of options that the user gave again, apart from ``changes``.
         trust: whether the user accepts what a run that was made elsewhere asks of the host.
-        wait: whether to wait until the lease of an owner on another machine is stale; the owner may be dead.
+        wait: whether to wait until the lease of an owner on another machine is stale; the owner may
+            be dead.
 
     Raises:
         ArchiveError: the directory is not a run directory, or has a symbolic link.
         RunLockedError: the run must be imported, and a live process owns it.
-        ReceivedRunError: another user made the run, and it asks for something that was neither given nor accepted.
+        ReceivedRunError: another user made the run, and it asks for something that was neither
+            given nor accepted.
         HyperRuntimeError: as for :func:`plan_run`.
     """
     layout = Layout(Path(run_dir).absolute())
@@ -177,13 +188,17 @@ def _changed(options: GenerateOptions, changes: Mapping[str, Any]) -> GenerateOp
     changed = attrs.evolve(options, **changes)
     if changed.run_baseline == "no_archive" and changed.parent_selection != "latest":
         raise SpecError(
-            "parent_selection", changed.parent_selection, "'latest', because the run has the baseline no_archive"
+            "parent_selection",
+            changed.parent_selection,
+            "'latest', because the run has the baseline no_archive",
         )
     gateway = None if changed.gateway is None else absolute_source(changed.gateway)
     return attrs.evolve(changed, gateway=gateway)
 
 
-def check_agent(options: GenerateOptions, domains: Sequence[Domain], adapter: ContractAdapter) -> str:
+def check_agent(
+    options: GenerateOptions, domains: Sequence[Domain], adapter: ContractAdapter
+) -> str:
     """Return the agent's path or template name, after checks.
 
     Args:
@@ -192,13 +207,16 @@ def check_agent(options: GenerateOptions, domains: Sequence[Domain], adapter: Co
         adapter: adapter for the agent's contract.
 
     Raises:
-        RepositoryError: the agent is not a git repository, has no commit, or has uncommitted changes.
-        AgentError: the agent is neither a directory nor a shipped template, or a meta patch cannot be read.
+        RepositoryError: the agent is not a git repository, has no commit, or has uncommitted
+            changes.
+        AgentError: the agent is neither a directory nor a shipped template, or a meta patch cannot
+            be read.
     """
     read_meta_patches(options)
     if options.copy_root_dir is not None and not os.path.isdir(options.copy_root_dir):
         raise AgentError(
-            f"--copy-root-dir: {options.copy_root_dir!r} is not a directory; give a directory with the agent's files"
+            f"--copy-root-dir: {options.copy_root_dir!r} is not a directory; give a directory "
+            "with the agent's files"
         )
     return adapter.check_agent(options, domains)
 
@@ -212,9 +230,11 @@ def checked_domains(
     given: Collection[tuple[str, ...]] = (),
     trust: bool,
 ) -> tuple[tuple[Domain, ...], str]:
-    """Return the domains and the image of an existing run, after a check of what the run asks of the host.
+    """Return the domains and the image of an existing run, after a check of what the run asks of
+    the host.
 
-    The check comes first if a domain has an argument, which may name code or any other file of the host.
+    The check comes first if a domain has an argument, which may name code or any other file of the
+    host.
 
     Args:
         options: options of the run, with the changes that the user gave.
@@ -238,7 +258,8 @@ def checked_domains(
 
 
 def absolute_references(names: Sequence[str]) -> tuple[str, ...]:
-    """Return references that are valid in any working directory: arguments that are existing paths become absolute.
+    """Return references that are valid in any working directory: arguments that are existing paths
+    become absolute.
 
     The path of a ``FILE.py:CLASS`` becomes absolute too.
     """
@@ -249,11 +270,14 @@ def _absolute_reference(reference: str) -> str:
     name, colon, argument = reference.partition(":")
     if registry.is_domain_file(reference):
         return f"{os.path.abspath(name)}:{argument}"
-    return f"{name}:{os.path.abspath(argument)}" if colon and os.path.exists(argument) else reference
+    return (
+        f"{name}:{os.path.abspath(argument)}" if colon and os.path.exists(argument) else reference
+    )
 
 
 def choose_image(options: GenerateOptions, domains: Sequence[Domain]) -> str:
-    """Return the image of all containers of a run: the user's, else that of the domains or the agent.
+    """Return the image of all containers of a run: the user's, else that of the domains or the
+    agent.
 
     Args:
         options: options of the run.
@@ -267,13 +291,19 @@ def choose_image(options: GenerateOptions, domains: Sequence[Domain]) -> str:
         return options.image
     named = {domain.image for domain in domains}
     if len(named) > 1:
-        raise SpecError("image", None, f"the domains need different images ({', '.join(sorted(named))}); give one")
+        raise SpecError(
+            "image",
+            None,
+            f"the domains need different images ({', '.join(sorted(named))}); give one",
+        )
     own = agent_needs(options.agent or domains[0].agent).image if named == {BASE} else None
     return own or domains[0].image
 
 
 def free_run_id(options: GenerateOptions) -> str:
-    """Return the run id of the options, with the suffix ``_2``, ``_3``, ... if its directory exists."""
+    """Return the run id of the options, with the suffix ``_2``, ``_3``, ... if its directory
+    exists.
+    """
     number, run_id = 1, str(options.run_id)
     while os.path.lexists(os.path.join(options.output_dir_parent, f"{PREFIX}{run_id}")):
         number += 1
@@ -289,11 +319,16 @@ def choose_directory(options: GenerateOptions) -> Path:
     """
     path = Path(options.output_dir_parent).absolute() / f"{PREFIX}{options.run_id}"
     layout = Layout(path)
-    known, begun = layout.run.is_file(), layout.journal.exists() or layout.generation(INITIAL).exists()
+    known, begun = (
+        layout.run.is_file(),
+        layout.journal.exists() or layout.generation(INITIAL).exists(),
+    )
     if not known and not begun and (is_abandoned(path) or is_unowned_remnant(path)):
         shutil.rmtree(path, ignore_errors=True)  # a start was killed before the run was stored
     if os.path.lexists(path):
         resume = f"resume it with `hyperrun resume {shlex.quote(str(path))}`"
         step = resume if known else "remove it if no process starts a run there"
-        raise RunError(f"run directory {str(path)!r} exists already; {step}, or give another --run-id")
+        raise RunError(
+            f"run directory {str(path)!r} exists already; {step}, or give another --run-id"
+        )
     return path

@@ -45,7 +45,10 @@ def check_received(
         ReceivedRunError: the run asks for something that the user has neither given nor accepted.
         GatewayConfigError: the ``.env`` of the agent cannot be read.
     """
-    requests = [*host_requests(attrs.evolve(options, image=image), given), *_variables(options, stored, layout)]
+    requests = [
+        *host_requests(attrs.evolve(options, image=image), given),
+        *_variables(options, stored, layout),
+    ]
     check_requests(layout.run, stored, requests, trust=trust)
 
 
@@ -63,14 +66,18 @@ def domains_to_show(view: RunView) -> tuple[Domain, ...]:
         if not has_own_mark(stored, layout.root):
             named = ", ".join(name for name in options.domains if not names_no_code(name))
             raise RunError(
-                f"the run was made elsewhere, and the argument of {named!r} may name any file of this machine; "
-                f"{how_to_accept('resume', layout.root)}"
+                f"the run was made elsewhere, and the argument of {named!r} may name any file "
+                f"of this machine; {how_to_accept('resume', layout.root)}"
             )
     return load_domains(options.domains, contract_adapter(options.contract), code=True)
 
 
-def _variables(options: GenerateOptions, stored: Mapping[str, Any], layout: Layout) -> Iterator[str]:
-    """Yield the variables of the ``.env`` that ``run.json`` names by the agent, if the gateway reads it."""
+def _variables(
+    options: GenerateOptions, stored: Mapping[str, Any], layout: Layout
+) -> Iterator[str]:
+    """Yield the variables of the ``.env`` that ``run.json`` names by the agent, if the gateway
+    reads it.
+    """
     agent = stored_agent(stored, layout)
     if agent is None or (options.gateway is not None and not options.gateway.startswith(RECORD)):
         return

@@ -43,7 +43,8 @@ class RunSummary:
         generations: the finished generations, in archive order.
         best: the generation with the highest score, or None.
         interrupted: whether the run was interrupted; it can be resumed.
-        used_up: one sentence about the budget that ended the run early, or ""; a larger budget can resume it.
+        used_up: one sentence about the budget that ended the run early, or ""; a larger budget can
+            resume it.
         made: the generations that this call made, in archive order.
     """
 
@@ -56,7 +57,9 @@ class RunSummary:
 
     @property
     def is_fruitless(self) -> bool:
-        """Whether no generation has a score, or none of the new ones that this call made, if it made any."""
+        """Whether no generation has a score, or none of the new ones that this call made, if it
+        made any.
+        """
         new = [record for record in self.made if record.parent is not None]
         return self.best is None or (bool(new) and all(record.score is None for record in new))
 
@@ -70,20 +73,21 @@ def start_run(
 ) -> RunSummary:
     """Make a new run and run all its generations.
 
-    In the main thread, SIGINT and SIGTERM interrupt the run: no container is started, open containers are ended, and
-    the run can be resumed.
+    In the main thread, SIGINT and SIGTERM interrupt the run: no container is started, open
+    containers are ended, and the run can be resumed.
 
     Args:
         runtime: an open runtime.
         plan: result of :func:`~hyperruntime.loop.run.plan.plan_run`.
         on_event: called with each event, from any thread, one at a time; None: no events.
-        on_start: called with the run directory when it is complete, before the first generation; None: nothing is
-            called.
+        on_start: called with the run directory when it is complete, before the first generation;
+            None: nothing is called.
 
     Raises:
         ImageNotFoundError: the image does not exist and cannot be made; no file was written.
         AgentError: the agent cannot be used.
-        RepositoryError: the agent's repository cannot be used, for example because it changed after planning.
+        RepositoryError: the agent's repository cannot be used, for example because it changed after
+            planning.
         RunError: the first generation failed, or the infrastructure failed repeatedly.
         StorageError: the run directory exists already, or a file cannot be written.
     """
@@ -99,7 +103,8 @@ def start_run(
 
 
 def place_run(plan: NewRunPlan) -> NewRunPlan:
-    """Make the directory of a new run, and return its plan: another one if another process made its directory.
+    """Make the directory of a new run, and return its plan: another one if another process made its
+    directory.
 
     Raises:
         StorageError: the directory cannot be made, or exists and its name was chosen by the user.
@@ -123,18 +128,21 @@ def resume_run(
     *,
     on_start: Callable[[Path], None] | None = None,
 ) -> RunSummary:
-    """Store the changed options of a run, complete the steps that a kill left out, and run all missing generations.
+    """Store the changed options of a run, complete the steps that a kill left out, and run all
+    missing generations.
 
     Args:
         runtime: an open runtime.
         plan: result of :func:`~hyperruntime.loop.run.plan.plan_resume`.
         on_event: as for :func:`start_run`.
-        on_start: called with the run directory when nothing refuses the resume; None: nothing is called.
+        on_start: called with the run directory when nothing refuses the resume; None: nothing is
+            called.
 
     Raises:
         ArchiveError: a file of the run cannot be read.
         RunLockedError: a live process owns the run.
-        RunError: another process changed the options since the resume was planned; or as for :func:`start_run`.
+        RunError: another process changed the options since the resume was planned; or as for
+            :func:`start_run`.
         HyperRuntimeError: as for :func:`start_run`.
     """
     image = runtime.images.ensure(plan.image)
@@ -150,9 +158,15 @@ def resume_run(
 class _Run:
     """A run in progress."""
 
-    def __init__(self, opened: OpenedRun, context: RunContext, lock: RunLock, models: ModelAccess) -> None:
+    def __init__(
+        self, opened: OpenedRun, context: RunContext, lock: RunLock, models: ModelAccess
+    ) -> None:
         self._opened, self._archive, self._lock, self._models = opened, opened.archive, lock, models
-        self._context, self._options, self._containers = context, context.options, context.containers
+        self._context, self._options, self._containers = (
+            context,
+            context.options,
+            context.containers,
+        )
         lock.on_lost(self._containers.stop)
         self._executor: Executor
         self._pending: dict[Future[GenerationRecord], GenId] = {}
@@ -243,7 +257,9 @@ class _Run:
         return (number for number in numbers if number not in self._archive)
 
     def _lacks_any(self) -> bool:
-        return self._opened.start.genid not in self._archive or next(self._missing(), None) is not None
+        return (
+            self._opened.start.genid not in self._archive or next(self._missing(), None) is not None
+        )
 
     def _plan(self, number: int) -> GenerationPlan:
         begun = Phases(self._context.layout.phases(number)).plan
@@ -251,7 +267,9 @@ class _Run:
             return attrs.evolve(begun, commit=self._opened.commit_of(begun.parent))
         parent = self._choose_parent(number)
         commit = self._opened.commit_of(parent)
-        return GenerationPlan(genid=number, parent=parent, commit=commit, archived=len(self._archive))
+        return GenerationPlan(
+            genid=number, parent=parent, commit=commit, archived=len(self._archive)
+        )
 
     def _choose_parent(self, number: int) -> GenId:
         if (evolved := self._evolved) is not None:
@@ -260,10 +278,14 @@ class _Run:
                 return chosen
         options, candidates = self._options, self._archive.candidates()
         assert options.seed is not None
-        return select_parent(options.parent_selection, candidates, seed=options.seed, generation=number)
+        return select_parent(
+            options.parent_selection, candidates, seed=options.seed, generation=number
+        )
 
     def _ask(self, question: Question) -> Said:
-        return self._executor.submit(QuestionTask(context=self._context, question=question)).result()
+        return self._executor.submit(
+            QuestionTask(context=self._context, question=question)
+        ).result()
 
     def _submit(self, plan: GenerationPlan) -> None:
         phases = Phases(self._context.layout.phases(plan.genid))
@@ -310,16 +332,20 @@ class _Run:
         resume = f"`hyperrun resume {shlex.quote(str(self._context.layout.root))}`"
         if broken and (lost or self._failures_in_a_row >= _MAX_INFRASTRUCTURE_FAILURES):
             raise RunError(
-                f"generation {record.genid} could not be made: {record.detail}; see `hyperrun doctor`, then {resume}"
+                f"generation {record.genid} could not be made: {record.detail}; see `hyperrun "
+                f"doctor`, then {resume}"
             )
         if lost:
             log_file = self._context.layout.partial(record.genid) / LOG
             raise RunError(
-                f"{self._first_failure(record)}; see {str(log_file)!r}; fix the agent and start another run, or use "
-                f"{resume} if the cause was not the agent"
+                f"{self._first_failure(record)}; see {str(log_file)!r}; fix the agent and start "
+                f"another run, or use {resume} if the cause was not the agent"
             )
 
     @staticmethod
     def _first_failure(record: GenerationRecord) -> str:
         why = f"{record.failure}: {record.detail}"
-        return f"the run cannot continue, because its first generation, {record.genid}, has no score ({why})"
+        return (
+            f"the run cannot continue, because its first generation, {record.genid}, has no "
+            f"score ({why})"
+        )

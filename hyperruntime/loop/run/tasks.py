@@ -1,7 +1,8 @@
-"""The tasks that a run submits to an executor: each runs here when called, or is sent to another machine.
+"""The tasks that a run submits to an executor: each runs here when called, or is sent to another
+machine.
 
-Sent tasks and results are JSON. A task contains no runtime, key or budget: each machine has its own runtime, and the
-gateway stays with the run.
+Sent tasks and results are JSON. A task contains no runtime, key or budget: each machine has its own
+runtime, and the gateway stays with the run.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ def run_to_json(context: RunContext) -> dict[str, Any]:
 
 @attrs.frozen(kw_only=True)
 class SentRun:
-    """A run as another machine knows it, without a runtime; the attributes are those of :class:`RunContext`.
+    """A run as another machine knows it, without a runtime; the attributes are those of
+    :class:`RunContext`.
 
     Attributes:
         image: reference of the image where the run is.
@@ -117,14 +119,28 @@ class SentRun:
             layout = Layout(Path(value["run_dir"]))
         except (KeyError, TypeError, ValueError) as error:
             raise HyperRuntimeError(
-                f"the received run cannot be read: {error!r}; use one version of hyperruntime on all machines"
+                f"the received run cannot be read: {error!r}; use one version of hyperruntime "
+                "on all machines"
             ) from error
         adapter = contract_adapter(options.contract)
         domains = load_domains(options.domains, adapter, code=True)  # the sender has checked them
-        return cls(options=options, layout=layout, contract=contract, adapter=adapter, domains=domains, **texts)
+        return cls(
+            options=options,
+            layout=layout,
+            contract=contract,
+            adapter=adapter,
+            domains=domains,
+            **texts,
+        )
 
     def context(
-        self, work: Path, store: RepositoryStore, containers: OpenContainers, events: Events, models: Models, image: str
+        self,
+        work: Path,
+        store: RepositoryStore,
+        containers: OpenContainers,
+        events: Events,
+        models: Models,
+        image: str,
     ) -> RunContext:
         """Return the context of work on this machine.
 
@@ -136,5 +152,8 @@ class SentRun:
             models: access to models.
             image: reference of the image on this machine.
         """
-        known = attrs.asdict(self, recurse=False) | {"image": image, "layout": Layout(self.layout.root, work)}
+        known = attrs.asdict(self, recurse=False) | {
+            "image": image,
+            "layout": Layout(self.layout.root, work),
+        }
         return RunContext(store=store, containers=containers, events=events, models=models, **known)

@@ -1,8 +1,8 @@
 """The finished generations of a run, read from its journal and held in memory.
 
-The journal has one line per generation, appended after the generation's directory got its final name. Truncated and
-damaged lines are skipped and reported. A finished directory without a line is added; a repeated line is skipped. A
-selection of parents reads no file.
+The journal has one line per generation, appended after the generation's directory got its final
+name. Truncated and damaged lines are skipped and reported. A finished directory without a line is
+added; a repeated line is skipped. A selection of parents reads no file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ import attrs
 from hyperruntime.errors import ArchiveError
 from hyperruntime.json_values import parse_json
 from hyperruntime.loop.run_files.archive_file import ArchiveFile
-from hyperruntime.loop.run_files.layout import INITIAL, METADATA, Layout, generation_name, generations_in
+from hyperruntime.loop.run_files.layout import (
+    INITIAL,
+    METADATA,
+    Layout,
+    generation_name,
+    generations_in,
+)
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import Candidate, GenId
 from hyperruntime.loop.run_files.record import (
@@ -71,7 +77,9 @@ class RunView:
 
 
 def wanted_count(options: GenerateOptions, made: Iterable[GenId]) -> int:
-    """Return the number of generations of a run: those that its options ask for, and others that were made before."""
+    """Return the number of generations of a run: those that its options ask for, and others that
+    were made before.
+    """
     return len({options.first_genid, *range(1, options.max_generation + 1), *made})
 
 
@@ -109,10 +117,14 @@ class Archive:
                 archive._apply(entry)
             elif entry.genid in archive:
                 archive.problems.append(
-                    f"line {number} of {layout.journal.name} repeats generation {entry.genid} and was skipped"
+                    f"line {number} of {layout.journal.name} repeats generation {entry.genid} "
+                    "and was skipped"
                 )
             elif problem := parent_problem(entry, archive):
-                without_parent[entry.genid] = entry, f"line {number} of {layout.journal.name} was skipped: {problem}"
+                without_parent[entry.genid] = (
+                    entry,
+                    f"line {number} of {layout.journal.name} was skipped: {problem}",
+                )
             else:
                 archive._index(entry)
         archive._adopt(layout, without_parent)
@@ -159,7 +171,8 @@ class Archive:
         self._file.repair(self._ids)
 
     def expect(self, ids: Sequence[GenId]) -> None:
-        """Make ``archive.jsonl`` list ``ids``, which the caller adds next; :meth:`add` then does not list them again.
+        """Make ``archive.jsonl`` list ``ids``, which the caller adds next; :meth:`add` then does
+        not list them again.
 
         Raises:
             StorageError: ``archive.jsonl`` cannot be written.
@@ -200,7 +213,9 @@ class Archive:
         return self._records.get(genid)
 
     def candidates(self) -> list[Candidate]:
-        """Return the generations that may become a parent, in archive order; if none may, the first generation."""
+        """Return the generations that may become a parent, in archive order; if none may, the first
+        generation.
+        """
         first = self._ids[0] if self._ids else INITIAL
         found = [
             Candidate(record.genid, record.score, self._children[record.genid])
@@ -210,7 +225,9 @@ class Archive:
         return found or [Candidate(first, 0.0, self._children[first])]
 
     def can_select(self, genid: GenId) -> bool:
-        """Return whether a generation is archived and its own parent selection has no recorded failure."""
+        """Return whether a generation is archived and its own parent selection has no recorded
+        failure.
+        """
         return genid in self._records and genid not in self._unselecting
 
     def best(self) -> GenerationRecord | None:
@@ -219,19 +236,24 @@ class Archive:
         return max(scored, key=lambda record: record.score or 0.0, default=None)
 
     def depth(self, genid: GenId) -> int:
-        """Return the number of steps from the first generation to this one; 0 for an unknown generation."""
+        """Return the number of steps from the first generation to this one; 0 for an unknown
+        generation.
+        """
         return self._depths.get(genid, 0)
 
     def lineage(self, genid: GenId, chapter: int) -> tuple[list[GenId], GenId | None]:
-        """Return the latest part of a generation's lineage, oldest first, and the ancestor before it.
+        """Return the latest part of a generation's lineage, oldest first, and the ancestor before
+        it.
 
-        The list ends with ``genid``. It starts after the last generation whose depth is a multiple of ``chapter``, and
-        this generation is returned too; if it is ``genid`` itself, the list is empty. A lineage without such a
-        generation is listed from after the first generation; the second value is then None.
+        The list ends with ``genid``. It starts after the last generation whose depth is a multiple
+        of ``chapter``, and this generation is returned too; if it is ``genid`` itself, the list is
+        empty. A lineage without such a generation is listed from after the first generation; the
+        second value is then None.
 
         Args:
             genid: the generation.
-            chapter: the depth interval at which a lineage is cut; the list has fewer entries than this.
+            chapter: the depth interval at which a lineage is cut; the list has fewer entries than
+                this.
         """
         chain: list[GenId] = []
         at: GenId | None = genid
@@ -256,19 +278,25 @@ class Archive:
         elif record := self._records.get(mark.genid):
             self._records[mark.genid] = attrs.evolve(record, valid_parent=False)
 
-    def _adopt(self, layout: Layout, without_parent: Mapping[GenId, tuple[GenerationRecord, str]]) -> None:
+    def _adopt(
+        self, layout: Layout, without_parent: Mapping[GenId, tuple[GenerationRecord, str]]
+    ) -> None:
         """Add the finished directories that have no line in the journal, parents first.
 
         Args:
             layout: paths of the run.
-            without_parent: records whose parent is not before them in the journal, and the problem of each; one is
-                added if its parent was added here.
+            without_parent: records whose parent is not before them in the journal, and the problem
+                of each; one is added if its parent was added here.
         """
         for genid in generations_in(layout.root):
             if genid in self._records:
                 continue
             try:
-                record = without_parent[genid][0] if genid in without_parent else _stored_record(layout, genid)
+                record = (
+                    without_parent[genid][0]
+                    if genid in without_parent
+                    else _stored_record(layout, genid)
+                )
             except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
                 why = error.strerror if isinstance(error, OSError) else error
                 self.problems.append(f"{generation_name(genid)} has no readable {METADATA}: {why}")
@@ -279,11 +307,15 @@ class Archive:
             elif record.genid == genid:
                 self._unlisted.append(record)
                 self._index(record)
-        self.problems += [problem for genid, (_, problem) in without_parent.items() if genid not in self._records]
+        self.problems += [
+            problem for genid, (_, problem) in without_parent.items() if genid not in self._records
+        ]
 
 
 def _stored_record(layout: Layout, genid: GenId) -> GenerationRecord:
-    data = read_run_file(layout.generation(genid) / METADATA, below=layout.root, most_bytes=MOST_JSON_BYTES)
+    data = read_run_file(
+        layout.generation(genid) / METADATA, below=layout.root, most_bytes=MOST_JSON_BYTES
+    )
     return record_from_json(parse_json(data, finite=True)["hyperruntime"])
 
 
@@ -291,11 +323,13 @@ def load_run(run_dir: str | os.PathLike[str]) -> RunView:
     """Return a run as its files describe it; write nothing. The run may be in progress.
 
     Raises:
-        ArchiveError: the directory is not a run directory, or its ``run.json`` or journal cannot be read.
+        ArchiveError: the directory is not a run directory, or its ``run.json`` or journal cannot be
+            read.
     """
     layout = Layout(Path(run_dir))
     options, stored = read_run(layout)
-    is_owned = owner_state(layout.root) == "alive"  # before the archive is read: the run may end meanwhile
+    # before the archive is read: the run may end meanwhile
+    is_owned = owner_state(layout.root) == "alive"
     archive = Archive.load(layout)
     state = state_of(options, archive, is_owned=is_owned)
     return RunView(
@@ -319,7 +353,9 @@ def state_of(options: GenerateOptions, made: Container[object], *, is_owned: boo
     """
     if is_owned:
         return "running"
-    is_full = options.first_genid in made and all(number in made for number in range(1, options.max_generation + 1))
+    is_full = options.first_genid in made and all(
+        number in made for number in range(1, options.max_generation + 1)
+    )
     return "finished" if is_full else "interrupted"
 
 
@@ -363,5 +399,7 @@ def read_run(layout: Layout) -> tuple[GenerateOptions, dict[str, Any]]:
         why = error.strerror if isinstance(error, OSError) else error
         raise ArchiveError(f"{str(layout.run)!r} cannot be read: {why}") from error
     if not isinstance(value, dict) or not isinstance(value.get("seed"), int):
-        raise ArchiveError(f"{str(layout.run)!r} is not a valid run file: it has no seed; start a new run")
+        raise ArchiveError(
+            f"{str(layout.run)!r} is not a valid run file: it has no seed; start a new run"
+        )
     return from_json(GenerateOptions, value.get("options", {}), strict=False), value

@@ -1,7 +1,7 @@
 """``archive.jsonl`` for the tools around HyperAgents: each line lists all generations so far.
 
-hyperruntime itself reads only the journal. A line per generation would take O(N^2) bytes. Above 256 generations, a line
-is written each time the archive has grown by 1/256, and when a run stops.
+hyperruntime itself reads only the journal. A line per generation would take O(N^2) bytes. Above 256
+generations, a line is written each time the archive has grown by 1/256, and when a run stops.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _EVERY = 256
 
 
 class ArchiveFile:
-    """Writes ``archive.jsonl``; the bytes per generation do not grow with the number of generations."""
+    """Writes ``archive.jsonl``; the bytes per generation do not grow with the number of
+    generations.
+    """
 
     def __init__(self, path: Path) -> None:
         """Append to ``path``; call :meth:`repair` first if the file exists."""
@@ -29,12 +31,15 @@ class ArchiveFile:
         self._listed = 0
 
     def add(self, ids: Sequence[GenId]) -> bool:
-        """Write a line if one is due; return whether one was. ``ids`` are all generations, the newest last.
+        """Write a line if one is due; return whether one was. ``ids`` are all generations, the
+        newest last.
 
         Raises:
             StorageError: a line cannot be written.
         """
-        due = len(ids) > self._listed and (len(ids) <= _EVERY or (len(ids) - self._listed) * _EVERY >= len(ids))
+        due = len(ids) > self._listed and (
+            len(ids) <= _EVERY or (len(ids) - self._listed) * _EVERY >= len(ids)
+        )
         if due:
             self.flush(ids)
         return due
@@ -50,7 +55,8 @@ class ArchiveFile:
             self._listed = len(ids)
 
     def repair(self, ids: Sequence[GenId]) -> None:
-        """Remove a truncated last line and append a line if ids are missing; rewrite a file that lists other ids.
+        """Remove a truncated last line and append a line if ids are missing; rewrite a file that
+        lists other ids.
 
         Raises:
             StorageError: the file cannot be written.
@@ -70,7 +76,9 @@ def _line(ids: Sequence[GenId]) -> dict[str, Any]:
 
 
 def _last_list(path: Path) -> list[GenId] | None:
-    """Remove a truncated last line; return the ids of the last complete line, or None if that line is not valid."""
+    """Remove a truncated last line; return the ids of the last complete line, or None if that line
+    is not valid.
+    """
     try:
         file = os.fdopen(open_run_file(path, below=path.parent, flags=os.O_RDWR), "rb+")
     except FileNotFoundError:

@@ -1,4 +1,5 @@
-"""The contract of an agent repository: the commands and classes that the loop may use, and what the agent needs.
+"""The contract of an agent repository: the commands and classes that the loop may use, and what the
+agent needs.
 
 ``hyperrun.toml`` states the contract; a repository without this file follows the default contract::
 
@@ -13,9 +14,11 @@
     check = ["task_agent:TaskAgent", "meta_agent:MetaAgent"]
 
     [agent]
-    image = "agent"     # a recipe or an image reference, used if the domains need only the base image
-    models = true       # the agent asks language models; a run without models does not start. Default: whether the
-                        # repository has the HyperAgents layout and its client of models, agent/llm.py
+    image = "agent"     # a recipe or an image reference, used if the domains need only the base
+    image models = true       # the agent asks language models; a run without models does not start.
+    Default: whether the
+                        # repository has the HyperAgents layout and its client of models,
+                        agent/llm.py
 """
 
 from __future__ import annotations
@@ -51,14 +54,16 @@ class Contract:
 
     Attributes:
         kind: the kind of contract, one of ``KINDS``.
-        meta_agent: argv of the program that edits the repository; options of the contract are appended.
+        meta_agent: argv of the program that edits the repository; options of the contract are
+            appended.
         task_agent: ``module:Class`` of the class that answers tasks.
         load: each ``module:Class`` that must be importable after an edit.
         select_parent: argv of the program that names the next parent; empty if the agent has none.
         repo: directory of the agent's files in a container.
         out: directory of its outputs in a container.
         evals: directory in a container that shows earlier generations.
-        frozen: directory in a container with the unchanged meta agent of the baseline ``no_selfimprove``.
+        frozen: directory in a container with the unchanged meta agent of the baseline
+            ``no_selfimprove``.
     """
 
     kind: str = DEFAULT
@@ -100,11 +105,14 @@ def read_contract_file(folder: Path) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise AgentError(f"{str(path)!r} cannot be read: {error.strerror}; correct or remove it") from error
+        raise AgentError(
+            f"{str(path)!r} cannot be read: {error.strerror}; correct or remove it"
+        ) from error
 
 
 def parse_contract(data: bytes | None) -> Contract:
-    """Return the contract that a ``hyperrun.toml`` states; the default contract if ``data`` is None (no file).
+    """Return the contract that a ``hyperrun.toml`` states; the default contract if ``data`` is None
+    (no file).
 
     Raises:
         AgentError: the file is not valid TOML, or a value is invalid.
@@ -119,23 +127,32 @@ def parse_contract(data: bytes | None) -> Contract:
     checks = _strings(load.get("check", default), "load.check")
     for name in (task, *checks):
         if not isinstance(name, str) or not _CLASS.fullmatch(name):
-            raise AgentError(f"{CONTRACT_FILE}: class {name!r} is not allowed: write it as module:Class")
+            raise AgentError(
+                f"{CONTRACT_FILE}: class {name!r} is not allowed: write it as module:Class"
+            )
     kind = value.get("contract", DEFAULT)
     if kind not in KINDS:
         raise AgentError(f"{CONTRACT_FILE}: {unknown_name('contract', str(kind), KINDS)}")
-    select = _strings(commands["select_parent"], "commands.select_parent") if "select_parent" in commands else ()
+    select = (
+        _strings(commands["select_parent"], "commands.select_parent")
+        if "select_parent" in commands
+        else ()
+    )
     return Contract(kind=kind, meta_agent=meta, task_agent=task, load=checks, select_parent=select)
 
 
 def detect_contract(agent: str | None) -> str:
-    """Return the kind of contract of an agent repository, from its ``hyperrun.toml`` or else from its files.
+    """Return the kind of contract of an agent repository, from its ``hyperrun.toml`` or else from
+    its files.
 
     Raises:
         AgentError: ``hyperrun.toml`` cannot be read or is invalid.
     """
     if agent is None or not os.path.isdir(agent):
         return DEFAULT
-    by_files = HYPERAGENTS if all(os.path.isfile(os.path.join(agent, mark)) for mark in MARKS) else DEFAULT
+    by_files = (
+        HYPERAGENTS if all(os.path.isfile(os.path.join(agent, mark)) for mark in MARKS) else DEFAULT
+    )
     if (data := read_contract_file(Path(agent))) is None:
         return by_files
     value, said = _parse(data), parse_contract(data).kind
@@ -171,8 +188,11 @@ def parse_needs(data: bytes) -> AgentNeeds:
     """
     table = _table(_parse(data), "agent")
     image, models = table.get("image"), table.get("models")
-    if image is not None and not (isinstance(image, str) and is_image_name(image)):  # a path would be of the host
-        raise AgentError(f"{CONTRACT_FILE}: agent.image={image!r} is not allowed: a recipe or an image reference")
+    # a path would be of the host
+    if image is not None and not (isinstance(image, str) and is_image_name(image)):
+        raise AgentError(
+            f"{CONTRACT_FILE}: agent.image={image!r} is not allowed: a recipe or an image reference"
+        )
     if models is not None and not isinstance(models, bool):
         raise AgentError(f"{CONTRACT_FILE}: agent.models={models!r} is not allowed: true or false")
     return AgentNeeds(image=image, models=models)
@@ -182,7 +202,9 @@ def _parse(data: bytes) -> dict[str, Any]:
     try:
         return parse_toml(data.decode())
     except ValueError as error:
-        raise AgentError(f"{CONTRACT_FILE} of the agent repository is not valid TOML: {error}") from error
+        raise AgentError(
+            f"{CONTRACT_FILE} of the agent repository is not valid TOML: {error}"
+        ) from error
 
 
 def _table(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -195,5 +217,7 @@ def _table(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def _strings(value: object, name: str) -> tuple[str, ...]:
     items: Sequence[object] = value if isinstance(value, list) else ()
     if not items or not all(isinstance(item, str) and item for item in items):
-        raise AgentError(f"{CONTRACT_FILE}: {name}={value!r} is not allowed: a list of non-empty strings")
+        raise AgentError(
+            f"{CONTRACT_FILE}: {name}={value!r} is not allowed: a list of non-empty strings"
+        )
     return tuple(str(item) for item in items)

@@ -13,14 +13,20 @@ from hyperruntime.loop.run_files.archive import RunView, read_run, state_of
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord, entry_of_line, parent_problem
+from hyperruntime.loop.run_files.record import (
+    GenerationMark,
+    GenerationRecord,
+    entry_of_line,
+    parent_problem,
+)
 from hyperruntime.storage.growing_file import GrowingFile
 from hyperruntime.storage.run_end import end_reason
 from hyperruntime.storage.run_lock import owner_state
 
 
 class JournalFollower:
-    """The finished generations of a run, as its journal grows; it reads each line once and writes nothing.
+    """The finished generations of a run, as its journal grows; it reads each line once and writes
+    nothing.
 
     Attributes:
         journal: the file that is read.
@@ -36,16 +42,19 @@ class JournalFollower:
         self.records: dict[GenId, GenerationRecord] = {}
         self.problems: list[str] = []
         self._lines, self.is_owned = 0, False
-        self._changed: list[tuple[int, GenId]] = []  # not returned yet: a read may fail after some lines
+        # not returned yet: a read may fail after some lines
+        self._changed: list[tuple[int, GenId]] = []
         self._run_file: tuple[int, GenerateOptions, dict[str, Any]] | None = None
 
     def read_new(self) -> list[tuple[int, GenId]]:
-        """Read new lines; return the end of each line that changed a generation, and the generation's id.
+        """Read new lines; return the end of each line that changed a generation, and the
+        generation's id.
 
         Raises:
             ArchiveError: the journal cannot be read.
         """
-        self.is_owned = owner_state(self._layout.root) == "alive"  # first: the run may end meanwhile
+        # first: the run may end meanwhile
+        self.is_owned = owner_state(self._layout.root) == "alive"
         try:
             for begin, length, line in self.journal.new_lines():
                 self._lines += 1
@@ -53,7 +62,9 @@ class JournalFollower:
                 if genid is not None:
                     self._changed.append((begin + length, genid))
         except OSError as error:
-            raise ArchiveError(f"{str(self.journal.path)!r} cannot be read: {error.strerror}") from error
+            raise ArchiveError(
+                f"{str(self.journal.path)!r} cannot be read: {error.strerror}"
+            ) from error
         changed, self._changed = self._changed, []
         return changed
 
@@ -90,7 +101,10 @@ class JournalFollower:
         try:
             entry = entry_of_line(line)
         except ValueError as error:
-            self.problems.append(f"line {self._lines} of {self.journal.path.name} is damaged and was skipped: {error}")
+            self.problems.append(
+                f"line {self._lines} of {self.journal.path.name} is damaged and was skipped: "
+                f"{error}"
+            )
             return None
         known = self.records.get(entry.genid)
         if isinstance(entry, GenerationMark):
@@ -100,7 +114,9 @@ class JournalFollower:
         elif known is not None:
             return None  # the first line of a generation counts
         elif problem := parent_problem(entry, self.records):
-            self.problems.append(f"line {self._lines} of {self.journal.path.name} was skipped: {problem}")
+            self.problems.append(
+                f"line {self._lines} of {self.journal.path.name} was skipped: {problem}"
+            )
             return None
         self.records[entry.genid] = entry
         return entry.genid

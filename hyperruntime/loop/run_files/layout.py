@@ -9,13 +9,14 @@
         exchanges.jsonl     one line per request to a model, if the run has models
         owner.json          the process that owns the run
         repository.git/     every state as a commit
-        view/               the earlier generations as meta agents see them; the first one with its files
-        work/               files of generations in progress; cleaned when a run resumes
+        view/               the earlier generations as meta agents see them; the first one with its
+        files work/               files of generations in progress; cleaned when a run resumes
         evaluations/        separate evaluations; .<name>.work is one in progress
         gen_<id>/           a finished generation
 
-Only the run's user may enter ``work``, ``evaluations/.*.work`` and ``repository.git``, or read ``exchanges.jsonl``; the
-user's umask decides for the rest. Why: docs/decisions/0031-private-directories.md.
+Only the run's user may enter ``work``, ``evaluations/.*.work`` and ``repository.git``, or read
+``exchanges.jsonl``; the user's umask decides for the rest. Why:
+docs/decisions/0031-private-directories.md.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ PREDICTIONS = "predictions.jsonl"
 LOG, RUN_LOG = "generate.log", "generate_loop.log"
 ARCHIVE_FILE = "archive.jsonl"
 PHASES = ".phases.jsonl"
-LEFT_OVER = "left_over"  # what a run of HyperAgents had beside its generations, links too; nothing is written there
+# what a run of HyperAgents had beside its generations, links too; nothing is written there
+LEFT_OVER = "left_over"
 
 
 def generation_name(genid: GenId) -> str:
@@ -54,12 +56,16 @@ def evaluation_name(domain: str, split: str) -> str:
 
 
 def ensemble_report(domain: str, split: str) -> str:
-    """Return the name of the report on an ensemble's answers to one split, in the directory of a generation."""
+    """Return the name of the report on an ensemble's answers to one split, in the directory of a
+    generation.
+    """
     return f"report_ensemble_{domain}_{split}.json"
 
 
 def ensemble_answers(domain: str, split: str) -> str:
-    """Return the name of the table of an ensemble's answers to one split, in the directory of a generation."""
+    """Return the name of the table of an ensemble's answers to one split, in the directory of a
+    generation.
+    """
     return f"predictions_ensemble_{domain}_{split}.csv"
 
 
@@ -74,16 +80,21 @@ def parse_genid(text: str) -> GenId | None:
 
 
 def generations_in(folder: Path) -> list[GenId]:
-    """Return the ids of the generations whose directories are in a directory, the first generation first."""
+    """Return the ids of the generations whose directories are in a directory, the first generation
+    first.
+    """
     with os.scandir(folder) as entries:
         ids = [parse_genid(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
     return sorted(
-        (genid for genid in ids if genid is not None), key=lambda genid: -1 if genid == INITIAL else int(genid)
+        (genid for genid in ids if genid is not None),
+        key=lambda genid: -1 if genid == INITIAL else int(genid),
     )
 
 
 def read_json(path: Path, below: Path) -> dict[str, Any]:
-    """Return a JSON object from a file below a directory; empty if it cannot be read or is not an object."""
+    """Return a JSON object from a file below a directory; empty if it cannot be read or is not an
+    object.
+    """
     return read_run_json(path, below=below) or {}
 
 
@@ -95,7 +106,9 @@ class Layout:
     """
 
     def __init__(self, root: Path, work: Path | None = None) -> None:
-        """Compute the paths below a run directory, which need not exist; ``work`` may be elsewhere."""
+        """Compute the paths below a run directory, which need not exist; ``work`` may be
+        elsewhere.
+        """
         self.root = root
         self.run = root / "run.json"
         self.journal = root / "journal.jsonl"

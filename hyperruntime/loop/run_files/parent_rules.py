@@ -1,7 +1,7 @@
 """Choose the parent of a generation; pure functions.
 
-A choice depends only on the seed, the generation's number and the archive. So a resumed run makes the same choices as
-an uninterrupted one.
+A choice depends only on the seed, the generation's number and the archive. So a resumed run makes
+the same choices as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -54,16 +54,20 @@ def sigmoid(score: float, middle: float) -> float:
 def normalised(scores: Sequence[float]) -> list[float]:
     """Return scores in [0, 1]; scores that are all in this range are returned as they are.
 
-    The steepness of the sigmoid and the midpoint of ``dgm`` are made for this range. Otherwise the range from 0, or the
-    lowest score if it is negative, to 1, or the highest score if it is above 1, is mapped to [0, 1]. So a score just
-    above 1 changes the other ones only a little.
+    The steepness of the sigmoid and the midpoint of ``dgm`` are made for this range. Otherwise the
+    range from 0, or the lowest score if it is negative, to 1, or the highest score if it is above
+    1, is mapped to [0, 1]. So a score just above 1 changes the other ones only a little.
 
     Example:
         >>> normalised([0.5, 1.0, 2.0])
         [0.25, 0.5, 1.0]
     """
     low, high = min(0.0, *scores), max(1.0, *scores)
-    return [(score - low) / (high - low) for score in scores] if (low, high) != (0.0, 1.0) else list(scores)
+    return (
+        [(score - low) / (high - low) for score in scores]
+        if (low, high) != (0.0, 1.0)
+        else list(scores)
+    )
 
 
 def weights(rule: str, candidates: Sequence[Candidate]) -> list[float]:
@@ -71,8 +75,9 @@ def weights(rule: str, candidates: Sequence[Candidate]) -> list[float]:
 
     The formulas use the scores of the candidates as :func:`normalised` returns them.
 
-    ``score_prop`` uses the sigmoid, ``score_child_prop`` the sigmoid times ``exp(-(children / 8) ** 3)``, and ``dgm``
-    the sigmoid around 0.5 times ``1 / (1 + children)``. All weights are equal for ``random``, and when all are zero.
+    ``score_prop`` uses the sigmoid, ``score_child_prop`` the sigmoid times
+    ``exp(-(children / 8) ** 3)``, and ``dgm`` the sigmoid around 0.5 times ``1 / (1 + children)``.
+    All weights are equal for ``random``, and when all are zero.
 
     Raises:
         ValueError: the rule has no weights (``best``, ``latest``) or is unknown.
@@ -84,7 +89,9 @@ def weights(rule: str, candidates: Sequence[Candidate]) -> list[float]:
     scores = normalised([candidate.score for candidate in candidates])
     middle = _DGM_MIDPOINT if rule == "dgm" else midpoint(scores)
     pairs = zip(scores, candidates, strict=True)
-    values = [sigmoid(score, middle) * _damping(rule, candidate.children) for score, candidate in pairs]
+    values = [
+        sigmoid(score, middle) * _damping(rule, candidate.children) for score, candidate in pairs
+    ]
     return values if math.fsum(values) > 0 else [1.0] * len(candidates)
 
 
@@ -95,7 +102,9 @@ def _damping(rule: str, children: int) -> float:
     return 1.0 / (1 + children) if rule == "dgm" else 1.0
 
 
-def select_parent(rule: str, candidates: Sequence[Candidate], *, seed: int, generation: int) -> GenId:
+def select_parent(
+    rule: str, candidates: Sequence[Candidate], *, seed: int, generation: int
+) -> GenId:
     """Return the id of the parent of a generation.
 
     Args:

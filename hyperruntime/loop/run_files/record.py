@@ -1,7 +1,7 @@
 """``journal.jsonl``: the append-only journal of the finished generations.
 
-A line is the record of a generation, or a *mark*: a fact about an earlier generation, for example that it may no longer
-become a parent. So written lines never change.
+A line is the record of a generation, or a *mark*: a fact about an earlier generation, for example
+that it may no longer become a parent. So written lines never change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ if TYPE_CHECKING:
     from cattrs import Converter
 
 FailureClass = Literal[
-    "agent", "empty-diff", "refused-patch", "does-not-load", "evaluation", "timeout", "budget", "infrastructure"
+    "agent",
+    "empty-diff",
+    "refused-patch",
+    "does-not-load",
+    "evaluation",
+    "timeout",
+    "budget",
+    "infrastructure",
 ]
 MarkKind = Literal["no-parent", "no-selection"]
 FAILURES: tuple[str, ...] = get_args(FailureClass)
@@ -50,7 +57,8 @@ class GenerationRecord:
         valid_parent: whether it may become a parent.
         failure: class of the failure, or None.
         detail: one sentence about the failure, or "".
-        ensemble_failure: one sentence if its ensemble could not be evaluated, or ""; its scores are then the agent's.
+        ensemble_failure: one sentence if its ensemble could not be evaluated, or ""; its scores are
+            then the agent's.
         unanswered: how many tasks have no answer, and the most common reason; "" if all have one.
         commit: its state in the run's repository; the parent's commit if it has no own state.
         durations: seconds per step.
@@ -58,10 +66,11 @@ class GenerationRecord:
         dropped: ``(path, reason)`` of each change that is not in its diff.
         staged_only: whether the evaluation stopped after its first, cheap stage.
         attempts: number of attempts; there is more than one after infrastructure failures.
-        archived: number of archived generations when its parent was chosen; needed to reproduce that choice.
+        archived: number of archived generations when its parent was chosen; needed to reproduce
+            that choice.
         usage: use of models in all attempts; None if the run has no models.
-        settings: the options at its time that may change scores and that a resume may change; empty if it was made by
-            an earlier version.
+        settings: the options at its time that may change scores and that a resume may change; empty
+            if it was made by an earlier version.
     """
 
     genid: GenId
@@ -85,9 +94,11 @@ class GenerationRecord:
 
     @property
     def trouble(self) -> tuple[str, str]:
-        """What went wrong, and one sentence about it: the failure, else that of its ensemble, else of its tasks.
+        """What went wrong, and one sentence about it: the failure, else that of its ensemble, else
+        of its tasks.
 
-        The first value is a class of ``FAILURES``, ``ENSEMBLE`` or ``TASKS``; it is "" if all went well.
+        The first value is a class of ``FAILURES``, ``ENSEMBLE`` or ``TASKS``; it is "" if all went
+        well.
         """
         if self.failure is not None:
             return self.failure, self.detail
@@ -101,7 +112,8 @@ class GenerationMark:
     """A fact about a generation that was learned after it had finished.
 
     Attributes:
-        kind: ``no-parent``: it may no longer become a parent; ``no-selection``: its own parent selection failed.
+        kind: ``no-parent``: it may no longer become a parent; ``no-selection``: its own parent
+            selection failed.
         genid: the generation.
         by: the later generation that showed the fact, or None.
         detail: one sentence for people, or "".
@@ -132,7 +144,8 @@ def record_from_json(value: object) -> GenerationRecord:
     """
     fields = _json_object(value)
     record = structured(
-        GenerationRecord, {**fields, "genid": fields.get("current_genid"), "parent": fields.get("parent_genid")}
+        GenerationRecord,
+        {**fields, "genid": fields.get("current_genid"), "parent": fields.get("parent_genid")},
     )
     for name in (name for domain, splits in record.scores.items() for name in (domain, *splits)):
         if not _is_file_name(name):
@@ -155,7 +168,12 @@ def parent_problem(record: GenerationRecord, known: Container[object]) -> str:
 
 
 def _is_file_name(name: str) -> bool:
-    return name not in ("", ".", "..") and "/" not in name and name.isprintable() and len(name) <= _MOST_NAME
+    return (
+        name not in ("", ".", "..")
+        and "/" not in name
+        and name.isprintable()
+        and len(name) <= _MOST_NAME
+    )
 
 
 def mark_to_json(mark: GenerationMark) -> dict[str, Any]:
@@ -164,7 +182,9 @@ def mark_to_json(mark: GenerationMark) -> dict[str, Any]:
     return {"schema": SCHEMA, "mark": value.pop("kind"), **value}
 
 
-def read_journal(path: Path, problems: list[str]) -> Iterator[tuple[int, GenerationRecord | GenerationMark]]:
+def read_journal(
+    path: Path, problems: list[str]
+) -> Iterator[tuple[int, GenerationRecord | GenerationMark]]:
     """Yield the number and the content of each readable line.
 
     Args:
@@ -175,7 +195,9 @@ def read_journal(path: Path, problems: list[str]) -> Iterator[tuple[int, Generat
         ArchiveError: the file cannot be read.
     """
     try:
-        for number, line in enumerate(read_run_lines(path, below=path.parent, most_bytes=_MOST_LINE_BYTES), 1):
+        for number, line in enumerate(
+            read_run_lines(path, below=path.parent, most_bytes=_MOST_LINE_BYTES), 1
+        ):
             if not line.strip():
                 continue
             try:
@@ -204,7 +226,8 @@ def entry_of_line(line: bytes) -> GenerationRecord | GenerationMark:
 
 
 def structured(kind: type[_Kind], value: Mapping[str, Any]) -> _Kind:
-    """Return an object of an attrs class from its fields as JSON values; unknown fields are ignored.
+    """Return an object of an attrs class from its fields as JSON values; unknown fields are
+    ignored.
 
     Raises:
         ValueError: a field is missing or not valid.
@@ -221,9 +244,13 @@ def _converter() -> Converter:
 
     converter = Converter(detailed_validation=False)
     converter.register_structure_hook(GenId, lambda value, _: genid_from_json(value))
-    converter.register_structure_hook(GenId | None, lambda value, _: None if value is None else genid_from_json(value))
+    converter.register_structure_hook(
+        GenId | None, lambda value, _: None if value is None else genid_from_json(value)
+    )
     # As it is: cattrs would copy the settings of each record, item by item.
-    converter.register_structure_hook_func(lambda kind: kind == Mapping[str, Any], lambda value, _: _json_object(value))
+    converter.register_structure_hook_func(
+        lambda kind: kind == Mapping[str, Any], lambda value, _: _json_object(value)
+    )
     return converter
 
 

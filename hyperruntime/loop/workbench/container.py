@@ -109,7 +109,8 @@ class AgentContainer:
         Args:
             args: argv of the command.
             timeout_s: time limit of the command, in seconds.
-            on_output: called with the stream's name and each piece of output; the result keeps 64 KiB of each stream.
+            on_output: called with the stream's name and each piece of output; the result keeps 64
+                KiB of each stream.
             source: standard input of the command; None: no input.
 
         Raises:
@@ -152,7 +153,8 @@ class AgentContainer:
             name: name of the command in error messages.
             timeout_s: time limit of the command, in seconds.
             write: called with each piece of output.
-            failure: class of the failure if the command fails within the time limit; ``does-not-load`` also after it.
+            failure: class of the failure if the command fails within the time limit;
+                ``does-not-load`` also after it.
 
         Raises:
             GenerationFailedError: the command failed, or the time limit passed.
@@ -163,14 +165,16 @@ class AgentContainer:
             raise GenerationFailedError(late, f"{name} took more than {timeout_s:g} s")
         if result.exit_code != 0:
             why = last_line(result.stderr, "it wrote nothing on standard error")
-            raise GenerationFailedError(failure, f"{name} ended with exit code {result.exit_code}: {why}")
+            raise GenerationFailedError(
+                failure, f"{name} ended with exit code {result.exit_code}: {why}"
+            )
         return result
 
     def reclaim_files(self) -> None:
         """Make this user the owner of the files that the container wrote, and remove special bits.
 
-        While the container exists, only ``out`` is processed; after :meth:`close`, also ``repo``. The time limit is the
-        rest of the last command's time limit, but at least 10 s.
+        While the container exists, only ``out`` is processed; after :meth:`close`, also ``repo``.
+        The time limit is the rest of the last command's time limit, but at least 10 s.
 
         Raises:
             GenerationFailedError: the time limit passed.
@@ -212,12 +216,16 @@ class AgentContainer:
 
 
 def meta_agent_container(
-    context: RunContext, plan: GenerationPlan, private: Path, *mounts: Mount, env: Mapping[str, str] | None = None
+    context: RunContext,
+    plan: GenerationPlan,
+    private: Path,
+    *mounts: Mount,
+    env: Mapping[str, str] | None = None,
 ) -> AgentContainer:
     """Return the meta agent's container, not started; it shows earlier generations.
 
-    With the baseline ``no_archive`` it shows only the parent. With ``no_selfimprove`` the first generation's meta agent
-    edits all generations, so its files are exported and mounted too.
+    With the baseline ``no_archive`` it shows only the parent. With ``no_selfimprove`` the first
+    generation's meta agent edits all generations, so its files are exported and mounted too.
 
     Args:
         context: context of the run.

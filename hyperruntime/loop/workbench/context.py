@@ -42,7 +42,8 @@ class RunContext:
         contract: contract of the agent.
         adapter: adapter for the kind of contract.
         root: commit of the initial agent.
-        first: commit of the first generation, the initial agent with the diffs of ``meta_patch_files``.
+        first: commit of the first generation, the initial agent with the diffs of
+            ``meta_patch_files``.
         domains: domains of the evaluation, in order.
         image: reference of the containers' image.
         containers: opens containers.
@@ -65,7 +66,9 @@ class RunContext:
 
     @property
     def baseline(self) -> frozenset[str]:
-        """Parts of the run's baseline, the loop without one of its features; empty if the run has none."""
+        """Parts of the run's baseline, the loop without one of its features; empty if the run has
+        none.
+        """
         return frozenset((self.options.run_baseline or "").split("+")) - {""}
 
     def open_container(self, genid: GenId, *mounts: Mount, isolated: bool = False) -> LoopContainer:

@@ -1,6 +1,7 @@
 """Copy files out of an untrusted directory that an agent wrote.
 
-Only regular files are copied, through file descriptors that follow no link; files above the limits are skipped.
+Only regular files are copied, through file descriptors that follow no link; files above the limits
+are skipped.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _MAX_BYTES = 128 * MIB
 def copy_files(source: Path, target: Path, *, below: str = "", keep: bool = False) -> int:
     """Copy the regular files of a directory; return the number of copied files.
 
-    If the directory cannot be read, for example because it has too many entries, copying stops without an error.
+    If the directory cannot be read, for example because it has too many entries, copying stops
+    without an error.
 
     Args:
         source: a directory that the agent could write to, but not replace.
@@ -42,7 +44,10 @@ def copy_files(source: Path, target: Path, *, below: str = "", keep: bool = Fals
             for path, found in sorted(tree.found.items()):
                 if not path.startswith(prefix) or found.mode not in (FILE, PROGRAM):
                     continue
-                place, limit = target / os.fsdecode(path.removeprefix(prefix)), min(_MAX_FILE_BYTES, left)
+                place, limit = (
+                    target / os.fsdecode(path.removeprefix(prefix)),
+                    min(_MAX_FILE_BYTES, left),
+                )
                 if found.size > limit or copied >= _MAX_FILES or (keep and place.exists()):
                     continue
                 try:
@@ -67,7 +72,8 @@ def read_file(folder: Path, name: bytes, limit: int) -> bytes | None:
         limit: largest accepted size in bytes.
 
     Raises:
-        PatchError: the file has more than ``limit`` bytes, is not a regular file, or cannot be read.
+        PatchError: the file has more than ``limit`` bytes, is not a regular file, or cannot be
+            read.
     """
     try:
         descriptor = open_regular(os.path.join(os.fsencode(folder), name))

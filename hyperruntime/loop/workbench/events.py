@@ -31,8 +31,8 @@ class StepEvent:
 
     Attributes:
         generation: id of the generation, as text.
-        step: one of ``generation.STEPS``; ``"ensemble"`` or ``"tasks"`` if that failed in a generation that did not;
-            or ``"generation"`` for the end of the whole generation.
+        step: one of ``generation.STEPS``; ``"ensemble"`` or ``"tasks"`` if that failed in a
+            generation that did not; or ``"generation"`` for the end of the whole generation.
         state: ``start``, ``done`` or ``failed``.
         duration_s: duration in seconds; 0 for ``start``.
         score: score of the generation; only with the step ``"generation"``.
@@ -51,7 +51,9 @@ OnEvent = Callable[[StepEvent], None]
 
 
 class Events:
-    """Passes events to one callback, one at a time; exceptions of the callback are logged and ignored."""
+    """Passes events to one callback, one at a time; exceptions of the callback are logged and
+    ignored.
+    """
 
     def __init__(self, on_event: OnEvent | None) -> None:
         """Store the callback; None discards all events."""
@@ -110,7 +112,13 @@ class StepLog(Closing):
         """
         duration = time.monotonic() - started
         self._tell("generation", "failed" if failure else "done", duration, failure, score)
-        log.info("generation done", generation=self._genid, score=score, failure=failure, duration_s=duration)
+        log.info(
+            "generation done",
+            generation=self._genid,
+            score=score,
+            failure=failure,
+            duration_s=duration,
+        )
 
     def failed(self, part: str, detail: str) -> None:
         """Report a part of a step that failed without failing the step.
@@ -150,12 +158,28 @@ class StepLog(Closing):
         self.durations[name] = round(self.durations.get(name, 0.0) + duration, 4)
         self.note(f"== {name}: {state} after {duration:.3f} s" + (f": {detail}" if detail else ""))
         self._tell(name, state, duration, detail)
-        log.info("step ended", generation=self._genid, step=name, state=state, duration_s=round(duration, 4))
+        log.info(
+            "step ended",
+            generation=self._genid,
+            step=name,
+            state=state,
+            duration_s=round(duration, 4),
+        )
 
     def _tell(
-        self, step: str, state: StepState, duration_s: float = 0.0, detail: str = "", score: float | None = None
+        self,
+        step: str,
+        state: StepState,
+        duration_s: float = 0.0,
+        detail: str = "",
+        score: float | None = None,
     ) -> None:
         event = StepEvent(
-            generation=self._genid, step=step, state=state, duration_s=duration_s, score=score, detail=detail
+            generation=self._genid,
+            step=step,
+            state=state,
+            duration_s=duration_s,
+            score=score,
+            detail=detail,
         )
         self._events.emit(event)

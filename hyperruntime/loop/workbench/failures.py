@@ -46,26 +46,35 @@ class GenerationFailedError(HyperRuntimeError):
     Attributes:
         failure: class of the failure.
         again: whether the infrastructure may be at fault, so that another attempt may help.
-        ends_run: whether the run ends if the last attempt fails too; a resume then makes the generation again.
+        ends_run: whether the run ends if the last attempt fails too; a resume then makes the
+            generation again.
     """
 
-    def __init__(self, failure: FailureClass, detail: str, *, again: bool = False, ends_run: bool = False) -> None:
+    def __init__(
+        self, failure: FailureClass, detail: str, *, again: bool = False, ends_run: bool = False
+    ) -> None:
         """Store the class and one sentence about the failure."""
         self.failure, self.again, self.ends_run = failure, again, ends_run
         super().__init__(detail)
 
 
 class RunInterruptedError(HyperRuntimeError):
-    """The run is being interrupted; the generation is not recorded, and a resumed run continues it."""
+    """The run is being interrupted; the generation is not recorded, and a resumed run continues
+    it.
+    """
 
 
 def is_disk_full(error: BaseException | None) -> bool:
-    """Return whether an error, or one before it, says that no space is left on the host or in a quota.
+    """Return whether an error, or one before it, says that no space is left on the host or in a
+    quota.
 
-    Of git only lines that end with the reason count: names of files, which an agent chooses, come before it.
+    Of git only lines that end with the reason count: names of files, which an agent chooses, come
+    before it.
     """
     while error is not None:
-        if isinstance(error, StorageFullError) or (isinstance(error, OSError) and error.errno in FULL):
+        if isinstance(error, StorageFullError) or (
+            isinstance(error, OSError) and error.errno in FULL
+        ):
             return True
         if isinstance(error, RepositoryError) and _GIT_IS_FULL.search(str(error)):
             return True
@@ -76,10 +85,11 @@ def is_disk_full(error: BaseException | None) -> bool:
 def translate_failure(error: Exception, step: str) -> GenerationFailedError:
     """Translate an error in a step into the failure of the generation.
 
-    If a container exceeded a limit, the generation failed. If a container was lost for another reason, the machine may
-    be at fault, so the generation is retried. After the last attempt the generation is blamed, unless the host's disk
-    was full: this is never the generation's failure, so the run ends, and a resume makes the generation again. If git
-    ran past its deadline, the agent is blamed, and there is no other attempt.
+    If a container exceeded a limit, the generation failed. If a container was lost for another
+    reason, the machine may be at fault, so the generation is retried. After the last attempt the
+    generation is blamed, unless the host's disk was full: this is never the generation's failure,
+    so the run ends, and a resume makes the generation again. If git ran past its deadline, the
+    agent is blamed, and there is no other attempt.
 
     Args:
         error: the error.
@@ -118,6 +128,9 @@ def _of_a_lost_container(error: ContainerLostError, blame: FailureClass) -> Gene
 
 
 def _repository_failure(error: RepositoryError, step: str) -> GenerationFailedError:
-    if isinstance(error, GitTimeoutError):  # the files of the agent, or of its parent, make git slow
+    # the files of the agent, or of its parent, make git slow
+    if isinstance(error, GitTimeoutError):
         return GenerationFailedError(_BLAME.get(step, "agent"), str(error))
-    return GenerationFailedError(_BLAME[step] if step == "diff" else "infrastructure", str(error), again=True)
+    return GenerationFailedError(
+        _BLAME[step] if step == "diff" else "infrastructure", str(error), again=True
+    )

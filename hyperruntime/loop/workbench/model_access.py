@@ -1,7 +1,8 @@
-"""The models of a run: which gateway it has, and the access of each generation to it, its budget and its usage.
+"""The models of a run: which gateway it has, and the access of each generation to it, its budget
+and its usage.
 
-The gateway follows from the options, a configuration file, the environment and the agent's ``.env``. A run without a
-gateway also has a :class:`ModelAccess`, which gives no access.
+The gateway follows from the options, a configuration file, the environment and the agent's
+``.env``. A run without a gateway also has a :class:`ModelAccess`, which gives no access.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ if TYPE_CHECKING:
 
 
 class Models(Protocol):
-    """The models as generations see them; thread-safe. :class:`ModelAccess` provides it where the gateway is."""
+    """The models as generations see them; thread-safe. :class:`ModelAccess` provides it where the
+    gateway is.
+    """
 
     def begin(self, genid: GenId) -> None:
         """Give a generation its whole budget; called for each attempt."""
@@ -54,7 +57,8 @@ class ModelAccess(Closing):
     """The gateway of a run, open until :meth:`close`; thread-safe."""
 
     def __init__(self, config: GatewayConfig | None, options: GenerateOptions) -> None:
-        """Open the gateway, if there is one; usage before a resume counts towards the budget of the run.
+        """Open the gateway, if there is one; usage before a resume counts towards the budget of the
+        run.
 
         Args:
             config: configuration of the gateway; None: no gateway.
@@ -64,7 +68,11 @@ class ModelAccess(Closing):
             GatewayError: the gateway cannot be opened, or its log cannot be read.
             StorageError: its log cannot be written.
         """
-        self._config, self._run, self._budget = config, str(options.run_id), generation_budget(options)
+        self._config, self._run, self._budget = (
+            config,
+            str(options.run_id),
+            generation_budget(options),
+        )
         self._gateway: Gateway | None = None
         self._before: dict[str, Spent] = {}
         self._meters: dict[str, Meter] = {}
@@ -77,7 +85,9 @@ class ModelAccess(Closing):
 
     @property
     def used_up(self) -> str:
-        """One sentence about the limit of the run's budget that is reached; "" while there is budget."""
+        """One sentence about the limit of the run's budget that is reached; "" while there is
+        budget.
+        """
         return "" if self._gateway is None else self._gateway.used_up
 
     def begin(self, genid: GenId) -> None:
@@ -100,7 +110,8 @@ class ModelAccess(Closing):
     def open(self, container: LoopContainer, genid: GenId, step: str) -> Access | None:
         """Return a container's access to the models; None without a gateway.
 
-        When a budget has refused a request of the container, it is closed after the gateway's grace time.
+        When a budget has refused a request of the container, it is closed after the gateway's grace
+        time.
 
         Args:
             container: the container.
@@ -108,22 +119,29 @@ class ModelAccess(Closing):
             step: name of the container in the log of exchanges.
 
         Raises:
-            GatewayError: the image has no Python 3, the forwarder does not start, or the container does not belong to
-                an engine.
+            GatewayError: the image has no Python 3, the forwarder does not start, or the container
+                does not belong to an engine.
         """
         if self._gateway is None or self._config is None:
             return None
         return open_access(
-            self._gateway, container, f"{self._run}/{genid}/{step}", self._meter(genid), self._config.grace_s
+            self._gateway,
+            container,
+            f"{self._run}/{genid}/{step}",
+            self._meter(genid),
+            self._config.grace_s,
         )
 
     @property
     def grace_s(self) -> float | None:
-        """Seconds that a container may run after a budget refused its first request; None without a gateway."""
+        """Seconds that a container may run after a budget refused its first request; None without a
+        gateway.
+        """
         return None if self._config is None else self._config.grace_s
 
     def seat(self, genid: GenId, step: str, directory: str) -> Seat:
-        """Return a seat of the gateway for a container of another machine, whose requests arrive in ``directory``.
+        """Return a seat of the gateway for a container of another machine, whose requests arrive in
+        ``directory``.
 
         Args:
             genid: the container's generation, whose budget counts.
@@ -147,8 +165,11 @@ class ModelAccess(Closing):
             self._gateway.close()
 
 
-def open_access(seats: Seats, container: LoopContainer, name: str, meter: Meter | None, grace_s: float) -> Access:
-    """Return a container's access to the models; after a budget refused a request, the container ends.
+def open_access(
+    seats: Seats, container: LoopContainer, name: str, meter: Meter | None, grace_s: float
+) -> Access:
+    """Return a container's access to the models; after a budget refused a request, the container
+    ends.
 
     Args:
         seats: gives the container its seat.
@@ -173,12 +194,18 @@ def open_access(seats: Seats, container: LoopContainer, name: str, meter: Meter 
 
 
 def choose_gateway(
-    options: GenerateOptions, agent: Path | None, layout: Layout, *, offered: bool = False, required: bool = False
+    options: GenerateOptions,
+    agent: Path | None,
+    layout: Layout,
+    *,
+    offered: bool = False,
+    required: bool = False,
 ) -> GatewayConfig | None:
     """Return the configuration of the run's gateway; None if the run needs no gateway.
 
-    The option ``gateway`` has priority. Without it, a model, a budget, a ``.env`` of the agent repository or the
-    agent's contract leads to a gateway for the servers in the usual variables of the host's environment or of ``.env``.
+    The option ``gateway`` has priority. Without it, a model, a budget, a ``.env`` of the agent
+    repository or the agent's contract leads to a gateway for the servers in the usual variables of
+    the host's environment or of ``.env``.
 
     Args:
         options: options of the run.
@@ -189,9 +216,9 @@ def choose_gateway(
         required: whether a gateway is necessary: the run had one before, or the agent needs models.
 
     Raises:
-        GatewayConfigError: a required server is missing, a key or the configuration cannot be read, the environment
-            and ``.env`` each have one half of a key and its address, or a budget of money is set and no model has a
-            price.
+        GatewayConfigError: a required server is missing, a key or the configuration cannot be read,
+            the environment and ``.env`` each have one half of a key and its address, or a budget of
+            money is set and no model has a price.
         SpecError: the configuration does not contain the model.
     """
     config = _base(options, _env_file(options, agent, layout), offered=offered, required=required)
@@ -209,15 +236,17 @@ def choose_gateway(
 
 def key_variables(config: GatewayConfig | None) -> tuple[str, ...]:
     """Return the names of the environment variables that have the gateway's keys."""
-    return tuple(upstream.key_env for upstream in (config.upstreams if config else ()) if upstream.key_env)
+    return tuple(
+        upstream.key_env for upstream in (config.upstreams if config else ()) if upstream.key_env
+    )
 
 
 def _check_prices(models: Sequence[ModelRule]) -> None:
     """Raise if no model has a price: a budget of money would then have no effect."""
     if not any(rule.input_price or rule.output_price for rule in models):
         raise GatewayConfigError(
-            "a budget of money is given, but no model has a price; set input_price and output_price in a file with a "
-            "table [gateway], or give a budget of tokens"
+            "a budget of money is given, but no model has a price; set input_price and "
+            "output_price in a file with a table [gateway], or give a budget of tokens"
         )
 
 
@@ -241,7 +270,9 @@ def stored_gateway(
         GatewayConfigError, SpecError: as for :func:`choose_gateway`.
     """
     required = stored.get("gateway") is True
-    return choose_gateway(options, stored_agent(stored, layout), layout, offered=offered, required=required)
+    return choose_gateway(
+        options, stored_agent(stored, layout), layout, offered=offered, required=required
+    )
 
 
 def stored_agent(stored: Mapping[str, Any], layout: Layout) -> Path | None:
@@ -252,7 +283,9 @@ def stored_agent(stored: Mapping[str, Any], layout: Layout) -> Path | None:
         layout: paths of the run; an imported run has its agent in its own directory.
     """
     imported = stored.get("imported") is True
-    return agent_directory(os.path.join(layout.root if imported else "", str(stored.get("agent", ""))))
+    return agent_directory(
+        os.path.join(layout.root if imported else "", str(stored.get("agent", "")))
+    )
 
 
 def _env_file(options: GenerateOptions, agent: Path | None, layout: Layout) -> Path | None:
@@ -261,26 +294,29 @@ def _env_file(options: GenerateOptions, agent: Path | None, layout: Layout) -> P
     A run directory is data, which anybody may have made: no configuration in it is used.
 
     Raises:
-        GatewayConfigError: the gateway's file is in the run directory; or a ``.env`` there has variables that the
-            environment does not have.
+        GatewayConfigError: the gateway's file is in the run directory; or a ``.env`` there has
+            variables that the environment does not have.
     """
     source = options.gateway or RECORD  # without the option, the variables name the servers
     if not source.startswith((RECORD, REPLAY)) and layout.contains(source):
         raise GatewayConfigError(
-            f"the gateway's file {source!r} is in the run directory, which anybody may have made; check its content, "
-            "copy it to another place, and give that with --gateway"
+            f"the gateway's file {source!r} is in the run directory, which anybody may have "
+            "made; check its content, copy it to another place, and give that with --gateway"
         )
     if agent is None or not layout.contains(agent / ENV_FILE):
         return None if agent is None else agent / ENV_FILE
     if source.startswith(RECORD) and (names := only_in_file(agent / ENV_FILE)):
         raise GatewayConfigError(
-            f"{' and '.join(names)} is set only in {str(agent / ENV_FILE)!r}, in a run directory, which anybody may "
-            "have made; set it in the environment, or give --gateway"
+            f"{' and '.join(names)} is set only in {str(agent / ENV_FILE)!r}, in a run "
+            "directory, which anybody may have made; set it in the environment, or give "
+            "--gateway"
         )
     return None
 
 
-def _base(options: GenerateOptions, env_file: Path | None, *, offered: bool, required: bool) -> GatewayConfig | None:
+def _base(
+    options: GenerateOptions, env_file: Path | None, *, offered: bool, required: bool
+) -> GatewayConfig | None:
     if options.gateway is not None:
         return load_source(options.gateway, env_file)
     if options.model is not None:
@@ -297,7 +333,9 @@ def _limits(options: GenerateOptions, prefix: str, base: Budget | None = None) -
     """Return a budget; the limits in the options override those of ``base``."""
     names = [field.name for field in attrs.fields(Budget)]
     given = {name: getattr(options, f"{prefix}_{name}") for name in names}
-    return attrs.evolve(base or Budget(), **{name: value for name, value in given.items() if value is not None})
+    return attrs.evolve(
+        base or Budget(), **{name: value for name, value in given.items() if value is not None}
+    )
 
 
 def generation_budget(options: GenerateOptions) -> Budget:
@@ -320,14 +358,20 @@ def evaluation_models(
         GatewayError, SpecError: as for :func:`choose_gateway`.
         StorageError: the log cannot be written.
     """
-    free: dict[str, Any] = {name: None for name in attrs.fields_dict(GenerateOptions) if name.startswith("budget_")}
+    free: dict[str, Any] = {
+        name: None for name in attrs.fields_dict(GenerateOptions) if name.startswith("budget_")
+    }
     options = attrs.evolve(options, **free)
-    config, log = stored_gateway(options, stored, layout, offered=offered), layout.evaluations / layout.exchanges.name
+    config, log = (
+        stored_gateway(options, stored, layout, offered=offered),
+        layout.evaluations / layout.exchanges.name,
+    )
     return ModelAccess(None if config is None else attrs.evolve(config, log=str(log)), options)
 
 
 def spent_by_generation(log: Path, run_id: str) -> dict[str, Spent]:
-    """Return the usage of each generation of a run from the log of exchanges; invalid lines are skipped.
+    """Return the usage of each generation of a run from the log of exchanges; invalid lines are
+    skipped.
 
     Args:
         log: the log of exchanges; it may be missing.
@@ -344,7 +388,9 @@ def spent_by_generation(log: Path, run_id: str) -> dict[str, Spent]:
     except FileNotFoundError:
         return {}
     except OSError as error:
-        raise GatewayError(f"{log} cannot be read: {error.strerror}; it contains the run's usage so far") from error
+        raise GatewayError(
+            f"{log} cannot be read: {error.strerror}; it contains the run's usage so far"
+        ) from error
     return found
 
 

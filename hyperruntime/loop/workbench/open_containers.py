@@ -21,14 +21,18 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class LoopContainer(Protocol):
-    """The part of a container that the loop needs; :class:`~hyperruntime.container.Container` provides it."""
+    """The part of a container that the loop needs; :class:`~hyperruntime.container.Container`
+    provides it.
+    """
 
     def exec(
         self,
         args: Sequence[str | bytes],
         **options: Unpack[CommandKeywords],
     ) -> ExecResult:
-        """Run a command to its end; the parameters are those of :meth:`hyperruntime.container.Container.exec`."""
+        """Run a command to its end; the parameters are those of
+        :meth:`hyperruntime.container.Container.exec`.
+        """
         ...
 
     def close(self) -> None:
@@ -40,12 +44,16 @@ class LoopImages(Protocol):
     """The part of an engine's images that the loop needs."""
 
     def ensure(self, name: str) -> str:
-        """Return the reference of an image on this machine; build a missing recipe image if that needs no registry."""
+        """Return the reference of an image on this machine; build a missing recipe image if that
+        needs no registry.
+        """
         ...
 
 
 class LoopRuntime(Protocol):
-    """The part of a runtime that the loop needs; :class:`~hyperruntime.runtime.Runtime` provides it."""
+    """The part of a runtime that the loop needs; :class:`~hyperruntime.runtime.Runtime` provides
+    it.
+    """
 
     @property
     def images(self) -> LoopImages:
@@ -57,7 +65,9 @@ class LoopRuntime(Protocol):
         """Information about the engine on this machine."""
         ...
 
-    def container(self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None) -> LoopContainer:
+    def container(
+        self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None
+    ) -> LoopContainer:
         """Start a container."""
         ...
 
@@ -76,7 +86,8 @@ class OpenContainers:
         self.reclaim_args = runtime.info.reclaim_args
         self._lock = threading.Lock()
         self._open: list[LoopContainer] = []
-        self._stopping = False  # not an Event: an Event has a lock, and signal handlers set this flag
+        # not an Event: an Event has a lock, and signal handlers set this flag
+        self._stopping = False
 
     @property
     def stopping(self) -> bool:
@@ -119,7 +130,9 @@ class OpenContainers:
             raise RunInterruptedError("the run is being interrupted")
 
     def run(self, work: Callable[[], T]) -> T:
-        """Run ``work`` in a thread and return its result; an interrupt meanwhile ends all open containers."""
+        """Run ``work`` in a thread and return its result; an interrupt meanwhile ends all open
+        containers.
+        """
         with ThreadPoolExecutor(1, thread_name_prefix="hyperruntime-work") as executor:
             future = executor.submit(work)
             try:
@@ -136,7 +149,9 @@ class OpenContainers:
         """End all open containers; threads that wait for them continue."""
         with self._lock:
             containers = tuple(self._open)
-        threads = [threading.Thread(target=self.close, args=(container,)) for container in containers]
+        threads = [
+            threading.Thread(target=self.close, args=(container,)) for container in containers
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -147,15 +162,18 @@ class OpenContainers:
 def on_interrupt(stop: Callable[[], None]) -> Iterator[None]:
     """Call ``stop`` on SIGINT and SIGTERM inside the ``with`` statement.
 
-    The caller's handler is called too. The KeyboardInterrupt that it raises for the first signal is dropped, because
-    the run stops by itself. Later signals are the caller's: Python's own handler of SIGINT raises KeyboardInterrupt,
-    and the command line ends the process. A signal without a handler has no other effect than ``stop``.
+    The caller's handler is called too. The KeyboardInterrupt that it raises for the first signal is
+    dropped, because the run stops by itself. Later signals are the caller's: Python's own handler
+    of SIGINT raises KeyboardInterrupt, and the command line ends the process. A signal without a
+    handler has no other effect than ``stop``.
 
     Outside the main thread, signal handlers are not changed.
 
     Args:
-        stop: called by a signal handler, at any point of the main thread, possibly inside another call of ``stop``. It
-            must not take a lock: the main thread may hold the lock and does not continue before ``stop`` returns.
+        stop: called by a signal handler, at any point of the main thread, possibly inside another
+            call of ``stop``. It
+            must not take a lock: the main thread may hold the lock and does not continue before
+                ``stop`` returns.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

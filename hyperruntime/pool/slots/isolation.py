@@ -16,7 +16,11 @@ from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
 from hyperruntime.pool.slots import scripts
 from hyperruntime.pool.slots.slot_exec import SlotExec
-from hyperruntime.pool.slots.writable_paths import WritablePaths, close_writable_paths, find_writable_paths
+from hyperruntime.pool.slots.writable_paths import (
+    WritablePaths,
+    close_writable_paths,
+    find_writable_paths,
+)
 from hyperruntime.pool.values.config import Isolation, PoolConfig, PoolLayout
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult
@@ -30,7 +34,8 @@ _SPAN = 1_000_000
 _NOBODY = (65_533, 65_534, 65_535)
 _LEAST = 256
 
-_taken: PerProcess[LockedDict[int, Users]] = PerProcess(LockedDict)  # the user ids of all slots of this process
+# the user ids of all slots of this process
+_taken: PerProcess[LockedDict[int, Users]] = PerProcess(LockedDict)
 
 
 class SlotIsolation(Protocol):
@@ -45,7 +50,8 @@ class SlotIsolation(Protocol):
         ...
 
     def renew(self, slot_exec: SlotExec) -> SlotExec:
-        """End the processes of a slot, remove its files, check that nothing is left, and return the clean slot.
+        """End the processes of a slot, remove its files, check that nothing is left, and return the
+        clean slot.
 
         Raises:
             HyperRuntimeError: the slot cannot be cleaned, or something is left.
@@ -58,32 +64,45 @@ class SlotIsolation(Protocol):
 
 
 class ContainerIsolation(SlotIsolation):
-    """One slot per container, running as the spec's user; the container is replaced instead of cleaned."""
+    """One slot per container, running as the spec's user; the container is replaced instead of
+    cleaned.
+    """
 
     def __init__(self, config: PoolConfig) -> None:
         """Take ``image_workdir``."""
         self._image_workdir = config.image_workdir
 
     def prepare(self, container: Container) -> list[SlotExec]:
-        """Create the workspace: the spec's working directory, else the image's or a default directory."""
+        """Create the workspace: the spec's working directory, else the image's or a default
+        directory.
+        """
         workdir = container.spec.workdir
         if workdir is None and self._image_workdir:
-            shown = container.exec(["/bin/sh", "-c", 'printf %s "$PWD"'], timeout_s=_TIMEOUT_S).check()
+            shown = container.exec(
+                ["/bin/sh", "-c", 'printf %s "$PWD"'], timeout_s=_TIMEOUT_S
+            ).check()
             workdir = os.fsdecode(shown.stdout)
         candidates = (workdir,) if workdir is not None else _WORKSPACES
         result = _sh(container, "workspace", scripts.MAKE_WORKSPACE, *candidates)
         if result.exit_code != 0:
             why = result.stderr.decode(errors="replace").strip()
-            raise PoolError(f"no workspace for the slot in {container.name}: {why}; set the spec's workdir")
-        return [SlotExec(container, slot_id=f"{container.name}-0", workspace=os.fsdecode(result.stdout))]
+            raise PoolError(
+                f"no workspace for the slot in {container.name}: {why}; set the spec's workdir"
+            )
+        return [
+            SlotExec(container, slot_id=f"{container.name}-0", workspace=os.fsdecode(result.stdout))
+        ]
 
     def renew(self, slot_exec: SlotExec) -> SlotExec:
         """Refuse: the slot's user may be root and may have changed anything."""
-        raise PoolError(f"slot {slot_exec.slot_id} cannot be cleaned; its container is replaced instead")
+        raise PoolError(
+            f"slot {slot_exec.slot_id} cannot be cleaned; its container is replaced instead"
+        )
 
 
 class Users:
-    """The user ids for the slots of one pool, unique in this process; a used id comes again only after all others.
+    """The user ids for the slots of one pool, unique in this process; a used id comes again only
+    after all others.
 
     They are ids that the engine maps into a container.
     """
@@ -107,8 +126,9 @@ class Users:
         count, first = best
         if count < _LEAST:
             raise PoolError(
-                f"the engine maps too few user ids into a container for one per slot ({max(0, count)} from"
-                f" {_LOWEST} on); give this user more in /etc/subuid, or set slots_per_container=1"
+                "the engine maps too few user ids into a container for one per slot "
+                f"({max(0, count)} from {_LOWEST} on); give this user more in /etc/subuid, or "
+                "set slots_per_container=1"
             )
         if count > _SPAN:
             first, count = first + secrets.randbelow(count - _SPAN), _SPAN
@@ -128,7 +148,9 @@ class Users:
                 if uid not in taken and uid not in _NOBODY:
                     taken[uid] = self
                     return uid
-        raise PoolError("slots have taken every user id that the engine maps into a container; use fewer slots")
+        raise PoolError(
+            "slots have taken every user id that the engine maps into a container; use fewer slots"
+        )
 
     def give_back(self, uid: int) -> None:
         """Take back a user id; its processes and files must be gone."""
@@ -141,14 +163,20 @@ class UserIsolation(SlotIsolation):
 
     def __init__(self, config: PoolConfig, layout: PoolLayout) -> None:
         """Take the base directory, the process limit and the number of slots."""
-        self._base, self._pids, self._slots = config.workspace_base, config.pids_per_slot, layout.slots
+        self._base, self._pids, self._slots = (
+            config.workspace_base,
+            config.pids_per_slot,
+            layout.slots,
+        )
         self._writable: WritablePaths  # of the first container, as are the users
         self._users: Users
         self._tried_out = False
         self._lock = threading.Lock()
 
     def prepare(self, container: Container) -> list[SlotExec]:
-        """Create the slots; only the pool's first container is searched for world-writable paths."""
+        """Create the slots; only the pool's first container is searched for world-writable
+        paths.
+        """
         with self._lock:
             if not self._tried_out:
                 self._writable = find_writable_paths(container)
@@ -162,17 +190,29 @@ class UserIsolation(SlotIsolation):
     def _prepare(self, container: Container) -> list[SlotExec]:
         close_writable_paths(container, self._writable)
         base = make_base(container, self._base)
-        return [_make_slot(container, f"{base}/{number}", self._next_user()) for number in range(self._slots)]
+        return [
+            _make_slot(container, f"{base}/{number}", self._next_user())
+            for number in range(self._slots)
+        ]
 
     def renew(self, slot_exec: SlotExec) -> SlotExec:
-        """Kill the user's processes, remove its files and SysV objects, and return the slot with another user."""
+        """Kill the user's processes, remove its files and SysV objects, and return the slot with
+        another user.
+        """
         user, directories = slot_exec.user, self._writable.directories
         slot_exec.end_processes()
         following = self._next_user()
         try:
             result = self._clean(slot_exec, following)
             if result.exit_code == _ELSEWHERE:
-                _sh(slot_exec.container, "remove", scripts.REMOVE_OWN, str(user.uid), *directories, user=user)
+                _sh(
+                    slot_exec.container,
+                    "remove",
+                    scripts.REMOVE_OWN,
+                    str(user.uid),
+                    *directories,
+                    user=user,
+                )
                 slot_exec.end_processes()
                 result = self._clean(slot_exec, following)
             _check(slot_exec.slot_id, result)
@@ -187,10 +227,19 @@ class UserIsolation(SlotIsolation):
         self._users.give_back(slot_exec.user.uid)
 
     def _try_out(self, slot_exec: SlotExec) -> SlotExec:
-        """Reset a slot that has files to remove, to check that the image's programs can do it; return the slot."""
-        names = [name + b"/.hyperruntime-" + secrets.token_hex(8).encode() for name in self._writable.directories[:3]]
+        """Reset a slot that has files to remove, to check that the image's programs can do it;
+        return the slot.
+        """
+        names = [
+            name + b"/.hyperruntime-" + secrets.token_hex(8).encode()
+            for name in self._writable.directories[:3]
+        ]
         container, user = slot_exec.container, slot_exec.user
-        left = [name for name in names if _sh(container, "try", scripts.TRY, name, "", user=user).exit_code == 0]
+        left = [
+            name
+            for name in names
+            if _sh(container, "try", scripts.TRY, name, "", user=user).exit_code == 0
+        ]
         renewed = self.renew(slot_exec)
         for name in left:
             _check(slot_exec.slot_id, _sh(container, "try", scripts.TRY, name, "gone"))
@@ -200,7 +249,9 @@ class UserIsolation(SlotIsolation):
         area, survey = posixpath.dirname(slot_exec.workspace), self._writable
         users = (str(slot_exec.user.uid), str(following.uid))
         words = (area, *users, survey.race_option, scripts.REMOVE_OWN)
-        return _sh(slot_exec.container, "renew", scripts.RENEW_USER, *words, "--", *survey.directories)
+        return _sh(
+            slot_exec.container, "renew", scripts.RENEW_USER, *words, "--", *survey.directories
+        )
 
     def _next_user(self) -> RunAs:
         return RunAs(uid=self._users.take(), pids=self._pids)
@@ -230,7 +281,11 @@ def make_isolation(config: PoolConfig, layout: PoolLayout) -> SlotIsolation:
     """Return the slot isolation that a layout asks for."""
     if layout.isolation == "container":
         return ContainerIsolation(config)
-    return UserIsolation(config, layout) if layout.isolation == "uid" else DirectoryIsolation(config, layout)
+    return (
+        UserIsolation(config, layout)
+        if layout.isolation == "uid"
+        else DirectoryIsolation(config, layout)
+    )
 
 
 def make_base(container: Container, wanted: str) -> str:
@@ -244,22 +299,33 @@ def make_base(container: Container, wanted: str) -> str:
         PoolError: none of them is writable.
     """
     name = f"slots-{secrets.token_hex(8)}"
-    for base in (posixpath.normpath(wanted), f"/var/tmp/{name}", f"/tmp/{name}", f"/dev/shm/{name}"):  # noqa: S108
+    for base in (
+        posixpath.normpath(wanted),
+        f"/var/tmp/{name}",  # noqa: S108
+        f"/tmp/{name}",  # noqa: S108
+        f"/dev/shm/{name}",  # noqa: S108
+    ):
         if _sh(container, "base", scripts.MAKE_BASE, base).exit_code == 0:
             return base
     raise PoolError(
-        f"no directory for slots in {container.name}: {wanted}, /var/tmp, /tmp and /dev/shm are not writable; set"
-        " workspace_base to a writable directory"
+        f"no directory for slots in {container.name}: {wanted}, /var/tmp, /tmp and /dev/shm are "
+        "not writable; set workspace_base to a writable directory"
     )
 
 
-def _sh(container: Container, name: str, script: str, *args: str | bytes, user: RunAs | None = None) -> ExecResult:
+def _sh(
+    container: Container, name: str, script: str, *args: str | bytes, user: RunAs | None = None
+) -> ExecResult:
     """Run a script of ``scripts`` as a user, by default the container's main one."""
-    return container.exec(["/bin/sh", "-c", script, name, *args], user=user, workdir="/", timeout_s=_TIMEOUT_S)
+    return container.exec(
+        ["/bin/sh", "-c", script, name, *args], user=user, workdir="/", timeout_s=_TIMEOUT_S
+    )
 
 
 def _make_slot(container: Container, area: str, user: RunAs | None) -> SlotExec:
-    _check(area, _sh(container, "area", scripts.MAKE_AREA, area, "" if user is None else str(user.uid)))
+    _check(
+        area, _sh(container, "area", scripts.MAKE_AREA, area, "" if user is None else str(user.uid))
+    )
     return _slot_exec(container, area, user)
 
 
@@ -269,7 +335,14 @@ def _slot_exec(container: Container, area: str, user: RunAs | None) -> SlotExec:
     if user is not None:
         env |= {"USER": "slot", "LOGNAME": "slot"}
     isolation: Isolation = "directory" if user is None else "uid"
-    return SlotExec(container, slot_id=slot_id, workspace=f"{area}/workspace", user=user, env=env, isolation=isolation)
+    return SlotExec(
+        container,
+        slot_id=slot_id,
+        workspace=f"{area}/workspace",
+        user=user,
+        env=env,
+        isolation=isolation,
+    )
 
 
 def _check(what: str, result: ExecResult) -> None:

@@ -1,4 +1,6 @@
-"""POSIX sh scripts that the pool runs in containers as their main user; they need find and rm in the image."""
+"""POSIX sh scripts that the pool runs in containers as their main user; they need find and rm in
+the image.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,12 @@ FIND_WRITABLE = 'exec find "$@" -xdev -type d -perm -0002 -print0'
 FIND_OPEN = 'exec find "$@" -xdev -type d -perm -0002 ! -perm -1000 -print0'
 
 # Prints the option if this find supports it.
-RACE_OPTION = "find / -maxdepth 0 -ignore_readdir_race >/dev/null 2>&1 && echo -ignore_readdir_race; exit 0"
+RACE_OPTION = (
+    "find / -maxdepth 0 -ignore_readdir_race >/dev/null 2>&1 && echo -ignore_readdir_race; exit 0"
+)
 
-# $@: roots. Prints the world-writable files, FIFOs and sockets, each followed by NUL; devices are left as they are.
+# $@: roots. Prints the world-writable files, FIFOs and sockets, each followed by NUL; devices are
+# left as they are.
 FIND_FILES = 'exec find "$@" -xdev \\( -type f -o -type p -o -type s \\) -perm -0002 -print0'
 
 # Standard input: paths, each followed by NUL. $1: the mode for chmod.
@@ -43,11 +48,12 @@ fi
 """
 MAKE_AREA = f"area=$1 user=$2{_MAKE_AREA}"
 
-# $1: a slot's directory. $2: its user. $3: its next user. $4: an option of find or "". $5: a script with which the user
-# removes its own files. Then --, then the world-writable directories.
-# Removes the slot's directory, then looks for the user's files in the world-writable directories and for its SysV
-# objects. Exits with 5 if files are left there, with 3 if something cannot be removed. Else makes the directory again.
-# /proc/sysvipc lists the SysV objects. An owner can give an object to another user, so the creator counts as well.
+# $1: a slot's directory. $2: its user. $3: its next user. $4: an option of find or "". $5: a script
+# with which the user removes its own files. Then --, then the world-writable directories.
+# Removes the slot's directory, then looks for the user's files in the world-writable directories
+# and for its SysV objects. Exits with 5 if files are left there, with 3 if something cannot be
+# removed. Else makes the directory again. /proc/sysvipc lists the SysV objects. An owner can give
+# an object to another user, so the creator counts as well.
 RENEW_USER = (
     """
 area=$1 user=$2 next=$3 race=$4 remove=$5 found=
@@ -91,7 +97,8 @@ user=$next"""
     + _MAKE_AREA
 )
 
-# $1: a user, then directories. Runs as that user: a sibling that swaps directories meanwhile could misuse root.
+# $1: a user, then directories. Runs as that user: a sibling that swaps directories meanwhile could
+# misuse root.
 REMOVE_OWN = """
 user=$1
 shift
@@ -101,8 +108,12 @@ find "$@" -xdev -user "$user" -prune -exec chmod -R u+rwx -- {} + -o -type d ! -
 remove "$@"
 """
 
-# $1: a path in a world-writable directory. Creates files that a reset must remove; with $2, checks that they are gone.
-TRY = '[ -z "$2" ] || { [ ! -e "$1" ]; exit; }; umask 077; mkdir -p -- "$1/a" && : >"$1/a/f" && chmod 0 "$1/a"'
+# $1: a path in a world-writable directory. Creates files that a reset must remove; with $2, checks
+# that they are gone.
+TRY = (
+    '[ -z "$2" ] || { [ ! -e "$1" ]; exit; }; umask 077; mkdir -p -- "$1/a" && : >"$1/a/f" && '
+    'chmod 0 "$1/a"'
+)
 
 # $1: a slot's directory.
 RENEW_DIRECTORY = (

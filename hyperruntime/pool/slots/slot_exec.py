@@ -31,10 +31,13 @@ class SlotExec:
         workspace: absolute path of the slot's directory inside the container.
         user: the user that its commands run as; None means the container's main user.
         env: variables that its commands get in addition to the container's (HOME, TMPDIR).
-        options: keyword arguments of :meth:`Container.exec` that mark the slot's commands: ``user``, or else ``group``.
-        turn: taken by each call of a tool, so that the calls of one slot run one after another, in the order they came.
+        options: keyword arguments of :meth:`Container.exec` that mark the slot's commands:
+            ``user``, or else ``group``.
+        turn: taken by each call of a tool, so that the calls of one slot run one after another, in
+            the order they came.
         network: the container's network.
-        isolation: how the slot is isolated: its own container, its own user, or only its own directory.
+        isolation: how the slot is isolated: its own container, its own user, or only its own
+            directory.
 
     A slot with a container of its own can have a :meth:`view` for each user of the container.
     """
@@ -70,9 +73,11 @@ class SlotExec:
         self._views: dict[str, tuple[NamedUser, SlotExec]] = {}
 
     async def add_user(self, user: str) -> NamedUser:
-        """Return a user of the slot's own container, as whom :meth:`view` runs commands; later calls change nothing.
+        """Return a user of the slot's own container, as whom :meth:`view` runs commands; later
+        calls change nothing.
 
-        Call it before commands that are not trusted run: it reads the container's ``/etc/passwd`` and ``/etc/group``.
+        Call it before commands that are not trusted run: it reads the container's ``/etc/passwd``
+        and ``/etc/group``.
 
         Args:
             user: ``name`` or ``uid``, with an optional ``:group``.
@@ -83,10 +88,15 @@ class SlotExec:
             PoolError: the slot shares its container.
         """
         if self.isolation != "container":
-            raise PoolError(f"slot {self.slot_id} shares its container, so it has one user; use one slot per container")
+            raise PoolError(
+                f"slot {self.slot_id} shares its container, so it has one user; use one slot "
+                "per container"
+            )
         if user in self._views:
             return self._views[user][0]
-        named = find_named(user, *[await self._read(path) for path in ("/etc/passwd", "/etc/group")])
+        named = find_named(
+            user, *[await self._read(path) for path in ("/etc/passwd", "/etc/group")]
+        )
         view = copy.copy(self)
         view.user = named.run_as
         view.env = {**self.env, "HOME": named.home}
@@ -99,7 +109,9 @@ class SlotExec:
         return result.stdout.decode(errors="replace")
 
     def view(self, user: str) -> SlotExec:
-        """Return the slot for a user of :meth:`add_user`: all but the user and HOME is the same slot's."""
+        """Return the slot for a user of :meth:`add_user`: all but the user and HOME is the same
+        slot's.
+        """
         return self._views[user][1]
 
     async def aexec(
@@ -121,18 +133,27 @@ class SlotExec:
         """
         return await self.container.aexec(args, **self._placed(options))
 
-    async def aspawn(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> Process:
+    async def aspawn(
+        self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]
+    ) -> Process:
         """Start a command as the slot in the background; see :meth:`Container.spawn`."""
         return await self.container.aspawn(args, **self._placed(options))
 
     async def aterminal(
-        self, args: Sequence[str | bytes], *, rows: int, cols: int, **options: Unpack[SlotTerminalKeywords]
+        self,
+        args: Sequence[str | bytes],
+        *,
+        rows: int,
+        cols: int,
+        **options: Unpack[SlotTerminalKeywords],
     ) -> Terminal:
         """Start a command as the slot on a terminal; see :meth:`Container.terminal`."""
         return await self.container.aterminal(args, rows=rows, cols=cols, **self._placed(options))
 
     def open_shell(self, **options: Unpack[SlotShellKeywords]) -> Shell:
-        """Return a new persistent bash of the slot, which :meth:`close` ends; see :meth:`Container.shell`."""
+        """Return a new persistent bash of the slot, which :meth:`close` ends; see
+        :meth:`Container.shell`.
+        """
         shell = self.container.shell(**self._placed(options))
         self._shells.add(shell)
         return shell
@@ -144,18 +165,26 @@ class SlotExec:
         return self._tool_shells[self.user]
 
     async def asignal_group(self, group: str, number: int) -> bool:
-        """Send a signal to the commands of a group of the slot; see :meth:`Container.signal_group`."""
+        """Send a signal to the commands of a group of the slot; see
+        :meth:`Container.signal_group`.
+        """
         return await self.container.asignal_group(self._group(group), number)
 
     async def aend_group(self, group: str) -> bool:
-        """Kill all processes of the commands of a group of the slot; see :meth:`Container.end_group`."""
+        """Kill all processes of the commands of a group of the slot; see
+        :meth:`Container.end_group`.
+        """
         return await self.container.aend_group(self._group(group))
 
     def _placed(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return keyword arguments of a container's method that starts a command as the slot."""
-        given = {name: value for name, value in options.items() if name != "group" or value is not None}
+        given = {
+            name: value for name, value in options.items() if name != "group" or value is not None
+        }
         given["env"] = {**self.env, **(given.get("env") or {})}
-        given["workdir"] = posixpath.join(self.workspace, given.get("workdir") or "").rstrip("/") or "/"
+        given["workdir"] = (
+            posixpath.join(self.workspace, given.get("workdir") or "").rstrip("/") or "/"
+        )
         if "group" in given:
             given["group"] = self._group(given["group"])
             self._groups.add(given["group"])
@@ -175,7 +204,10 @@ class SlotExec:
             ended = [self.container.end_user(self.user)]
         else:
             ended = [self.container.end_group(group) for group in (self.slot_id, *self._groups)]
-            ended += [self.container.end_user(named.ids, named.run_as) for named, _ in self._views.values()]
+            ended += [
+                self.container.end_user(named.ids, named.run_as)
+                for named, _ in self._views.values()
+            ]
         if not all(ended):
             raise PoolError(f"processes of slot {self.slot_id} could not be ended; release it")
 

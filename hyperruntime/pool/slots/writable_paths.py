@@ -27,7 +27,8 @@ class WritablePaths:
         directories: world-writable directories whose parent is not world-writable.
         open_directories: world-writable directories in which one user can rename another's files.
         files: world-writable files, FIFOs and sockets.
-        race_option: the option with which this ``find`` ignores files that vanish during its search, or "".
+        race_option: the option with which this ``find`` ignores files that vanish during its
+            search, or "".
     """
 
     uid_map: str
@@ -38,27 +39,33 @@ class WritablePaths:
 
 
 def find_writable_paths(container: Container) -> WritablePaths:
-    """Search a container's files, without the mounts of its spec; may take seconds in a large image.
+    """Search a container's files, without the mounts of its spec; may take seconds in a large
+    image.
 
     Raises:
         PoolError: the container has no suitable ``find``, or its output is too long or too late.
     """
     mountinfo = _run(container, "cat /proc/self/mountinfo")
     roots = writable_roots(mountinfo, container.spec)
-    # With -xdev, find(1) does not enter a mount point but prints it, and it takes a device mounted on a file for that
-    # file. The find of busybox enters every file system that one of its roots is on.
+    # With -xdev, find(1) does not enter a mount point but prints it, and it takes a device mounted
+    # on a file for that file. The find of busybox enters every file system that one of its roots is
+    # on.
     targets = {_target(line) for line in mountinfo.splitlines()}
     foreign = targets - set(map(os.fsencode, roots))
     below = tuple(target + b"/" for target in foreign)
 
     def find(script: str) -> tuple[bytes, ...]:
         names = dict.fromkeys(_run(container, script, *roots).split(b"\0"))
-        return tuple(name for name in names if name and name not in foreign and not name.startswith(below))
+        return tuple(
+            name for name in names if name and name not in foreign and not name.startswith(below)
+        )
 
     directories = find(scripts.FIND_WRITABLE)
     return WritablePaths(
         uid_map=_run(container, "cat /proc/self/uid_map").decode(),
-        directories=tuple(name for name in directories if posixpath.dirname(name) not in set(directories)),
+        directories=tuple(
+            name for name in directories if posixpath.dirname(name) not in set(directories)
+        ),
         open_directories=find(scripts.FIND_OPEN),
         files=tuple(name for name in find(scripts.FIND_FILES) if name not in targets),
         race_option=_run(container, scripts.RACE_OPTION).decode().strip(),
@@ -81,7 +88,8 @@ def close_writable_paths(container: Container, found: WritablePaths) -> None:
 
 
 def writable_roots(mountinfo: bytes, spec: ContainerSpec) -> list[str]:
-    """Return the writable mount points, without kernel file systems and the spec's mounts; ``/`` if there is none.
+    """Return the writable mount points, without kernel file systems and the spec's mounts; ``/`` if
+    there is none.
 
     Args:
         mountinfo: content of ``/proc/self/mountinfo`` in the container.
@@ -95,7 +103,11 @@ def writable_roots(mountinfo: bytes, spec: ContainerSpec) -> list[str]:
         fields, _, rest = line.partition(b" - ")
         options = fields.split(b" ")[5].split(b",")
         target = os.fsdecode(_target(line))
-        skipped = target in own or f"{target}/".startswith(f"{_NOT_OURS}/") or rest.split(b" ")[0] in _NO_FILES
+        skipped = (
+            target in own
+            or f"{target}/".startswith(f"{_NOT_OURS}/")
+            or rest.split(b" ")[0] in _NO_FILES
+        )
         kernels = f"{target}/".startswith(("/proc/", "/sys/"))
         if not skipped and not kernels and b"ro" not in options:
             roots.append(target)
@@ -116,10 +128,15 @@ def _run(container: Container, script: str, *args: str, source: bytes | None = N
         timeout_s=_TIMEOUT_S,
         output_limit_bytes=_LIMIT_BYTES,
     )
-    if result.exit_code in (126, 127) or result.truncated or result.timed_out or (source and result.exit_code):
+    if (
+        result.exit_code in (126, 127)
+        or result.truncated
+        or result.timed_out
+        or (source and result.exit_code)
+    ):
         why = result.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["no result"]
         raise PoolError(
-            f"{container.name} cannot be prepared for several slots: {why[0]}; use an image with find, xargs, chmod "
-            "and rm, or set slots_per_container=1"
+            f"{container.name} cannot be prepared for several slots: {why[0]}; use an image "
+            "with find, xargs, chmod and rm, or set slots_per_container=1"
         )
     return result.stdout

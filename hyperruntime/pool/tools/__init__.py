@@ -1,6 +1,7 @@
 """The tools of a slot: files, commands, searches. Design: docs/decisions/0024-tools.md.
 
-Each call runs one or a few commands in the slot's container as the slot's user; nothing runs on the host.
+Each call runs one or a few commands in the slot's container as the slot's user; nothing runs on the
+host.
 
 May import ``pool.slots`` and what stands before it in ``tests/unit/test_folders.py``.
 """

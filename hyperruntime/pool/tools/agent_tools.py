@@ -22,7 +22,9 @@ HostTool = Callable[[Mapping[str, Any]], Awaitable[Any]]
 
 _COMMANDS = ("bash", "bash_stateful")
 _ARTIFACTS = ("read_artifact", "list_artifacts", "archive_artifacts")
-_NOT_FOR_MODELS = frozenset(("returncode", "tool", "network", "isolation", "sandboxed", "entries", "sha256", "reason"))
+_NOT_FOR_MODELS = frozenset(
+    ("returncode", "tool", "network", "isolation", "sandboxed", "entries", "sha256", "reason")
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -59,21 +61,29 @@ class SlotTools:
         """Wrap the tools of a slot.
 
         Args:
-            execute: runs a tool in the slot with the arguments of ``lease.tool``: name, arguments, ``timeout_s``.
-            host_tools: the only tools that run outside the slot, by name: ``async (args) -> JSON values``.
-            raise_lost: whether :meth:`tool_handler` raises if the slot is gone or this machine failed; False returns
-                that as an answer too.
+            execute: runs a tool in the slot with the arguments of ``lease.tool``: name, arguments,
+                ``timeout_s``.
+            host_tools: the only tools that run outside the slot, by name:
+                ``async (args) -> JSON values``.
+            raise_lost: whether :meth:`tool_handler` raises if the slot is gone or this machine
+                failed; False returns that as an answer too.
 
         Raises:
             SpecError: a host tool has the name of a tool of the slot.
         """
-        self._execute, self._host_tools, self._raise_lost = execute, dict(host_tools or {}), raise_lost
+        self._execute, self._host_tools, self._raise_lost = (
+            execute,
+            dict(host_tools or {}),
+            raise_lost,
+        )
         self.errors: list[FailedToolCall] = []
         for name in self._host_tools:
             if name in TOOL_NAMES:
                 raise SpecError("host_tools", name, "a name that no tool of the slot has")
 
-    async def exec_tool(self, tool: str, args: Mapping[str, Any], timeout: float | None = 300) -> ExecutionResult:
+    async def exec_tool(
+        self, tool: str, args: Mapping[str, Any], timeout: float | None = 300
+    ) -> ExecutionResult:
         """Call a tool of the slot and return its result, for programs.
 
         Args:
@@ -89,9 +99,9 @@ class SlotTools:
     async def tool_handler(self, tool_name: str, args: Mapping[str, Any], task_id: str = "") -> str:
         """Call a tool and return a JSON text for a model; errors are returned as such a text too.
 
-        A command returns ``{"output", "exit_code"}``. Other tools return ``success``, ``output``, ``error`` if there is
-        one, and their own facts. Artifact tools use their common schema. A call that could not be carried out returns
-        ``{"error"}``.
+        A command returns ``{"output", "exit_code"}``. Other tools return ``success``, ``output``,
+        ``error`` if there is one, and their own facts. Artifact tools use their common schema. A
+        call that could not be carried out returns ``{"error"}``.
 
         Args:
             tool_name: a tool of the slot or of the host.
@@ -102,7 +112,9 @@ class SlotTools:
             Exception: only with ``raise_lost``: the slot is gone or this machine failed.
         """
         on_host = tool_name in (*self._host_tools,)
-        log.debug("tool call", label="[host]" if on_host else "[sandbox]", tool=str(tool_name)[:100])
+        log.debug(
+            "tool call", label="[host]" if on_host else "[sandbox]", tool=str(tool_name)[:100]
+        )
         lost: Exception | None = None
         try:
             if on_host:
@@ -111,7 +123,9 @@ class SlotTools:
         except Exception as error:  # noqa: BLE001 - raised below if the caller wants that
             result, lost = failed(error), error
         if result.metadata.get("returncode") is None:
-            problem = FailedToolCall(tool=str(tool_name), arguments=args, error=result.error, task_id=task_id)
+            problem = FailedToolCall(
+                tool=str(tool_name), arguments=args, error=result.error, task_id=task_id
+            )
             self.errors.append(problem)
         if lost is not None and self._raise_lost and not on_host:
             raise lost
@@ -127,9 +141,15 @@ def answer(tool: object, result: ExecutionResult) -> dict[str, Any]:
     """
     name = canonical(tool) if isinstance(tool, str) else ""
     code = result.metadata.get("returncode")
-    problem = {"error": result.error} if result.error and (code is None or result.exit_code is None) else {}
+    problem = (
+        {"error": result.error}
+        if result.error and (code is None or result.exit_code is None)
+        else {}
+    )
     if name in _COMMANDS:
-        output = f"{result.output}\n[{result.error}]".lstrip("\n") if result.timed_out else result.output
+        output = (
+            f"{result.output}\n[{result.error}]".lstrip("\n") if result.timed_out else result.output
+        )
         return {"output": output, "exit_code": -1 if code is None else code, **problem}
     if code is None:
         return problem
@@ -140,5 +160,7 @@ def answer(tool: object, result: ExecutionResult) -> dict[str, Any]:
 
 
 def _dump(value: object) -> str:
-    """Return a value as JSON text that can be encoded as UTF-8; unknown types become their ``str``."""
+    """Return a value as JSON text that can be encoded as UTF-8; unknown types become their
+    ``str``.
+    """
     return json.dumps(value, ensure_ascii=False, default=str).encode("utf-8", "replace").decode()

@@ -75,7 +75,11 @@ class _TarWriter:
     def add(self, name: str, member: Member, reader: TarReader) -> None:
         info = tarfile.TarInfo(name)
         info.type = _TAR_TYPES.get(member.kind, tarfile.LNKTYPE)
-        info.size, info.mode, info.mtime = member.size, member.mode & 0o777, member.mtime_ns // 10**9
+        info.size, info.mode, info.mtime = (
+            member.size,
+            member.mode & 0o777,
+            member.mtime_ns // 10**9,
+        )
         if member.kind in ("symlink", "hardlink"):
             link = os.fsdecode(member.link)
             info.linkname = link if member.kind == "symlink" else posixpath.normpath(link)
@@ -97,7 +101,9 @@ class _ZipWriter:
         """Add a member, which is not a hard link."""
         folder = member.kind == "directory"
         when = time.gmtime(max(member.mtime_ns // 10**9, 0))[:6]
-        info = zipfile.ZipInfo(show(name) + "/" * folder, when if when[0] in _ZIP_YEARS else _ZIP_EPOCH)
+        info = zipfile.ZipInfo(
+            show(name) + "/" * folder, when if when[0] in _ZIP_YEARS else _ZIP_EPOCH
+        )
         info.compress_type = zipfile.ZIP_DEFLATED
         kind = {"directory": stat.S_IFDIR, "symlink": stat.S_IFLNK}.get(member.kind, stat.S_IFREG)
         info.external_attr = (kind | member.mode & 0o777) << 16 | 0x10 * folder
@@ -135,10 +141,13 @@ def pack(source: BinaryIO, form: str, *, max_bytes: int, max_entries: int) -> Pa
         max_entries: largest number of members.
 
     Raises:
-        TransferError: the archive would exceed a limit, or the stream is not a tar archive, or is truncated.
+        TransferError: the archive would exceed a limit, or the stream is not a tar archive, or is
+            truncated.
     """
     sink = _Sink(max_bytes)
-    writer: _Writer = _ZipWriter(sink) if form == "zip" else _TarWriter(sink, compressed=form == "tar.gz")
+    writer: _Writer = (
+        _ZipWriter(sink) if form == "zip" else _TarWriter(sink, compressed=form == "tar.gz")
+    )
     try:
         entries, problems = _copy(TarReader(source), writer, max_entries)
         writer.close()
@@ -148,10 +157,14 @@ def pack(source: BinaryIO, form: str, *, max_bytes: int, max_entries: int) -> Pa
             writer.close()  # else the garbage collector would do it
         raise
     data = sink.getvalue()
-    return Packed(data=data, sha256=hashlib.sha256(data).hexdigest(), entries=entries, problems=problems)
+    return Packed(
+        data=data, sha256=hashlib.sha256(data).hexdigest(), entries=entries, problems=problems
+    )
 
 
-def _copy(reader: TarReader, writer: _Writer, max_entries: int) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
+def _copy(
+    reader: TarReader, writer: _Writer, max_entries: int
+) -> tuple[tuple[Entry, ...], tuple[str, ...]]:
     entries: dict[str, Entry] = {}
     problems: list[str] = []
     content = 0
@@ -168,7 +181,9 @@ def _copy(reader: TarReader, writer: _Writer, max_entries: int) -> tuple[tuple[E
         if not problem:
             writer.add(name, member, reader)
             mtime = member.mtime_ns / 1e9
-            entries[name] = Entry(path=show(name), type=_TYPES[member.kind], size=member.full_size, mtime=mtime)
+            entries[name] = Entry(
+                path=show(name), type=_TYPES[member.kind], size=member.full_size, mtime=mtime
+            )
         elif len(problems) < _MAX_PROBLEMS:
             problems.append(f"{show(name)!r} is left out: {problem}")
     return tuple(entries.values()), tuple(problems)

@@ -1,4 +1,5 @@
-"""The tools ``read_artifact``, ``list_artifacts`` and ``archive_artifacts``, with one schema for all three.
+"""The tools ``read_artifact``, ``list_artifacts`` and ``archive_artifacts``, with one schema for
+all three.
 
 Their results are for programs (a run's record, a trainer). Limits are checked while data arrives.
 """
@@ -38,10 +39,10 @@ _SCHEMA: dict[str, Any] = {
 def artifact(result: ExecutionResult) -> dict[str, Any]:
     """Return the result of one of these tools in their common schema, with all keys.
 
-    The keys: ``success``, ``error``, ``path``, ``content``, its ``encoding`` (``text`` or ``base64``), ``bytes`` (its
-    decoded size), ``file_size`` and ``sha256`` of the whole file or archive, ``truncated``, ``mime``, ``entries`` (each
-    with ``path``, ``type``, ``size``, ``mtime``), ``format`` of an archive. A key that does not apply is None, 0,
-    False or "".
+    The keys: ``success``, ``error``, ``path``, ``content``, its ``encoding`` (``text`` or
+    ``base64``), ``bytes`` (its decoded size), ``file_size`` and ``sha256`` of the whole file or
+    archive, ``truncated``, ``mime``, ``entries`` (each with ``path``, ``type``, ``size``,
+    ``mtime``), ``format`` of an archive. A key that does not apply is None, 0, False or "".
     """
     known = {key: result.metadata.get(key, default) for key, default in _SCHEMA.items()}
     return {"success": result.success, "error": result.error, **known}
@@ -54,9 +55,13 @@ def _artifact(call: ToolRequest, output: str, **facts: Any) -> ExecutionResult: 
 async def run_read(call: ToolRequest) -> ExecutionResult:
     """Return a file's content, truncated at the limit, and the digest of the whole file."""
     args, most = call.args, call.policy.artifact_bytes
-    window = await stream_file(call, args["path"], Window(1, None, min(args["max_bytes"] or most, most)))
+    window = await stream_file(
+        call, args["path"], Window(1, None, min(args["max_bytes"] or most, most))
+    )
     data = window.kept
-    content, encoding = await off_loop(len(data), lambda: encode(data, cut=window.cut, encoding=args["encoding"]))
+    content, encoding = await off_loop(
+        len(data), lambda: encode(data, cut=window.cut, encoding=args["encoding"])
+    )
     path = show(args["path"])
     kept = len(content.encode()) if encoding == "text" else len(data)
     return _artifact(
@@ -68,7 +73,8 @@ async def run_read(call: ToolRequest) -> ExecutionResult:
         file_size=window.size_bytes,
         truncated=kept < window.size_bytes,
         sha256=window.sha256,
-        mime=mimetypes.guess_type(path)[0] or ("text/plain" if encoding == "text" else "application/octet-stream"),
+        mime=mimetypes.guess_type(path)[0]
+        or ("text/plain" if encoding == "text" else "application/octet-stream"),
     )
 
 
@@ -85,7 +91,9 @@ async def run_archive(call: ToolRequest) -> ExecutionResult:
     problems = [*packed.problems, *torn]
     return _artifact(
         call,
-        "\n".join([f"{len(packed.entries)} entries in {len(packed.data)} bytes of {form}", *problems]),
+        "\n".join(
+            [f"{len(packed.entries)} entries in {len(packed.data)} bytes of {form}", *problems]
+        ),
         content=base64.b64encode(packed.data).decode(),
         encoding="base64",
         bytes=len(packed.data),
@@ -117,7 +125,11 @@ async def _pack(call: ToolRequest) -> tuple[Packed, tuple[str, ...]]:
     try:
         variables = {"whole": "1" if form == "zip" else ""}
         await run_inside(
-            call, "archive", path, variables=variables, on_stdout=lambda chunk: _write_all(write_fd, chunk)
+            call,
+            "archive",
+            path,
+            variables=variables,
+            on_stdout=lambda chunk: _write_all(write_fd, chunk),
         )
     except ToolProblemError as problem:
         if problem.result.metadata.get("reason") != "partial":
@@ -130,7 +142,9 @@ async def _pack(call: ToolRequest) -> tuple[Packed, tuple[str, ...]]:
         await asyncio.wait([making])
         problem_of_making = making.exception()
     if isinstance(problem_of_making, TransferError):
-        raise ToolProblemError(f"{show(path)!r} cannot be archived: {problem_of_making}") from problem_of_making
+        raise ToolProblemError(
+            f"{show(path)!r} cannot be archived: {problem_of_making}"
+        ) from problem_of_making
     return making.result(), torn
 
 
@@ -146,10 +160,17 @@ _DIRECTORY = Param("path", "string", "absolute, or relative to the workspace", d
 
 READ_ARTIFACT = Tool(
     name="read_artifact",
-    description="Return a file of the workspace with its digest, to keep it; to read a file, use read_file.",
+    description="Return a file of the workspace with its digest, to keep it; to read a file, use "
+    "read_file.",
     params=(
         Param("path", "string", "absolute, or relative to the workspace", required=True),
-        Param("encoding", "string", "encoding of the content", default="auto", choices=("auto", "text", "base64")),
+        Param(
+            "encoding",
+            "string",
+            "encoding of the content",
+            default="auto",
+            choices=("auto", "text", "base64"),
+        ),
         _MAX_BYTES,
     ),
     run=run_read,
@@ -159,14 +180,19 @@ READ_ARTIFACT = Tool(
 LIST_ARTIFACTS = Tool(
     name="list_artifacts",
     description="List a directory of the workspace with types, sizes and times, including hidden names.",
-    params=(_DIRECTORY, Param("recursive", "boolean", "also list subdirectories", default=False), _MAX_ENTRIES),
+    params=(
+        _DIRECTORY,
+        Param("recursive", "boolean", "also list subdirectories", default=False),
+        _MAX_ENTRIES,
+    ),
     run=run_list,
     hidden=True,
 )
 
 ARCHIVE_ARTIFACTS = Tool(
     name="archive_artifacts",
-    description="Return a directory or a file of the workspace as one archive in base64, with its digest.",
+    description="Return a directory or a file of the workspace as one archive in base64, with its "
+    "digest.",
     params=(
         _DIRECTORY,
         Param("format", "string", "format of the archive", default="tar.gz", choices=FORMATS),

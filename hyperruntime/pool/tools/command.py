@@ -10,13 +10,15 @@ from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequ
 from hyperruntime.pool.values.results import ExecutionResult
 from hyperruntime.spec import ExecResult
 
-# The text is not on the command line: other slots can list command lines, and `pkill -f` with a word of the text would
-# kill this shell. A short text is a variable, which costs no stream; a long one comes first on standard input.
-_VARIABLE, _VARIABLE_BYTES = "HYPERRUNTIME_TEXT", 64 * 1024  # the kernel allows 128 KiB, see execve(2), MAX_ARG_STRLEN
+# The text is not on the command line: other slots can list command lines, and `pkill -f` with a
+# word of the text would kill this shell. A short text is a variable, which costs no stream; a long
+# one comes first on standard input.
+# the kernel allows 128 KiB, see execve(2), MAX_ARG_STRLEN
+_VARIABLE, _VARIABLE_BYTES = "HYPERRUNTIME_TEXT", 64 * 1024
 _RUN = f'eval "unset -v {_VARIABLE}; ${_VARIABLE}"'
 _RUN_LONG = (
-    'IFS= LC_ALL=C read -r -N "$1" _hr_text || [ "$1" = 0 ] || exit 126; [ -n "$2" ] || exec </dev/null; shift 2; '
-    'eval "unset -v _hr_text; $_hr_text"'
+    'IFS= LC_ALL=C read -r -N "$1" _hr_text || [ "$1" = 0 ] || exit 126; [ -n "$2" ] || exec '
+    '</dev/null; shift 2; eval "unset -v _hr_text; $_hr_text"'
 )
 _UTF8_BYTES = 4
 
@@ -42,7 +44,9 @@ async def run_bash(call: ToolRequest) -> ExecutionResult:
     except WorkdirNotFoundError as error:
         raise ToolProblemError(str(error)) from None
     if result.not_executed:
-        raise ToolProblemError("the image has no bash, which this tool needs; use an image with bash", returncode=127)
+        raise ToolProblemError(
+            "the image has no bash, which this tool needs; use an image with bash", returncode=127
+        )
     return to_result(call, result)
 
 
@@ -58,19 +62,24 @@ async def run_stateful(call: ToolRequest) -> ExecutionResult:
         )
     except (ExecLostError, ExecStartError) as error:
         await call.slot_exec.close()
-        raise ToolProblemError(f"{error}; the next call gets a new shell", returncode=None) from error
+        raise ToolProblemError(
+            f"{error}; the next call gets a new shell", returncode=None
+        ) from error
     return to_result(call, result)
 
 
 def _text(call: ToolRequest) -> bytes:
     text = os.fsencode(call.args["command"])
     if b"\0" in text:
-        raise ToolProblemError("a command cannot hold a NUL character; write such data with write_file")
+        raise ToolProblemError(
+            "a command cannot hold a NUL character; write such data with write_file"
+        )
     return text
 
 
 def to_result(call: ToolRequest, result: ExecResult) -> ExecutionResult:
-    """Return the result of a command: its streams as shown to the model, its exit code, and an error if it failed.
+    """Return the result of a command: its streams as shown to the model, its exit code, and an
+    error if it failed.
 
     Args:
         call: the call, for its timeout and policy.
@@ -80,7 +89,10 @@ def to_result(call: ToolRequest, result: ExecResult) -> ExecutionResult:
     err, err_cut = show_output(result.stderr, call.policy.output_chars)
     error = f"the command ended with exit code {result.exit_code}" if result.exit_code else ""
     if result.timed_out:
-        error = f"the command timed out after {call.timeout_s:g} s; it and all processes that it started were ended"
+        error = (
+            f"the command timed out after {call.timeout_s:g} s; it and all processes that it "
+            "started were ended"
+        )
     between = "" if not out or out.endswith("\n") else "\n"
     return ExecutionResult(
         success=result.exit_code == 0,
@@ -96,7 +108,9 @@ def to_result(call: ToolRequest, result: ExecResult) -> ExecutionResult:
 
 
 def kept_bytes(limit_chars: int) -> int:
-    """Return how many bytes of a stream an exec must keep for :func:`show_output`, half at each end."""
+    """Return how many bytes of a stream an exec must keep for :func:`show_output`, half at each
+    end.
+    """
     return 2 * _UTF8_BYTES * limit_chars
 
 
@@ -104,8 +118,8 @@ def show_output(data: bytes, limit_chars: int) -> tuple[str, bool]:
     """Return the text for the model, and whether it is truncated; invalid UTF-8 becomes U+FFFD.
 
     Args:
-        data: the stream as an exec returns it, which keeps :func:`kept_bytes` of it: the head, a line with the number
-            of dropped bytes, and the tail.
+        data: the stream as an exec returns it, which keeps :func:`kept_bytes` of it: the head, a
+            line with the number of dropped bytes, and the tail.
         limit_chars: of a longer text, the first and the last half of so many characters are kept.
     """
     half = kept_bytes(limit_chars) // 2
@@ -131,9 +145,10 @@ _STDIN = Param("stdin", "string", "standard input; empty by default")
 BASH = Tool(
     name="bash",
     description=(
-        "Run a command in bash, in the workspace. Each call starts a new shell: files are kept, the working directory "
-        "and variables are not. Returns standard output, then standard error, and the exit code. To keep a process "
-        "running, start it with `command > log 2>&1 &`."
+        "Run a command in bash, in the workspace. Each call starts a new shell: files are kept, "
+        "the working directory and variables are not. Returns standard output, then standard "
+        "error, and the exit code. To keep a process running, start it with `command > log 2>&1 "
+        "&`."
     ),
     params=(
         _COMMAND,
@@ -147,9 +162,10 @@ BASH = Tool(
 BASH_STATEFUL = Tool(
     name="bash_stateful",
     description=(
-        "Run a command in a persistent bash: working directory, variables, functions and background jobs are kept for "
-        "the next call. Returns standard output, then standard error, and the exit code. After a timeout the shell "
-        "continues in its state before the command."
+        "Run a command in a persistent bash: working directory, variables, functions and "
+        "background jobs are kept for the next call. Returns standard output, then standard "
+        "error, and the exit code. After a timeout the shell continues in its state before the "
+        "command."
     ),
     params=(_COMMAND, _TIMEOUT, _STDIN),
     run=run_stateful,

@@ -11,7 +11,14 @@ from typing import Any
 import attrs
 
 from hyperruntime.concurrency.blocking import check_cancelled
-from hyperruntime.errors import ExecLostError, ExecStartError, HyperRuntimeError, PoolError, SpecError, unknown_name
+from hyperruntime.errors import (
+    ExecLostError,
+    ExecStartError,
+    HyperRuntimeError,
+    PoolError,
+    SpecError,
+    unknown_name,
+)
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools.artifacts import ARCHIVE_ARTIFACTS, LIST_ARTIFACTS, READ_ARTIFACT
 from hyperruntime.pool.tools.command import BASH, BASH_STATEFUL
@@ -19,7 +26,13 @@ from hyperruntime.pool.tools.edit import EDIT_FILE, PATCH
 from hyperruntime.pool.tools.files import READ_FILE, WRITE_FILE
 from hyperruntime.pool.tools.listing import LIST_FILES
 from hyperruntime.pool.tools.search import SEARCH
-from hyperruntime.pool.tools.tool import Tool, ToolProblemError, ToolRequest, check_arguments, choose_timeout
+from hyperruntime.pool.tools.tool import (
+    Tool,
+    ToolProblemError,
+    ToolRequest,
+    check_arguments,
+    choose_timeout,
+)
 from hyperruntime.pool.values.config import ToolPolicy
 from hyperruntime.pool.values.results import ExecutionResult, Slot
 from hyperruntime.spec import check_seconds
@@ -84,7 +97,8 @@ async def call_tool(
         slot_exec: the slot.
         name: the tool's name; ``terminal`` is another name of ``bash``.
         args: the arguments as the model gave them; they are not trusted.
-        timeout_s: maximum seconds for the call, from its start; None leaves it to the model and the policy.
+        timeout_s: maximum seconds for the call, from its start; None leaves it to the model and the
+            policy.
         policy: limits and rights.
 
     Raises:
@@ -97,7 +111,12 @@ async def call_tool(
     if timeout_s is not None:
         check_seconds("timeout_s", timeout_s)
     result = await _checked(slot_exec, name, args, timeout_s, policy)
-    facts = {"tool": str(name)[:100], "network": slot_exec.network, "isolation": slot_exec.isolation, "sandboxed": True}
+    facts = {
+        "tool": str(name)[:100],
+        "network": slot_exec.network,
+        "isolation": slot_exec.isolation,
+        "sandboxed": True,
+    }
     return attrs.evolve(
         result,
         execution_id=uuid.uuid4().hex,
@@ -108,7 +127,11 @@ async def call_tool(
 
 
 async def _checked(
-    slot_exec: SlotExec, name: str, args: Mapping[str, Any], timeout_s: float | None, policy: ToolPolicy
+    slot_exec: SlotExec,
+    name: str,
+    args: Mapping[str, Any],
+    timeout_s: float | None,
+    policy: ToolPolicy,
 ) -> ExecutionResult:
     """Check the arguments and call the tool in its turn."""
     try:
@@ -120,13 +143,17 @@ async def _checked(
     limit_s = choose_timeout(checked.get("timeout"), timeout_s, policy)
     async with slot_exec.turn:
         try:
-            result = await tool.run(ToolRequest(slot_exec=slot_exec, policy=policy, args=checked, timeout_s=limit_s))
+            result = await tool.run(
+                ToolRequest(slot_exec=slot_exec, policy=policy, args=checked, timeout_s=limit_s)
+            )
         except ToolProblemError as problem:
             result = problem.result
         except (ExecLostError, ExecStartError, SpecError) as error:
             result = ExecutionResult(success=False, error=str(error), metadata={"returncode": None})
     if noted:
-        result = attrs.evolve(result, metadata={"ignored_arguments": list(noted), **result.metadata})
+        result = attrs.evolve(
+            result, metadata={"ignored_arguments": list(noted), **result.metadata}
+        )
     return result
 
 
@@ -143,11 +170,13 @@ def check_rights(slot_exec: SlotExec, policy: ToolPolicy) -> None:
     network = slot_exec.network
     if policy.allow_network is False and network != "none":
         raise ToolProblemError(
-            f"the policy forbids a network, but this slot's container has one ({network}); use a profile with "
-            "network 'none'"
+            f"the policy forbids a network, but this slot's container has one ({network}); use "
+            "a profile with network 'none'"
         )
     if policy.allow_network is True and network == "none":
-        raise ToolProblemError("the policy requires a network, but this container has none; use a profile with one")
+        raise ToolProblemError(
+            "the policy requires a network, but this container has none; use a profile with one"
+        )
 
 
 def _find(name: object, policy: ToolPolicy) -> Tool:
@@ -166,14 +195,16 @@ async def run_batch(
 ) -> list[ExecutionResult]:
     """Run all requests and return one result for each, in the same order.
 
-    Requests of different slots run at the same time; requests of one slot run one after another, in the order of the
-    list. An error becomes the result of its request. Nothing is retried, because a command may have run. If the caller
-    is cancelled, running requests are cancelled and the others do not start.
+    Requests of different slots run at the same time; requests of one slot run one after another, in
+    the order of the list. An error becomes the result of its request. Nothing is retried, because a
+    command may have run. If the caller is cancelled, running requests are cancelled and the others
+    do not start.
 
     Args:
         requests: the slot, the tool's name and its arguments for each call.
         execute: runs one request, with the arguments of :meth:`SlotPool.execute`.
-        timeout_s: limit of each request in seconds, from its own start; None leaves it to the model and the policy.
+        timeout_s: limit of each request in seconds, from its own start; None leaves it to the model
+            and the policy.
     """
     results = [_MALFORMED] * len(requests)
     queues: dict[object, list[Any]] = {}
@@ -199,20 +230,26 @@ async def run_batch(
 
 
 def failed(error: BaseException, slot_id: str = "") -> ExecutionResult:
-    """Return an error outside the tool as a result; ``metadata["lost"]`` says whether the slot is gone.
+    """Return an error outside the tool as a result; ``metadata["lost"]`` says whether the slot is
+    gone.
 
-    ``metadata["infrastructure"]`` marks an error that the caller did not cause; it must not affect a score.
+    ``metadata["infrastructure"]`` marks an error that the caller did not cause; it must not affect
+    a score.
 
     Args:
         error: the exception.
         slot_id: the slot of the call; "" if unknown.
     """
     message = str(error) or type(error).__name__
-    message = message if isinstance(error, HyperRuntimeError) else f"{type(error).__name__}: {message}"
+    message = (
+        message if isinstance(error, HyperRuntimeError) else f"{type(error).__name__}: {message}"
+    )
     metadata = {"returncode": None, "lost": isinstance(error, PoolError), "infrastructure": True}
     return ExecutionResult(success=False, error=message, slot_id=slot_id, metadata=metadata)
 
 
 _MALFORMED = ExecutionResult(
-    success=False, error="a request must hold a slot, a tool name and arguments", metadata={"returncode": None}
+    success=False,
+    error="a request must hold a slot, a tool name and arguments",
+    metadata={"returncode": None},
 )

@@ -31,11 +31,15 @@ async def run_edit(call: ToolRequest) -> ExecutionResult:
     after, count, line = await off_loop(len(before), lambda: _edit(before, args))
     await replace_file(call, args["path"], after)
     where = f"at line {line}" if count == 1 else f"in {count} places, from line {line} on"
-    return await _changed(f"{show(args['path'])} is changed {where}", args["path"], after, replacements=count)
+    return await _changed(
+        f"{show(args['path'])} is changed {where}", args["path"], after, replacements=count
+    )
 
 
 def _edit(before: bytes, args: Mapping[str, Any]) -> tuple[bytes, int, int]:
-    """Return the file after the replacement, the number of replacements, and the line of the first."""
+    """Return the file after the replacement, the number of replacements, and the line of the
+    first.
+    """
     old, new, path = os.fsencode(args["old"]), os.fsencode(args["new"] or ""), show(args["path"])
     if not old:
         raise ToolProblemError("'old' is empty; to write a whole file use write_file")
@@ -48,8 +52,8 @@ def _edit(before: bytes, args: Mapping[str, Any]) -> tuple[bytes, int, int]:
     if len(places) > 1 and not args["replace_all"]:
         shown = ", ".join(map(str, lines[:5])) + (" and others" if len(places) > 5 else "")
         raise ToolProblemError(
-            f"'old' is in {path} several times, at lines {shown}; include more of the surrounding lines, or set "
-            "'replace_all'"
+            f"'old' is in {path} several times, at lines {shown}; include more of the "
+            "surrounding lines, or set 'replace_all'"
         )
     return before.replace(old, new), before.count(old), lines[0]
 
@@ -66,7 +70,9 @@ async def read_whole(call: ToolRequest, path: str) -> bytes:
     """
     window = await stream_file(call, path, Window(1, None, min(call.policy.file_bytes, _MAX_BYTES)))
     if window.cut:
-        raise ToolProblemError(f"{show(path)!r} has {window.size_bytes} bytes, too many to edit; use bash (sed)")
+        raise ToolProblemError(
+            f"{show(path)!r} has {window.size_bytes} bytes, too many to edit; use bash (sed)"
+        )
     return window.kept
 
 
@@ -84,7 +90,9 @@ class _Change:
 
 
 async def run_patch(call: ToolRequest) -> ExecutionResult:
-    """Apply a diff to one or more files; compute all changes before the first write, so that all are made or none."""
+    """Apply a diff to one or more files; compute all changes before the first write, so that all
+    are made or none.
+    """
     path, workdir = call.args["path"], call.args.get("workdir") or ""
     text, only = os.fsencode(call.args["patch"]), None if path is None else os.fsencode(path)
     files = await off_loop(len(text), lambda: parse_diff(text, only))
@@ -110,7 +118,9 @@ async def _change(call: ToolRequest, file: FileDiff, path: str) -> _Change:
             result = await run_inside(call, "absent", path, writes=True)
         except ToolProblemError as problem:
             if problem.result.metadata.get("reason") == "exists":
-                raise ToolProblemError(f"{show(path)!r} already exists, so the diff cannot create it") from None
+                raise ToolProblemError(
+                    f"{show(path)!r} already exists, so the diff cannot create it"
+                ) from None
             raise
         return _Change(path, None, apply_hunks(b"", file.hunks), missing=result.stdout.count(b"/"))
     before = await read_whole(call, path)
@@ -119,7 +129,9 @@ async def _change(call: ToolRequest, file: FileDiff, path: str) -> _Change:
     except ToolProblemError as problem:
         raise ToolProblemError(f"{show(path)!r}: {problem}") from None
     if file.new is None and after:
-        raise ToolProblemError(f"{show(path)!r} cannot be removed: the diff does not remove all its lines")
+        raise ToolProblemError(
+            f"{show(path)!r} cannot be removed: the diff does not remove all its lines"
+        )
     return _Change(path, before, None if file.new is None else after)
 
 
@@ -136,7 +148,9 @@ async def _take_back(call: ToolRequest, changes: list[_Change]) -> None:
         await _carry_out(call, _Change(change.path, change.after, change.before))
     for change in changes:
         if change.missing:
-            await run_inside(call, "tidy", change.path, variables={"made": change.missing}, writes=True)
+            await run_inside(
+                call, "tidy", change.path, variables={"made": change.missing}, writes=True
+            )
 
 
 def _word(change: _Change) -> str:
@@ -152,12 +166,17 @@ def _hint(content: bytes, old: bytes) -> str:
     if b"\r\n" in content and b"\n" in old and b"\r\n" not in old:
         return "the file's lines end with \\r\\n, so 'old' must too"
     if b" ".join(old.split()) in b" ".join(content.split()):
-        return "the file has it with other blanks or line breaks, but it must match exactly: read the file again"
+        return (
+            "the file has it with other blanks or line breaks, but it must match exactly: read "
+            "the file again"
+        )
     return "it must match exactly, blanks and line breaks included: read the file again"
 
 
 def _places(content: bytes, text: bytes, most: int) -> list[int]:
-    """Return the offsets of the first ``most`` occurrences of a text, including overlapping ones."""
+    """Return the offsets of the first ``most`` occurrences of a text, including overlapping
+    ones.
+    """
     places: list[int] = []
     at = content.find(text)
     while at != -1 and len(places) < most:
@@ -166,17 +185,23 @@ def _places(content: bytes, text: bytes, most: int) -> list[int]:
     return places
 
 
-_PATCH = "a unified diff ('--- a/PATH', '+++ b/PATH', '@@ -1,3 +1,4 @@', then lines that begin with ' ', '-' or '+')"
+_PATCH = (
+    "a unified diff ('--- a/PATH', '+++ b/PATH', '@@ -1,3 +1,4 @@', then lines that begin with "
+    "' ', '-' or '+')"
+)
 
 EDIT_FILE = Tool(
     name="edit_file",
     description=(
-        "Change a text file: replace 'old' with 'new'. 'old' must match exactly and be in the file exactly once; with "
-        "'replace_all' every occurrence is replaced. Or give 'patch', a unified diff of this one file."
+        "Change a text file: replace 'old' with 'new'. 'old' must match exactly and be in the "
+        "file exactly once; with 'replace_all' every occurrence is replaced. Or give 'patch', a "
+        "unified diff of this one file."
     ),
     params=(
         Param("path", "string", "absolute, or relative to the workspace", required=True),
-        Param("old", "string", "the text to replace, with enough surrounding lines to occur only once"),
+        Param(
+            "old", "string", "the text to replace, with enough surrounding lines to occur only once"
+        ),
         Param("new", "string", "the new text; 'old' is removed if it is not given"),
         Param("replace_all", "boolean", "replace every occurrence", default=False),
         Param("patch", "string", f"instead of 'old' and 'new': {_PATCH}"),
@@ -187,13 +212,19 @@ EDIT_FILE = Tool(
 PATCH = Tool(
     name="patch",
     description=(
-        "Apply a unified diff to one or more files: change, create ('--- /dev/null') and remove ('+++ /dev/null') "
-        "files. If any part does not fit, nothing is changed."
+        "Apply a unified diff to one or more files: change, create ('--- /dev/null') and remove "
+        "('+++ /dev/null') files. If any part does not fit, nothing is changed."
     ),
     params=(
         Param("patch", "string", _PATCH, required=True),
-        Param("path", "string", "path of the file, if the diff changes one file and does not name it"),
-        Param("workdir", "string", "directory that the paths in the diff are relative to; the workspace by default"),
+        Param(
+            "path", "string", "path of the file, if the diff changes one file and does not name it"
+        ),
+        Param(
+            "workdir",
+            "string",
+            "directory that the paths in the diff are relative to; the workspace by default",
+        ),
     ),
     run=run_patch,
 )

@@ -20,7 +20,8 @@ _REMOVE_TIMEOUT_S = 5.0
 
 
 class Window:
-    """Reads a file in chunks; keeps only some of its lines, and the digest and size of the whole file.
+    """Reads a file in chunks; keeps only some of its lines, and the digest and size of the whole
+    file.
 
     Attributes:
         size_bytes: size of the whole file.
@@ -28,7 +29,9 @@ class Window:
     """
 
     def __init__(self, first_line: int, line_count: int | None, max_bytes: int) -> None:
-        """Keep ``line_count`` lines (None: all) from ``first_line`` (the first is 1), at most ``max_bytes``."""
+        """Keep ``line_count`` lines (None: all) from ``first_line`` (the first is 1), at most
+        ``max_bytes``.
+        """
         self.size_bytes = 0
         self.cut = False
         self._first, self._count, self._max = first_line - 1, line_count, max_bytes
@@ -65,7 +68,11 @@ class Window:
         start = _after_lines(chunk, self._first - self._newlines)
         if start is None:
             return
-        end = None if self._count is None else _after_lines(chunk, self._first + self._count - self._newlines)
+        end = (
+            None
+            if self._count is None
+            else _after_lines(chunk, self._first + self._count - self._newlines)
+        )
         part = chunk[start:end]
         room = self._max - len(self._kept)
         self.cut = self.cut or len(part) > room
@@ -87,7 +94,8 @@ def encode(data: bytes, *, cut: bool = False, encoding: str = "auto") -> tuple[s
 
     Args:
         data: the bytes.
-        cut: whether the bytes may end inside a character; those of an incomplete character are dropped.
+        cut: whether the bytes may end inside a character; those of an incomplete character are
+            dropped.
         encoding: ``text``, ``base64``, or ``auto`` for text if the bytes are UTF-8, else base64.
 
     Raises:
@@ -98,7 +106,9 @@ def encode(data: bytes, *, cut: bool = False, encoding: str = "auto") -> tuple[s
             return getincrementaldecoder("utf-8")().decode(data, final=not cut), "text"
         except UnicodeDecodeError:
             if encoding == "text":
-                raise ToolProblemError("the file is not UTF-8 text; use the encoding 'base64'") from None
+                raise ToolProblemError(
+                    "the file is not UTF-8 text; use the encoding 'base64'"
+                ) from None
     return base64.b64encode(data).decode(), "base64"
 
 
@@ -124,13 +134,19 @@ async def run_read(call: ToolRequest) -> ExecutionResult:
     """Return the requested lines of a file."""
     args = call.args
     limit_bytes = min(args["max_bytes"] or call.policy.output_chars, call.policy.file_bytes)
-    window = await stream_file(call, args["path"], Window(args["offset"], args["limit"], limit_bytes))
+    window = await stream_file(
+        call, args["path"], Window(args["offset"], args["limit"], limit_bytes)
+    )
     kept = window.kept
-    content, encoding = await off_loop(len(kept), lambda: encode(kept, cut=window.cut, encoding=args["encoding"]))
+    content, encoding = await off_loop(
+        len(kept), lambda: encode(kept, cut=window.cut, encoding=args["encoding"])
+    )
     shown_lines = kept.count(b"\n") + (not kept.endswith(b"\n") and kept != b"")
     last = args["offset"] + shown_lines - 1
     if args["offset"] > max(window.lines, 1):
-        raise ToolProblemError(f"{show(args['path'])!r} has {window.lines} lines; 'offset' is past its end")
+        raise ToolProblemError(
+            f"{show(args['path'])!r} has {window.lines} lines; 'offset' is past its end"
+        )
     truncated = len(kept) < window.size_bytes
     notice = _notice(args["offset"], last, window) if truncated and encoding == "text" else ""
     result = done(
@@ -163,7 +179,8 @@ async def stream_file(call: ToolRequest, path: str, window: Window) -> Window:
         window.write(chunk)
         if window.size_bytes > READ_LIMIT_BYTES:
             raise ToolProblemError(
-                f"{show(path)!r} is larger than 1 GiB; look at parts of it with bash (head, tail, dd)"
+                f"{show(path)!r} is larger than 1 GiB; look at parts of it with bash (head, "
+                "tail, dd)"
             )
 
     await run_inside(call, "read", path, variables={"limit": READ_LIMIT_BYTES + 1}, on_stdout=take)
@@ -198,21 +215,37 @@ async def replace_file(call: ToolRequest, path: str, data: bytes, *, append: boo
         ToolProblemError: there are too many bytes, or the path cannot be written.
     """
     if len(data) > call.policy.file_bytes:
-        raise ToolProblemError(f"{len(data)} bytes exceed the limit of {call.policy.file_bytes} for a file")
-    variables = {"size": len(data), "append": "1" if append else "", "temporary": f".write-{uuid.uuid4().hex}"}
+        raise ToolProblemError(
+            f"{len(data)} bytes exceed the limit of {call.policy.file_bytes} for a file"
+        )
+    variables = {
+        "size": len(data),
+        "append": "1" if append else "",
+        "temporary": f".write-{uuid.uuid4().hex}",
+    }
     try:
         result = await run_inside(call, "write", path, variables=variables, writes=True, data=data)
     except ToolProblemError as problem:
         if problem.result.metadata.get("timed_out"):
             with suppress(ToolProblemError):
-                await run_inside(call, "forget", path, variables=variables, writes=True, timeout_s=_REMOVE_TIMEOUT_S)
+                await run_inside(
+                    call,
+                    "forget",
+                    path,
+                    variables=variables,
+                    writes=True,
+                    timeout_s=_REMOVE_TIMEOUT_S,
+                )
         raise
     return result.stdout == b"new\n"
 
 
 def _notice(first: int, last: int, window: Window) -> str:
     if window.cut:
-        return f"\n[cut here; the file has {window.size_bytes} bytes and {window.lines} lines; raise 'max_bytes']"
+        return (
+            f"\n[cut here; the file has {window.size_bytes} bytes and {window.lines} lines; "
+            "raise 'max_bytes']"
+        )
     return f"\n[lines {first} to {last} of {window.lines}; give 'offset' and 'limit' for others]"
 
 
@@ -221,15 +254,21 @@ _PATH = Param("path", "string", "absolute, or relative to the workspace", requir
 READ_FILE = Tool(
     name="read_file",
     description=(
-        "Read a file, whole or some of its lines. Returns text exactly as it is, without line numbers; a file that is "
-        "not UTF-8 is returned as base64."
+        "Read a file, whole or some of its lines. Returns text exactly as it is, without line "
+        "numbers; a file that is not UTF-8 is returned as base64."
     ),
     params=(
         _PATH,
         Param("offset", "integer", "number of the first line", default=1, minimum=1),
         Param("limit", "integer", "number of lines; all by default", minimum=1),
         Param("max_bytes", "integer", "largest number of bytes", minimum=1),
-        Param("encoding", "string", "encoding of the content", default="auto", choices=("auto", "text", "base64")),
+        Param(
+            "encoding",
+            "string",
+            "encoding of the content",
+            default="auto",
+            choices=("auto", "text", "base64"),
+        ),
     ),
     run=run_read,
 )
@@ -237,13 +276,19 @@ READ_FILE = Tool(
 WRITE_FILE = Tool(
     name="write_file",
     description=(
-        "Create a file, or replace its content and keep its mode; missing directories are created. To change part of "
-        "a file, use edit_file."
+        "Create a file, or replace its content and keep its mode; missing directories are "
+        "created. To change part of a file, use edit_file."
     ),
     params=(
         _PATH,
         Param("content", "string", "the new content", required=True),
-        Param("encoding", "string", "encoding of 'content'", default="text", choices=("text", "base64")),
+        Param(
+            "encoding",
+            "string",
+            "encoding of 'content'",
+            default="text",
+            choices=("text", "base64"),
+        ),
         Param("append", "boolean", "append to the file", default=False),
     ),
     run=run_write,

@@ -11,7 +11,15 @@ from hyperruntime.pool.tools.slot_scripts import run_inside, show
 from hyperruntime.pool.tools.tool import Param, Tool, ToolRequest, done
 from hyperruntime.pool.values.results import ExecutionResult
 
-_KINDS = {"f": "file", "d": "directory", "l": "link", "p": "pipe", "s": "socket", "c": "device", "b": "device"}
+_KINDS = {
+    "f": "file",
+    "d": "directory",
+    "l": "link",
+    "p": "pipe",
+    "s": "socket",
+    "c": "device",
+    "b": "device",
+}
 _STAT_KINDS = {"directory": "d", "symbolic link": "l", "fifo": "p", "socket": "s"}
 _SCANNED = 200_000
 _RECORD_BYTES = 64 * 1024
@@ -62,7 +70,12 @@ def parse_record(record: bytes) -> Entry | None:
     word = kind.decode(errors="replace")
     try:
         type_ = _KINDS.get(_STAT_KINDS.get(word, word), "device" if "special" in word else "file")
-        entry = Entry(path=show(os.fsdecode(path)), type=type_, size=int(size[:_DIGITS]), mtime=float(mtime[:_DIGITS]))
+        entry = Entry(
+            path=show(os.fsdecode(path)),
+            type=type_,
+            size=int(size[:_DIGITS]),
+            mtime=float(mtime[:_DIGITS]),
+        )
     except ValueError:
         return None
     return entry if math.isfinite(entry["mtime"]) else None
@@ -78,7 +91,10 @@ async def list_entries(call: ToolRequest, *, hidden: bool) -> tuple[list[Entry],
     Raises:
         ToolProblemError: the directory cannot be listed.
     """
-    args, most = call.args, min(call.args["max_entries"] or call.policy.max_entries, call.policy.max_entries)
+    args, most = (
+        call.args,
+        min(call.args["max_entries"] or call.policy.max_entries, call.policy.max_entries),
+    )
     entries = Entries()
     variables = {"depth": "" if args["recursive"] else "1", "hidden": "1" if hidden else ""}
     await run_inside(call, "list", args["path"], variables=variables, on_stdout=entries.write)
@@ -94,7 +110,9 @@ async def run_list(call: ToolRequest) -> ExecutionResult:
     shown = max(1, sum(length <= call.policy.output_chars for length in lengths))
     lines, found, truncated = lines[:shown], found[:shown], truncated or shown < len(lines)
     if truncated:
-        lines.append(f"[only the first {len(found)} are shown; list a subdirectory, or raise 'max_entries']")
+        lines.append(
+            f"[only the first {len(found)} are shown; list a subdirectory, or raise 'max_entries']"
+        )
     return done("\n".join(lines), path=show(call.args["path"]), entries=found, truncated=truncated)
 
 
@@ -108,8 +126,8 @@ def _line(entry: Entry) -> str:
 LIST_FILES = Tool(
     name="list_files",
     description=(
-        "List a directory of the workspace: one entry per line, directories with a slash at the end, files with their "
-        "size in bytes."
+        "List a directory of the workspace: one entry per line, directories with a slash at the "
+        "end, files with their size in bytes."
     ),
     params=(
         Param("path", "string", "directory, absolute or relative to the workspace", default="."),

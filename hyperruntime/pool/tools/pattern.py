@@ -1,7 +1,7 @@
 """Translate the regular expressions that models write to those that every grep supports; no I/O.
 
-Source: POSIX.1-2017 XBD 9.4 "Extended Regular Expressions" and 9.3.5 "RE Bracket Expression"; the GNU grep manual,
-"The Backslash Character and Special Expressions".
+Source: POSIX.1-2017 XBD 9.4 "Extended Regular Expressions" and 9.3.5 "RE Bracket Expression"; the
+GNU grep manual, "The Backslash Character and Special Expressions".
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ _CLASSES = {"d": "[0-9]", "D": "[^0-9]", "A": "^", "Z": "$"}
 _IN_BRACKETS = {"d": "0-9", "w": "[:alnum:]_", "s": "[:space:]"}
 _CHARACTERS = {"t": "\t", "f": "\f", "v": "\v", "a": "\a"}
 _NUMBERED = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})")
-_NAMED = re.compile(r"\[:(?:alnum|alpha|blank|cntrl|digit|graph|lower|print|punct|space|upper|xdigit):\]")
+_NAMED = re.compile(
+    r"\[:(?:alnum|alpha|blank|cntrl|digit|graph|lower|print|punct|space|upper|xdigit):\]"
+)
 _QUANTIFIER = re.compile(r"([*+?]|\{(?:[0-9]+(?:,[0-9]*)?|,[0-9]+)\})([+?]?)")
 _END = {"]": "[.].]", "-": "[.-.]", "[": "[.[.]"}  # of a range
 
@@ -28,8 +30,8 @@ def to_posix(pattern: str) -> str:
     ``\d``, ``\t``, ``(?:...)``, ``*?`` and escapes in brackets are translated.
 
     Raises:
-        ToolProblemError: POSIX has no equivalent (lookahead, lookbehind, named groups, several lines), or a bracket is
-            not closed.
+        ToolProblemError: POSIX has no equivalent (lookahead, lookbehind, named groups, several
+            lines), or a bracket is not closed.
     """
     out: list[str] = []
     at = 0
@@ -41,12 +43,15 @@ def to_posix(pattern: str) -> str:
             at, text = _bracket(pattern, at)
         elif pattern.startswith("(?", at):
             if not pattern.startswith("(?:", at):
-                raise _problem(f"{pattern[at : at + 4]!r} is not supported by grep; write groups as '(...)'")
+                raise _problem(
+                    f"{pattern[at : at + 4]!r} is not supported by grep; write groups as '(...)'"
+                )
             at, text = at + 3, "("
         elif found := _QUANTIFIER.match(pattern, at):
             if found[2] == "+":
                 raise _problem("'+' after a quantifier is not supported by grep")
-            at, text = found.end(), found[1]  # a lazy quantifier matches the same lines as a greedy one
+            # a lazy quantifier matches the same lines as a greedy one
+            at, text = found.end(), found[1]
         else:
             at, text = at + 1, char
         out.append(text)
@@ -63,7 +68,9 @@ def _escape(pattern: str, at: int) -> tuple[int, str]:
 
 
 def _character(pattern: str, at: int, known: Mapping[str, str]) -> tuple[int, str]:
-    """Return the index after an escaped character, and the character; ``at`` is after the backslash."""
+    """Return the index after an escaped character, and the character; ``at`` is after the
+    backslash.
+    """
     name = pattern[at : at + 1]
     if not name:
         raise _problem("it ends with a backslash")
@@ -81,7 +88,9 @@ def _character(pattern: str, at: int, known: Mapping[str, str]) -> tuple[int, st
 
 
 def _bracket(pattern: str, at: int) -> tuple[int, str]:
-    """Return the index after a bracket expression, and its POSIX form; a backslash is an ordinary character there."""
+    """Return the index after a bracket expression, and its POSIX form; a backslash is an ordinary
+    character there.
+    """
     head = "[^" if pattern.startswith("[^", at) else "["
     at = start = at + len(head)
     parts: list[str] = []
@@ -101,7 +110,9 @@ def _bracket(pattern: str, at: int) -> tuple[int, str]:
 
 
 def _element(pattern: str, at: int) -> tuple[int, str, str]:
-    """Return the index after a bracket element, its POSIX form, and its character ("" if it is a class)."""
+    """Return the index after a bracket element, its POSIX form, and its character ("" if it is a
+    class).
+    """
     char, after = pattern[at : at + 1], pattern[at + 1 : at + 2]
     if not char:
         raise _problem("a '[' has no ']'")
@@ -121,7 +132,9 @@ def _brackets(head: str, parts: list[str], singles: set[str]) -> str:
     """Return a bracket expression: ``]`` first, ``[`` and ``-`` last, ``^`` not first."""
     if not parts and head == "[" and singles <= {"^", "-"} and "^" in singles:
         return "[-^]" if "-" in singles else "\\^"
-    body = "]" * ("]" in singles) + "".join(parts) + "".join(char for char in "[^-" if char in singles)
+    body = (
+        "]" * ("]" in singles) + "".join(parts) + "".join(char for char in "[^-" if char in singles)
+    )
     return f"{head}[.^.]{body[1:]}]" if head == "[" and body.startswith("^") else f"{head}{body}]"
 
 

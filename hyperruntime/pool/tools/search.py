@@ -32,8 +32,9 @@ class SearchLines:
     """Collects the output of ``search.sh`` in bounded memory.
 
     Attributes:
-        found: the lines found so far: path of the file ("" if one file was searched), and the rest as shown, such as
-            ``:7:text`` for a matching line and ``-8-text`` for a context line; a text is truncated after 400 bytes.
+        found: the lines found so far: path of the file ("" if one file was searched), and the rest
+            as shown, such as ``:7:text`` for a matching line and ``-8-text`` for a context line; a
+            text is truncated after 400 bytes.
         matches: number of matching lines among them.
     """
 
@@ -55,7 +56,8 @@ class SearchLines:
         while record := _RECORD.match(self._buffer, end):
             self._take(record[1], record[2])
             end = record.end()
-        self._buffer = self._buffer[end : end + _RECORD_BYTES]  # only the beginning of a long line is shown
+        # only the beginning of a long line is shown
+        self._buffer = self._buffer[end : end + _RECORD_BYTES]
 
     def _take(self, name: bytes, rest: bytes) -> None:
         name = name.removeprefix(b"--\n")
@@ -67,7 +69,9 @@ class SearchLines:
         if matches and self.matches == self._most:
             raise EnoughError
         self.matches += matches
-        shown = whole_end(text[:_LINE_BYTES]).decode(errors="replace") + ("..." if len(text) > _LINE_BYTES else "")
+        shown = whole_end(text[:_LINE_BYTES]).decode(errors="replace") + (
+            "..." if len(text) > _LINE_BYTES else ""
+        )
         path = "" if name.startswith(b".//") else show(os.fsdecode(name.removeprefix(b"./")))
         self._room -= len(path) + len(shown)
         if self._room < 0:
@@ -81,20 +85,29 @@ async def run_search(call: ToolRequest) -> ExecutionResult:
     most = min(args["max_results"], call.policy.max_entries)
     lines, truncated = SearchLines(most, call.policy.output_chars), False
     try:
-        await run_inside(call, "search", args["path"], variables=_variables(args), on_stdout=lines.write)
+        await run_inside(
+            call, "search", args["path"], variables=_variables(args), on_stdout=lines.write
+        )
     except EnoughError:
         truncated = True
     found = sorted(lines.found, key=lambda line: line[0])
     shown = [_name(path, args["path"]) + rest for path, rest in found] or ["(no line matches)"]
     if truncated:
-        shown.append(f"[only the first {lines.matches} matches are shown; narrow the pattern, the path or the glob]")
-    return done("\n".join(shown), path=show(args["path"]), matches=lines.matches, truncated=truncated)
+        shown.append(
+            f"[only the first {lines.matches} matches are shown; narrow the pattern, the path "
+            "or the glob]"
+        )
+    return done(
+        "\n".join(shown), path=show(args["path"]), matches=lines.matches, truncated=truncated
+    )
 
 
 def _variables(args: Mapping[str, Any]) -> dict[str, str | int]:
     pattern: str = args["pattern"]
     if not pattern or len(pattern) > _MAX_PATTERN or "\0" in pattern or "\n" in pattern:
-        raise ToolProblemError(f"the pattern must be one line of 1 to {_MAX_PATTERN} characters without NUL")
+        raise ToolProblemError(
+            f"the pattern must be one line of 1 to {_MAX_PATTERN} characters without NUL"
+        )
     return {
         "pattern": pattern if args["literal"] else to_posix(pattern),
         "form": "F" if args["literal"] else "E",
@@ -106,7 +119,8 @@ def _variables(args: Mapping[str, Any]) -> dict[str, str | int]:
 
 
 def _globs(glob: str) -> list[str]:
-    """Return the patterns of file names that a glob stands for: ``*.{py,txt}`` stands for ``*.py`` and ``*.txt``.
+    """Return the patterns of file names that a glob stands for: ``*.{py,txt}`` stands for ``*.py``
+    and ``*.txt``.
 
     Raises:
         ToolProblemError: it is not a pattern of file names, or stands for too many.
@@ -114,12 +128,16 @@ def _globs(glob: str) -> list[str]:
     Source: bash(1), "Brace Expansion"; neither grep nor find expands braces.
     """
     if set("/\0\n") & set(glob):
-        raise ToolProblemError("'glob' matches only file names, for example '*.py'; give the directory as 'path'")
+        raise ToolProblemError(
+            "'glob' matches only file names, for example '*.py'; give the directory as 'path'"
+        )
     found = [glob] if glob else []
     while any(_BRACES.search(each) for each in found):
         found = list(dict.fromkeys(part for each in found for part in _without_one_brace(each)))
         if len(found) > _MAX_GLOBS:
-            raise ToolProblemError(f"'glob' stands for more than {_MAX_GLOBS} patterns; use '*' in it")
+            raise ToolProblemError(
+                f"'glob' stands for more than {_MAX_GLOBS} patterns; use '*' in it"
+            )
     return found
 
 
@@ -139,17 +157,30 @@ def _name(path: str, searched: str) -> str:
 SEARCH = Tool(
     name="search",
     description=(
-        "Find lines in the files of a directory, or in one file. Returns path:line:text for each matching line; with "
-        "'context' also path-line-text for the lines around it. Binary files are skipped."
+        "Find lines in the files of a directory, or in one file. Returns path:line:text for "
+        "each matching line; with 'context' also path-line-text for the lines around it. Binary "
+        "files are skipped."
     ),
     params=(
         Param(
-            "pattern", "string", "an extended regular expression (also \\d, \\w, \\s, \\b), for one line", required=True
+            "pattern",
+            "string",
+            "an extended regular expression (also \\d, \\w, \\s, \\b), for one line",
+            required=True,
         ),
-        Param("path", "string", "directory or file, absolute or relative to the workspace", default="."),
+        Param(
+            "path",
+            "string",
+            "directory or file, absolute or relative to the workspace",
+            default=".",
+        ),
         Param("literal", "boolean", "treat the pattern as plain text", default=False),
-        Param("glob", "string", "search only files with matching names, for example *.py or *.{js,ts}"),
-        Param("context", "integer", "number of lines to show around each match", default=0, minimum=0),
+        Param(
+            "glob", "string", "search only files with matching names, for example *.py or *.{js,ts}"
+        ),
+        Param(
+            "context", "integer", "number of lines to show around each match", default=0, minimum=0
+        ),
         Param("ignore_case", "boolean", "ignore the case of letters", default=False),
         Param("hidden", "boolean", "also search names that begin with a dot", default=False),
         Param("max_results", "integer", "largest number of matches", default=200, minimum=1),

@@ -1,4 +1,6 @@
-"""Run a program of ``sh/`` in a slot; it resolves the path there, with the rules of the slot's kernel."""
+"""Run a program of ``sh/`` in a slot; it resolves the path there, with the rules of the slot's
+kernel.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from hyperruntime.spec import ExecResult
 _LIMIT_BYTES = 64 * 1024
 # By exit code of the programs in sh/: a word for metadata["reason"], and a sentence for the model.
 _REASONS = {
-    80: ("workspace", "the workspace {workspace} no longer exists; create it again with bash and the workdir '/'"),
+    80: (
+        "workspace",
+        "the workspace {workspace} no longer exists; create it again with bash and the workdir '/'",
+    ),
     81: ("outside", "{path} is outside the workspace {workspace}; give a path in it"),
     82: ("missing", "{path} does not exist"),
     83: ("directory", "{path} is a directory; give a file"),
@@ -63,8 +68,15 @@ async def run_inside(
         if on_stdout is not None and stream == "stdout":
             on_stdout(chunk)
 
-    roots = (call.slot_exec.workspace, *call.policy.file_roots, *(() if writes else call.policy.read_roots))
-    lines = [f"path={shlex.quote(absolute(call, path))}", "set -- " + " ".join(map(shlex.quote, roots))]
+    roots = (
+        call.slot_exec.workspace,
+        *call.policy.file_roots,
+        *(() if writes else call.policy.read_roots),
+    )
+    lines = [
+        f"path={shlex.quote(absolute(call, path))}",
+        "set -- " + " ".join(map(shlex.quote, roots)),
+    ]
     lines += [f"{name}={shlex.quote(str(value))}" for name, value in (variables or {}).items()]
     result = await call.slot_exec.aexec(
         ["sh", "-c", os.fsencode("\n".join([*lines, _program("resolve"), _program(program)]))],
@@ -78,9 +90,17 @@ async def run_inside(
         raise ToolProblemError(f"not finished within {call.timeout_s:g} s", timed_out=True)
     if result.exit_code != 0:
         why = result.stderr.decode(errors="replace").strip()[-500:].replace("\n", "; ")
-        reason, sentence = _REASONS.get(result.exit_code, ("failed", "{path}: exit code {code}: {why}"))
-        shown = {"path": repr(show(path)), "workspace": call.slot_exec.workspace, "code": result.exit_code}
-        raise ToolProblemError(sentence.format(**shown, why=why or "no reason was given"), reason=reason)
+        reason, sentence = _REASONS.get(
+            result.exit_code, ("failed", "{path}: exit code {code}: {why}")
+        )
+        shown = {
+            "path": repr(show(path)),
+            "workspace": call.slot_exec.workspace,
+            "code": result.exit_code,
+        }
+        raise ToolProblemError(
+            sentence.format(**shown, why=why or "no reason was given"), reason=reason
+        )
     return result
 
 
@@ -90,7 +110,8 @@ def show(path: str) -> str:
 
 
 def absolute(call: ToolRequest, path: str) -> str:
-    """Return an absolute path without empty parts and single dots; ``..`` stays, for the kernel to resolve.
+    """Return an absolute path without empty parts and single dots; ``..`` stays, for the kernel to
+    resolve.
 
     Args:
         call: the call, for its workspace.

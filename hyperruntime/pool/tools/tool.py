@@ -1,4 +1,6 @@
-"""The definition of a tool: a name, a description for models, parameters, a coroutine; and the check of arguments."""
+"""The definition of a tool: a name, a description for models, parameters, a coroutine; and the
+check of arguments.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from hyperruntime.pool.values.results import ExecutionResult
 
 _INLINE_BYTES = 64 * 1024
 _WORDS = {"true": True, "false": False}
-_KINDS = {"string": "a text", "integer": "a whole number", "number": "a number", "boolean": "true or false"}
+_KINDS = {
+    "string": "a text",
+    "integer": "a whole number",
+    "number": "a number",
+    "boolean": "true or false",
+}
 T = TypeVar("T")
 Kind = Literal["string", "integer", "number", "boolean"]
 
@@ -120,18 +127,26 @@ class ToolProblemError(Exception):
     def __init__(self, message: str, **metadata: Any) -> None:  # noqa: ANN401 - JSON values
         """Build the result from the message and the metadata."""
         super().__init__(message)
-        self.result = ExecutionResult(success=False, error=message, metadata={"returncode": 1, **metadata})
+        self.result = ExecutionResult(
+            success=False, error=message, metadata={"returncode": 1, **metadata}
+        )
 
 
 async def off_loop(size_bytes: int, work: Callable[[], T]) -> T:
-    """Run work on ``size_bytes`` of data; above 64 KiB in a thread, so that it does not block the event loop."""
+    """Run work on ``size_bytes`` of data; above 64 KiB in a thread, so that it does not block the
+    event loop.
+    """
     return work() if size_bytes <= _INLINE_BYTES else await asyncio.to_thread(work)
 
 
 def done(output: str, **metadata: Any) -> ExecutionResult:  # noqa: ANN401 - JSON values
-    """Return the result of a successful tool call that runs no command; ``truncated`` also sets the result's field."""
+    """Return the result of a successful tool call that runs no command; ``truncated`` also sets the
+    result's field.
+    """
     truncated, facts = metadata.get("truncated", False), {"returncode": 0, **metadata}
-    return ExecutionResult(success=True, output=output, stdout=output, truncated=truncated, metadata=facts)
+    return ExecutionResult(
+        success=True, output=output, stdout=output, truncated=truncated, metadata=facts
+    )
 
 
 def check_arguments(tool: Tool, args: object) -> tuple[dict[str, Any], tuple[str, ...]]:
@@ -144,19 +159,28 @@ def check_arguments(tool: Tool, args: object) -> tuple[dict[str, Any], tuple[str
         args: the arguments as the model gave them.
 
     Raises:
-        ToolProblemError: args is not an object, a name is unknown or missing, or a value is invalid.
+        ToolProblemError: args is not an object, a name is unknown or missing, or a value is
+            invalid.
     """
     if not isinstance(args, Mapping):
-        raise ToolProblemError(f"the arguments of {tool.name} must be a JSON object, not {_kind_of(args)}")
+        raise ToolProblemError(
+            f"the arguments of {tool.name} must be a JSON object, not {_kind_of(args)}"
+        )
     known = {param.name: param for param in tool.params}
-    noted = tuple(sorted(key for key in args if isinstance(key, str) and key in POLICY_KEYS and key not in known))
+    noted = tuple(
+        sorted(
+            key for key in args if isinstance(key, str) and key in POLICY_KEYS and key not in known
+        )
+    )
     for key in args:
         if not isinstance(key, str) or (key not in known and key not in noted):
             hint = name_hint(str(key)[:100], known)
             raise ToolProblemError(f"{tool.name} has no argument {str(key)[:100]!r}; {hint}")
     missing = [name for name, param in known.items() if param.required and args.get(name) is None]
     if missing:
-        raise ToolProblemError(f"{tool.name} needs {' and '.join(map(repr, missing))}; {_form(tool.params)}")
+        raise ToolProblemError(
+            f"{tool.name} needs {' and '.join(map(repr, missing))}; {_form(tool.params)}"
+        )
     return {name: _value(tool.name, param, args.get(name)) for name, param in known.items()}, noted
 
 
@@ -165,7 +189,8 @@ def choose_timeout(asked: object, given_s: float | None, policy: ToolPolicy) -> 
 
     Args:
         asked: the model's timeout in seconds, limited to the policy's range; None if it set none.
-        given_s: the calling program's limit in seconds, not limited by the policy; None if it set none.
+        given_s: the calling program's limit in seconds, not limited by the policy; None if it set
+            none.
         policy: the allowed range, and the default if both are None.
     """
     if not isinstance(asked, (int, float)):
@@ -179,12 +204,18 @@ def _value(tool: str, param: Param, value: object) -> Any:  # noqa: ANN401 - JSO
         return param.default
     checked = _CHECKS[param.kind](value)
     if checked is None:
-        raise ToolProblemError(f"{param.name!r} of {tool} must be {_KINDS[param.kind]}, not {_shown(value)}")
+        raise ToolProblemError(
+            f"{param.name!r} of {tool} must be {_KINDS[param.kind]}, not {_shown(value)}"
+        )
     if param.minimum is not None and not isinstance(checked, str) and checked < param.minimum:
-        raise ToolProblemError(f"{param.name!r} of {tool} must be at least {param.minimum}, not {_shown(value)}")
+        raise ToolProblemError(
+            f"{param.name!r} of {tool} must be at least {param.minimum}, not {_shown(value)}"
+        )
     if param.choices and checked not in param.choices:
         allowed = ", ".join(param.choices)
-        raise ToolProblemError(f"{param.name!r} of {tool} must be one of {allowed}, not {_shown(value)}")
+        raise ToolProblemError(
+            f"{param.name!r} of {tool} must be one of {allowed}, not {_shown(value)}"
+        )
     return checked
 
 
@@ -194,7 +225,9 @@ def _text(value: object) -> str | None:
     try:
         os.fsencode(value)
     except UnicodeEncodeError:
-        raise ToolProblemError("a string holds a lone surrogate and cannot be encoded; send valid Unicode") from None
+        raise ToolProblemError(
+            "a string holds a lone surrogate and cannot be encoded; send valid Unicode"
+        ) from None
     return value
 
 
@@ -212,7 +245,9 @@ def _integer(value: object) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return value if abs(value) < 2**63 else None
     number = _number(value)
-    return int(number) if number is not None and number.is_integer() and abs(number) < 2**53 else None
+    return (
+        int(number) if number is not None and number.is_integer() and abs(number) < 2**53 else None
+    )
 
 
 def _boolean(value: object) -> bool | None:
@@ -235,4 +270,6 @@ def _shown(value: object) -> str:
 
 
 def _form(params: Sequence[Param]) -> str:
-    return "it takes " + ", ".join(param.name if param.required else f"[{param.name}]" for param in params)
+    return "it takes " + ", ".join(
+        param.name if param.required else f"[{param.name}]" for param in params
+    )

@@ -1,7 +1,7 @@
 """Apply a unified diff to file contents in memory; no I/O.
 
-Line numbers are only a hint, because models get them wrong. A hunk is applied where its old lines are found; if
-they are found several times, the hint must select one.
+Line numbers are only a hint, because models get them wrong. A hunk is applied where its old lines
+are found; if they are found several times, the hint must select one.
 
 Source: POSIX.1-2017 diff, "Diff -u and -U Output Format", and the extensions of git.
 """
@@ -29,8 +29,10 @@ class Hunk:
     """One change of a diff.
 
     Attributes:
-        line: line number at which its old lines should begin (the first is 1); None if the header has none.
-        body: pairs of a sign (``" "`` kept, ``"-"`` removed, ``"+"`` added) and a line with its line end.
+        line: line number at which its old lines should begin (the first is 1); None if the header
+            has none.
+        body: pairs of a sign (``" "`` kept, ``"-"`` removed, ``"+"`` added) and a line with its
+            line end.
     """
 
     line: int | None
@@ -67,7 +69,8 @@ def parse_diff(text: bytes, path: bytes | None = None) -> list[FileDiff]:
 
     Args:
         text: the diff of one or more files.
-        path: path of the only file; the diff may then begin with a hunk, and paths in its headers are ignored.
+        path: path of the only file; the diff may then begin with a hunk, and paths in its headers
+            are ignored.
 
     Raises:
         ToolProblemError: the diff is invalid, renames or copies files, or is binary.
@@ -85,15 +88,19 @@ def parse_diff(text: bytes, path: bytes | None = None) -> list[FileDiff]:
             files.append(FileDiff(old=path, new=path, hunks=hunks))
         elif line.startswith((b"rename ", b"copy ", b"GIT binary", b"Binary files")):
             raise ToolProblemError(
-                f"a diff can only change, create and remove text files; not supported: {_shown(line)}"
+                "a diff can only change, create and remove text files; not supported: "
+                f"{_shown(line)}"
             )
         elif line.startswith(b"@@"):
-            raise ToolProblemError("a hunk comes before the lines '--- a/PATH' and '+++ b/PATH' that name its file")
+            raise ToolProblemError(
+                "a hunk comes before the lines '--- a/PATH' and '+++ b/PATH' that name its file"
+            )
         else:
             at += 1
     if not files:
         raise ToolProblemError(
-            "this is not a unified diff: it needs '--- a/PATH', '+++ b/PATH', '@@ -1,3 +1,4 @@' and then lines"
+            "this is not a unified diff: it needs '--- a/PATH', '+++ b/PATH', '@@ -1,3 +1,4 @@' "
+            "and then lines"
         )
     if path is not None:
         if len(files) > 1:
@@ -132,7 +139,9 @@ def _replacement(old: list[bytes], hunk: Hunk) -> list[bytes]:
     Added lines get a carriage return if the file's lines have one and the diff's old lines do not.
     """
     wanted = hunk.old
-    carriage = any(line.endswith(b"\r\n") for line in old) and not any(line.endswith(b"\r\n") for line in wanted)
+    carriage = any(line.endswith(b"\r\n") for line in old) and not any(
+        line.endswith(b"\r\n") for line in wanted
+    )
     new, rest = [], iter(old)
     for mark, text in hunk.body:
         if mark == b"+":
@@ -145,7 +154,9 @@ def _replacement(old: list[bytes], hunk: Hunk) -> list[bytes]:
 
 
 def _find(lines: list[bytes], hunk: Hunk, hint: int | None, floor: int, number: int) -> int:
-    """Return the index at which a hunk's old lines begin; line ends are ignored if nothing matches exactly."""
+    """Return the index at which a hunk's old lines begin; line ends are ignored if nothing matches
+    exactly.
+    """
     old = hunk.old
     if not old:  # "-N,0" adds after line N
         return max(floor, min(len(lines) if hint is None else hint + 1, len(lines)))
@@ -153,7 +164,8 @@ def _find(lines: list[bytes], hunk: Hunk, hint: int | None, floor: int, number: 
         return hint
     if len(lines) > _MAX_LINES:
         raise ToolProblemError(
-            f"hunk {number} is not at its line, and the file is too large to search; correct the line number"
+            f"hunk {number} is not at its line, and the file is too large to search; correct "
+            "the line number"
         )
     for ignored in (b"", b"\r\n"):
         wanted = [line.rstrip(ignored) for line in old]
@@ -170,9 +182,12 @@ def _find(lines: list[bytes], hunk: Hunk, hint: int | None, floor: int, number: 
         if places:
             shown = ", ".join(str(place + 1) for place in places[:5])
             raise ToolProblemError(
-                f"hunk {number} fits at lines {shown}; include more surrounding lines, or correct its line"
+                f"hunk {number} fits at lines {shown}; include more surrounding lines, or "
+                "correct its line"
             )
-    raise ToolProblemError(f"hunk {number} does not fit: its old lines, from {_shown(old[0])} on, are not in the file")
+    raise ToolProblemError(
+        f"hunk {number} does not fit: its old lines, from {_shown(old[0])} on, are not in the file"
+    )
 
 
 def _hunks(lines: list[bytes], at: int) -> tuple[int, tuple[Hunk, ...]]:
@@ -181,20 +196,29 @@ def _hunks(lines: list[bytes], at: int) -> tuple[int, tuple[Hunk, ...]]:
     while at < len(lines) and lines[at].startswith(b"@@"):
         match = _HUNK.match(lines[at])
         if match is None and not _LOOSE_HUNK.fullmatch(lines[at].strip()):
-            raise ToolProblemError(f"{_shown(lines[at])} is not a valid hunk header, such as '@@ -1,3 +1,4 @@'")
+            raise ToolProblemError(
+                f"{_shown(lines[at])} is not a valid hunk header, such as '@@ -1,3 +1,4 @@'"
+            )
         end = at + 1
         while end < len(lines) and not _ends_hunk(lines, end):
             end += 1
         hunks.append(_hunk(match, lines[at + 1 : end]))
         if len(hunks) > _MAX_HUNKS:
-            raise ToolProblemError(f"the diff has more than {_MAX_HUNKS} hunks for one file; split the diff")
+            raise ToolProblemError(
+                f"the diff has more than {_MAX_HUNKS} hunks for one file; split the diff"
+            )
         at = end
     return at, tuple(hunks)
 
 
 def _ends_hunk(lines: list[bytes], at: int) -> bool:
     line, after = lines[at], lines[at + 1 : at + 3]
-    if line.startswith(b"--- ") and len(after) == 2 and after[0].startswith(b"+++ ") and after[1].startswith(b"@@"):
+    if (
+        line.startswith(b"--- ")
+        and len(after) == 2
+        and after[0].startswith(b"+++ ")
+        and after[1].startswith(b"@@")
+    ):
         return True
     return line[:1] not in b" +-\\\n\r"
 
@@ -210,11 +234,18 @@ def _hunk(match: re.Match[bytes] | None, lines: list[bytes]) -> Hunk:
         else:
             body.append((line[:1], _ended(line[1:])))
     kept = int(match[2] or 1) if match is not None else 0
-    while body and lines[-1].strip() == b"" and body[-1][0] == b" " and sum(m != b"+" for m, _ in body) > kept:
+    while (
+        body
+        and lines[-1].strip() == b""
+        and body[-1][0] == b" "
+        and sum(m != b"+" for m, _ in body) > kept
+    ):
         body.pop()  # blank lines after the end of the diff
         lines = lines[:-1]
     if all(mark == b" " for mark, _ in body):
-        raise ToolProblemError("a hunk changes nothing; added lines must begin with '+', removed lines with '-'")
+        raise ToolProblemError(
+            "a hunk changes nothing; added lines must begin with '+', removed lines with '-'"
+        )
     return Hunk(line=int(match[1]) if match is not None else None, body=tuple(body))
 
 
@@ -222,23 +253,33 @@ def _file(old: bytes | None, new: bytes | None, hunks: tuple[Hunk, ...]) -> File
     if old is None and new is None:
         raise ToolProblemError("a diff from /dev/null to /dev/null changes no file")
     if old is not None and new is not None and old != new:
-        raise ToolProblemError(f"a diff cannot rename {_shown(old)} to {_shown(new)}; move the file with bash first")
+        raise ToolProblemError(
+            f"a diff cannot rename {_shown(old)} to {_shown(new)}; move the file with bash first"
+        )
     if not hunks:
-        raise ToolProblemError(f"the diff of {_shown(new or old or b'')} has no hunk, such as '@@ -1,3 +1,4 @@'")
+        raise ToolProblemError(
+            f"the diff of {_shown(new or old or b'')} has no hunk, such as '@@ -1,3 +1,4 @@'"
+        )
     if old is None and any(hunk.old for hunk in hunks):
-        raise ToolProblemError(f"{_shown(new or b'')} is a new file, but the diff keeps or removes lines of it")
+        raise ToolProblemError(
+            f"{_shown(new or b'')} is a new file, but the diff keeps or removes lines of it"
+        )
     return FileDiff(old=old, new=new, hunks=hunks)
 
 
 def _name(field: bytes, prefix: bytes) -> bytes | None:
-    """Return a header's path without its timestamp, git's quotes and prefix; None for ``/dev/null``."""
+    """Return a header's path without its timestamp, git's quotes and prefix; None for
+    ``/dev/null``.
+    """
     text = field.rstrip(b"\r\n")
     name = unquote(text) if text.startswith(b'"') else text.split(b"\t")[0]
     if name == _NOTHING:
         return None
     name = name.removeprefix(prefix)
     if not name or name.startswith(b'"') or b"\0" in name:
-        raise ToolProblemError(f"the path {_shown(field)} of the diff is invalid; give it as 'path' instead")
+        raise ToolProblemError(
+            f"the path {_shown(field)} of the diff is invalid; give it as 'path' instead"
+        )
     return name
 
 

@@ -21,8 +21,8 @@ _EXTRA_PIDS = 64  # for the supervisor, its lanes and the pool's own commands
 _MIB = 1024**2
 
 POLICY_KEYS = frozenset(
-    "allow_network network require_sandbox require_stateful_sandbox sandbox sandboxed isolation privileged user image"
-    " gpus policy file_roots read_roots".split()
+    "allow_network network require_sandbox require_stateful_sandbox sandbox sandboxed "
+    "isolation privileged user image gpus policy file_roots read_roots".split()
 )
 """Names that a model may not set: they are removed from its arguments and noted in the result."""
 
@@ -62,21 +62,23 @@ def _check_network(_: object, attribute: attrs.Attribute[Any], value: object) ->
 
 @attrs.frozen(kw_only=True)
 class ToolPolicy:
-    """Limits and rights of tool calls; they come only from configuration, never from a model's arguments.
+    """Limits and rights of tool calls; they come only from configuration, never from a model's
+    arguments.
 
     Attributes:
         tools: names of the tools that may be called; None allows all tools of a slot.
         default_timeout_s: timeout of a call that sets none.
         min_timeout_s: a model's shorter timeout is raised to this.
         max_timeout_s: a model's longer timeout is lowered to this.
-        output_chars: characters of each stream shown to the model; of a longer stream, head and tail are kept.
+        output_chars: characters of each stream shown to the model; of a longer stream, head and
+            tail are kept.
         file_bytes: largest file that is written, edited or read whole.
         artifact_bytes: largest artifact or archive that is returned.
         max_entries: most entries of one listing or archive, and most matches of one search.
         file_roots: directories outside the workspace in which file tools may read and write.
         read_roots: directories in which file tools may only read.
-        allow_network: False refuses calls in containers that have a network, True in containers without one; None
-            allows both.
+        allow_network: False refuses calls in containers that have a network, True in containers
+            without one; None allows both.
     """
 
     tools: tuple[str, ...] | None = attrs.field(default=None, converter=_names_or_all)
@@ -94,7 +96,11 @@ class ToolPolicy:
     def __attrs_post_init__(self) -> None:
         """Check the fields together, and the lists."""
         if not self.min_timeout_s <= self.default_timeout_s <= self.max_timeout_s:
-            raise SpecError("default_timeout_s", self.default_timeout_s, "between min_timeout_s and max_timeout_s")
+            raise SpecError(
+                "default_timeout_s",
+                self.default_timeout_s,
+                "between min_timeout_s and max_timeout_s",
+            )
         for name in ("tools", "file_roots", "read_roots"):
             value = getattr(self, name)
             if not isinstance(value, tuple) and not (value is None and name == "tools"):
@@ -116,27 +122,32 @@ class PoolConfig:
         slots_per_container: None means 10 where slots share a container, else 1.
         min_containers: how many containers stay even when idle; may be 0.
         max_containers: how many containers may hold leases at the same time.
-        spare_containers: unused containers kept ready while at least one container is in use. They may exceed
-            max_containers, so that a replacement is ready before the old container has ended. None means 1 if a reset
-            replaces the container and the spec has no GPUs, else 0.
-        max_starting: upper bound on containers that start at the same time. The pool begins with one; more may start
-            while starts stay quick, fewer when they take twice as long as a start alone, or fail.
+        spare_containers: unused containers kept ready while at least one container is in use. They
+            may exceed max_containers, so that a replacement is ready before the old container has
+            ended. None means 1 if a reset replaces the container and the spec has no GPUs, else 0.
+        max_starting: upper bound on containers that start at the same time. The pool begins with
+            one; more may start while starts stay quick, fewer when they take twice as long as a
+            start alone, or fail.
         idle_timeout_s: an unused container above the minimum ends after this time.
-        health_interval_s: time between two health checks of an unused container. A container that does not answer
-            within this time, at most 10 s, is replaced. A container in use is not checked.
-        max_lifetime_s: a container of this age gets no more leases and is replaced after its last release.
+        health_interval_s: time between two health checks of an unused container. A container that
+            does not answer within this time, at most 10 s, is replaced. A container in use is not
+            checked.
+        max_lifetime_s: a container of this age gets no more leases and is replaced after its last
+            release.
         acquire_timeout_s: how long an acquire waits.
-        lease_timeout_s: a lease held longer expires: the pool ends its processes and refuses its holder.
-        isolation: ``uid``: each slot has its own user; ``container``: its own container; ``directory``: only its own
-            directory, so that slots of one container can read and disturb each other; ``auto``: ``uid`` with several
-            slots per container, or with ``slots_per_container=1`` and ``reset="clean"``, else ``container``.
-        reset: ``clean``: remove everything that a slot left, then check; ``replace``: replace its container;
-            ``auto``: ``replace`` if each slot has its own container, else ``clean``.
-        pids_per_slot: limit of processes and threads of a slot that has its own user; the container's limit is raised
-            to hold all slots.
+        lease_timeout_s: a lease held longer expires: the pool ends its processes and refuses its
+            holder.
+        isolation: ``uid``: each slot has its own user; ``container``: its own container;
+            ``directory``: only its own directory, so that slots of one container can read and
+            disturb each other; ``auto``: ``uid`` with several slots per container, or with
+            ``slots_per_container=1`` and ``reset="clean"``, else ``container``.
+        reset: ``clean``: remove everything that a slot left, then check; ``replace``: replace its
+            container; ``auto``: ``replace`` if each slot has its own container, else ``clean``.
+        pids_per_slot: limit of processes and threads of a slot that has its own user; the
+            container's limit is raised to hold all slots.
         workspace_base: the directory for the slots of a shared container.
-        image_workdir: where a slot with its own container works if the spec has no ``workdir``: True means the
-            working directory of the image, False means ``/workspace``.
+        image_workdir: where a slot with its own container works if the spec has no ``workdir``:
+            True means the working directory of the image, False means ``/workspace``.
         tools: the policy for tools.
     """
 
@@ -155,7 +166,9 @@ class PoolConfig:
     isolation: Literal["auto"] | Isolation = attrs.field(
         default="auto", validator=OneOf(("auto", *get_args(Isolation)))
     )
-    reset: Literal["auto"] | ResetMode = attrs.field(default="auto", validator=OneOf(("auto", *get_args(ResetMode))))
+    reset: Literal["auto"] | ResetMode = attrs.field(
+        default="auto", validator=OneOf(("auto", *get_args(ResetMode)))
+    )
     pids_per_slot: int = attrs.field(default=128, validator=AtLeast(8))
     workspace_base: str = "/slots"
     image_workdir: bool = False
@@ -168,18 +181,29 @@ class PoolConfig:
                 raise SpecError(part, getattr(self, part), f"a {kind.__name__}")
         name: Any = self.name
         if not isinstance(name, str) or not _PROFILE.fullmatch(name):
-            allowed = "1 to 64 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+            allowed = (
+                "1 to 64 letters, digits, '-', '_' and '.', with a letter or digit at both ends"
+            )
             raise SpecError("name", self.name, allowed)
         if self.min_containers > self.max_containers:
-            raise SpecError("min_containers", self.min_containers, f"at most max_containers ({self.max_containers})")
+            raise SpecError(
+                "min_containers",
+                self.min_containers,
+                f"at most max_containers ({self.max_containers})",
+            )
         check_inside_path("workspace_base", self.workspace_base)
         several = self.slots_per_container is not None and self.slots_per_container > 1
         if several and self.isolation == "container":
-            raise SpecError("slots_per_container", self.slots_per_container, "1 with isolation='container'")
+            raise SpecError(
+                "slots_per_container", self.slots_per_container, "1 with isolation='container'"
+            )
         if several and self.reset == "replace":
             raise SpecError("reset", self.reset, "'clean' or 'auto' where slots share a container")
         if self.isolation == "container" and self.reset == "clean":
-            allowed = "'replace' or 'auto' with isolation='container' (the slot may be root), or isolation='uid'"
+            allowed = (
+                "'replace' or 'auto' with isolation='container' (the slot may be root), or "
+                "isolation='uid'"
+            )
             raise SpecError("reset", self.reset, allowed)
 
 
@@ -216,17 +240,27 @@ def make_layout(config: PoolConfig, *, users: bool, driver: str) -> PoolLayout:
     isolation, slots = _isolation(config, users), config.slots_per_container
     if isolation == "uid" and not users:
         several = slots is not None and slots > 1
-        field, value = ("slots_per_container", slots) if several else ("isolation", config.isolation)
-        allowed = f"each slot needs its own container on {driver}, which has no users to isolate slots"
+        field, value = (
+            ("slots_per_container", slots) if several else ("isolation", config.isolation)
+        )
+        allowed = (
+            f"each slot needs its own container on {driver}, which has no users to isolate slots"
+        )
         raise SpecError(field, value, f"{allowed} (or accept isolation='directory')")
     slots = slots or (DEFAULT_SLOTS if isolation != "container" else 1)
-    reset: ResetMode = "replace" if isolation == "container" or config.reset == "replace" else "clean"
+    reset: ResetMode = (
+        "replace" if isolation == "container" or config.reset == "replace" else "clean"
+    )
     spares = config.spare_containers
     if spares is None:
         spares = 1 if reset == "replace" and config.spec.gpus is None else 0
     spec = _with_users(config, slots) if isolation == "uid" else config.spec
     return PoolLayout(
-        spec=spec, slots=1 if reset == "replace" else slots, isolation=isolation, reset=reset, spares=spares
+        spec=spec,
+        slots=1 if reset == "replace" else slots,
+        isolation=isolation,
+        reset=reset,
+        spares=spares,
     )
 
 

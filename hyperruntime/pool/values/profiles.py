@@ -22,15 +22,16 @@ _LIMITS = frozenset(field.name for field in attrs.fields(Limits))
 _TOOLS = frozenset(field.name for field in attrs.fields(ToolPolicy))
 _TABLES = {"limits": _LIMITS, "tools": _TOOLS}
 _GENERAL = ("PROFILES", "DEFAULT_PROFILE")
-# By the end of a variable's name: the table in a profile ("" for the profile itself), and the key in it.
+# By the end of a variable's name: the table in a profile ("" for the profile itself), and the key
+# in it.
 _PLACES = {key.upper(): ("", key) for key in _POOL | _SPEC} | {
     f"{table}_{key}".upper(): (table, key) for table, keys in _TABLES.items() for key in keys
 }
-# How the text of a variable is parsed. Keys that end with ``_bytes`` are sizes, those that end with ``_s`` are numbers;
-# other keys in none of these lists are text.
+# How the text of a variable is parsed. Keys that end with ``_bytes`` are sizes, those that end with
+# ``_s`` are numbers; other keys in none of these lists are text.
 _WHOLE = (
-    "slots_per_container min_containers max_containers spare_containers max_starting pids_per_slot limits_pids"
-    " tools_output_chars tools_max_entries".split()
+    "slots_per_container min_containers max_containers spare_containers max_starting "
+    "pids_per_slot limits_pids tools_output_chars tools_max_entries".split()
 )
 _NUMBERS = (*_WHOLE, "limits_cpus")
 _FLAGS = ("read_only_rootfs", "tools_allow_network", "image_workdir")
@@ -69,7 +70,11 @@ class Profiles:
         """
         named = {config.name: config for config in configs}
         if not configs or len(named) < len(configs):
-            raise SpecError("profiles", [config.name for config in configs], "one or more configs with different names")
+            raise SpecError(
+                "profiles",
+                [config.name for config in configs],
+                "one or more configs with different names",
+            )
         return cls(configs=named, default=default or configs[0].name)
 
 
@@ -86,7 +91,9 @@ def load_profiles(path: Path | str) -> Profiles:
     except OSError as error:
         raise SpecError("profiles", str(path), f"a readable file ({error.strerror})") from error
     except ValueError as error:
-        raise SpecError("profiles", str(path), f"TOML or YAML ({' '.join(str(error).split())})") from error
+        raise SpecError(
+            "profiles", str(path), f"TOML or YAML ({' '.join(str(error).split())})"
+        ) from error
     return parse_profiles(data)
 
 
@@ -100,7 +107,10 @@ def parse_profiles(data: object) -> Profiles:
     named = _table("profiles", top.get("profiles"))
     configs = {str(name): parse_profile(str(name), table) for name, table in named.items()}
     first = next(iter(configs), DEFAULT)
-    return Profiles(configs=configs, default=top.get("default_profile", DEFAULT if DEFAULT in configs else first))
+    return Profiles(
+        configs=configs,
+        default=top.get("default_profile", DEFAULT if DEFAULT in configs else first),
+    )
 
 
 def parse_profile(name: str, data: object) -> PoolConfig:
@@ -108,8 +118,9 @@ def parse_profile(name: str, data: object) -> PoolConfig:
 
     Args:
         name: its name.
-        data: a table with keys of PoolConfig and of ContainerSpec, and the tables ``limits`` and ``tools``; or a
-            PoolConfig, which gets the name. Instead of a table it may hold a Limits, a ToolPolicy or a Mount.
+        data: a table with keys of PoolConfig and of ContainerSpec, and the tables ``limits`` and
+            ``tools``; or a PoolConfig, which gets the name. Instead of a table it may hold a
+            Limits, a ToolPolicy or a Mount.
 
     Raises:
         SpecError: a key is unknown or a value is invalid.
@@ -120,23 +131,31 @@ def parse_profile(name: str, data: object) -> PoolConfig:
     table = as_tables(_table(where, data, _POOL | _SPEC | set(_TABLES)))
     if "image" not in table:
         raise SpecError(f"{where}.image", None, "an image reference such as localhost/name:tag")
-    parts = {key: _table(f"{where}.{key}", table.get(key, {}), known) for key, known in _TABLES.items()}
+    parts = {
+        key: _table(f"{where}.{key}", table.get(key, {}), known) for key, known in _TABLES.items()
+    }
     spec = {key: value for key, value in table.items() if key in _SPEC}
     pool = {key: value for key, value in table.items() if key in _POOL}
     try:
         limits, policy = Limits(**parts["limits"]), ToolPolicy(**parts["tools"])
         return PoolConfig(
-            name=name, spec=ContainerSpec(**_spec_values(where, spec), limits=limits), tools=policy, **pool
+            name=name,
+            spec=ContainerSpec(**_spec_values(where, spec), limits=limits),
+            tools=policy,
+            **pool,
         )
     except SpecError as error:
         given = error.field if error.field.startswith(where) else f"{where}.{error.field}"
         raise SpecError(given, error.value, error.allowed) from None
     except (TypeError, ValueError, AttributeError) as error:
-        raise SpecError(where, "...", f"values of the right types; correct the wrong field ({error})") from error
+        raise SpecError(
+            where, "...", f"values of the right types; correct the wrong field ({error})"
+        ) from error
 
 
 def as_tables(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields with a table in place of each :class:`Mount`, :class:`Limits` and :class:`ToolPolicy`.
+    """Return fields with a table in place of each :class:`Mount`, :class:`Limits` and
+    :class:`ToolPolicy`.
 
     Args:
         fields: by name, as for :func:`parse_profile`; those of tables are returned as they are.
@@ -162,8 +181,12 @@ def _spec_values(where: str, spec: Mapping[str, Any]) -> dict[str, Any]:
     if "mounts" in values:
         mounts = values["mounts"]
         if not isinstance(mounts, list):
-            raise SpecError(f"{where}.mounts", mounts, "a list of tables with source, target and read_only")
-        values["mounts"] = tuple(_mount(f"{where}.mounts[{number}]", each) for number, each in enumerate(mounts))
+            raise SpecError(
+                f"{where}.mounts", mounts, "a list of tables with source, target and read_only"
+            )
+        values["mounts"] = tuple(
+            _mount(f"{where}.mounts[{number}]", each) for number, each in enumerate(mounts)
+        )
     return values
 
 
@@ -180,7 +203,9 @@ def _table(where: str, data: object, known: Collection[str] | None = None) -> Ma
         raise SpecError(where or "profiles", data, "a table of named values")
     for key in data:
         if known is not None and key not in known:
-            raise SpecError(f"{where}.{key}".lstrip("."), data[key], f"a known key; {name_hint(key, known)}")
+            raise SpecError(
+                f"{where}.{key}".lstrip("."), data[key], f"a known key; {name_hint(key, known)}"
+            )
     return data
 
 
@@ -188,11 +213,12 @@ def profiles_from_environment(environ: Mapping[str, str]) -> Profiles:
     """Return the profiles that environment variables describe.
 
     ``HYPERRUNTIME_POOL_PROFILES`` lists the profile names; without it there is one, ``default``.
-    ``HYPERRUNTIME_POOL_<NAME>_<KEY>`` sets a key of one profile. ``HYPERRUNTIME_POOL_<KEY>`` sets it for all profiles
-    that do not set it themselves. ``HYPERRUNTIME_POOL_DEFAULT_PROFILE`` names the default profile. Keys are those of a
-    file in capital letters; keys of tables begin with ``LIMITS_`` or ``TOOLS_``. The value ``none`` or ``never`` means
-    None. Lists are separated by commas. ``ENV`` and ``LABELS`` are ``K=V;K=V``. ``MOUNTS`` is a list of
-    ``source:target[:rw]``, separated by commas.
+    ``HYPERRUNTIME_POOL_<NAME>_<KEY>`` sets a key of one profile. ``HYPERRUNTIME_POOL_<KEY>`` sets
+    it for all profiles that do not set it themselves. ``HYPERRUNTIME_POOL_DEFAULT_PROFILE`` names
+    the default profile. Keys are those of a file in capital letters; keys of tables begin with
+    ``LIMITS_`` or ``TOOLS_``. The value ``none`` or ``never`` means None. Lists are separated by
+    commas. ``ENV`` and ``LABELS`` are ``K=V;K=V``. ``MOUNTS`` is a list of ``source:target[:rw]``,
+    separated by commas.
 
     Raises:
         SpecError: a variable is unknown or its value is invalid.
@@ -206,7 +232,9 @@ def profiles_from_environment(environ: Mapping[str, str]) -> Profiles:
         owners |= {f"{capitals}_{key}": ([name], key) for key in _PLACES}
     owners |= {key: (names, key) for key in _PLACES}
     # Shared values first: a profile's own value then replaces them.
-    for variable in sorted(given.keys() - set(_GENERAL), key=lambda variable: (variable not in _PLACES, variable)):
+    for variable in sorted(
+        given.keys() - set(_GENERAL), key=lambda variable: (variable not in _PLACES, variable)
+    ):
         if variable not in owners:
             hint = name_hint(PREFIX + variable, [PREFIX + known for known in (*_GENERAL, *owners)])
             raise SpecError(PREFIX + variable, "...", f"a known variable; {hint}")
@@ -218,7 +246,8 @@ def profiles_from_environment(environ: Mapping[str, str]) -> Profiles:
 
 
 def parse_texts(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Return the table of a profile, for :func:`parse_profile`, from texts in the form of environment variables.
+    """Return the table of a profile, for :func:`parse_profile`, from texts in the form of
+    environment variables.
 
     Args:
         texts: by key; the keys of tables begin with ``limits_`` or ``tools_``.
@@ -229,7 +258,9 @@ def parse_texts(texts: Mapping[str, str]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for key, text in texts.items():
         if key.upper() not in _PLACES:
-            raise SpecError(key, text, f"a known key; {name_hint(key, [place.lower() for place in _PLACES])}")
+            raise SpecError(
+                key, text, f"a known key; {name_hint(key, [place.lower() for place in _PLACES])}"
+            )
         _put(table, key.upper(), text, key)
     return table
 

@@ -10,7 +10,8 @@ import attrs
 
 @attrs.frozen(kw_only=True)
 class Slot:
-    """The handle of one lease, valid until it is released or expires; a pool refuses a stale handle.
+    """The handle of one lease, valid until it is released or expires; a pool refuses a stale
+    handle.
 
     Attributes:
         slot_id: the slot's name, unique on this machine.
@@ -50,8 +51,8 @@ class PoolStatus:
         slots_per_container: number of slots in each container.
         total_slots: slots of the containers that take leases.
         free: slots that can be leased now.
-        available: slots that can be leased now or after a reset, of the containers that take leases: all but leased and
-            quarantined ones.
+        available: slots that can be leased now or after a reset, of the containers that take
+            leases: all but leased and quarantined ones.
         leased: slots that are leased.
         kept: slots that were released without a reset.
         cleaning: released slots that are being reset.
@@ -93,7 +94,8 @@ class ExecutionResult:
 
     Attributes:
         success: whether the tool succeeded; for a command, whether its exit code is 0.
-        output: the text for the model: standard output, then standard error after a line ``[stderr]``.
+        output: the text for the model: standard output, then standard error after a line
+            ``[stderr]``.
         error: one sentence if the call failed, else "".
         execution_id: unique id of this call.
         slot_id: the slot that it ran in.
@@ -103,8 +105,8 @@ class ExecutionResult:
         timed_out: whether the call ended at its deadline.
         truncated: whether output was dropped.
         duration_s: seconds from the call to its end.
-        metadata: JSON values. ``returncode`` is always present: the exit code; 124 at a deadline; 0 or 1 for tools that
-            run no command; None if the call could not be carried out.
+        metadata: JSON values. ``returncode`` is always present: the exit code; 124 at a deadline; 0
+            or 1 for tools that run no command; None if the call could not be carried out.
     """
 
     success: bool

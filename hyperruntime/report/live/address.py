@@ -42,7 +42,8 @@ class Ticket:
         return f"/{self.token}/"
 
     def at(self, port: int) -> Ticket:
-        """Return the ticket of a server on a port; the token is new if the last server had another port.
+        """Return the ticket of a server on a port; the token is new if the last server had another
+        port.
 
         Open pages still send the old token to the old port, where another user may listen now.
         """
@@ -72,13 +73,19 @@ def ticket_of(run_dir: Path) -> Ticket:
     try:
         folder = user_state_path("hyperruntime")
     except RuntimeError as error:
-        raise StorageError(f"the user has no state directory: {error}; set HOME or XDG_STATE_HOME") from error
+        raise StorageError(
+            f"the user has no state directory: {error}; set HOME or XDG_STATE_HOME"
+        ) from error
     make_private_directory(folder)
     folder = make_private_directory(folder / "watch")
     file = folder / f"{hashlib.sha256(os.fsencode(run_dir.resolve())).hexdigest()[:32]}.json"
     found = read_run_json(file, below=file.parent) or {}
     token, port = found.get("token"), found.get("port")
-    if not isinstance(token, str) or len(token) < _LEAST_TOKEN or not token.replace("-", "_").isidentifier():
+    if (
+        not isinstance(token, str)
+        or len(token) < _LEAST_TOKEN
+        or not token.replace("-", "_").isidentifier()
+    ):
         token = _new_token()
     return Ticket(token=token, port=port if is_integer(port) and 0 < port < 65536 else 0, file=file)
 

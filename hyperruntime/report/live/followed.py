@@ -1,6 +1,7 @@
 """A run whose journal is followed: what is new since a position in it.
 
-A position is ``INODE-OFFSET``: which file, and how much of it. It stays valid when the server is started again.
+A position is ``INODE-OFFSET``: which file, and how much of it. It stays valid when the server is
+started again.
 """
 
 from __future__ import annotations
@@ -101,13 +102,18 @@ class FollowedRun:
         return {**self._source.facts(), **self._head}
 
     def news(self, position: str) -> dict[str, Any] | None:
-        """Return the changes since a position, for a page; None if the position belongs to another journal."""
+        """Return the changes since a position, for a page; None if the position belongs to another
+        journal.
+        """
         offset = self._offset(position)
         if offset is None:
             return None
         ids = list(dict.fromkeys(self._ids[bisect_right(self._ends, offset) :]))
         names = ("state", "models", "notes", "options", "now")
-        return {**{name: self._head[name] for name in names if name in self._head}, "rows": self._source.rows(ids)}
+        return {
+            **{name: self._head[name] for name in names if name in self._head},
+            "rows": self._source.rows(ids),
+        }
 
     def details(self, name: str) -> dict[str, Any] | None:
         """Return the details of an entry by its name on the page; None if there are none."""
@@ -138,7 +144,8 @@ class LoopSource:
         self._follower, self._run_file = JournalFollower(run_dir), Layout(run_dir).run
         self._run = LoopRun(self._follower.view(), screen)
         self._known: tuple[bool, int] | None = None
-        self._changed: list[tuple[int, GenId]] = []  # not returned yet: run.json may be unreadable for a moment
+        # not returned yet: run.json may be unreadable for a moment
+        self._changed: list[tuple[int, GenId]] = []
 
     @property
     def journal(self) -> GrowingFile:
@@ -159,7 +166,11 @@ class LoopSource:
         """Return what the page says of the whole run, with its notes."""
         running = running_generations(self._run_file.parent) if self._follower.is_owned else ()
         now = [[one.genid, one.step, one.started.timestamp()] for one in running]
-        return {**self._run.head(), "now": now, "notes": [*self._follower.problems, *self._run.notes]}
+        return {
+            **self._run.head(),
+            "now": now,
+            "notes": [*self._follower.problems, *self._run.notes],
+        }
 
     def facts(self) -> dict[str, Any]:
         """Return the head and all columns."""

@@ -1,8 +1,8 @@
 """The server of a live page: one page, its events and its details, for those who know the token.
 
-Each path begins with the token. A request must name this machine as its host, so that a page of another site whose
-name points here reaches nothing (DNS rebinding). There are no cookies, which other ports of the machine would get.
-Events are server-sent events. Source: WHATWG HTML, 9.2.
+Each path begins with the token. A request must name this machine as its host, so that a page of
+another site whose name points here reaches nothing (DNS rebinding). There are no cookies, which
+other ports of the machine would get. Events are server-sent events. Source: WHATWG HTML, 9.2.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _SHUTDOWN_S = 1.0
 _LOOK_S = 1.0  # between two looks at the journal
 _LOOK_EACH_S = 0.04  # more for each viewer: a change costs one message for each
-_ALIVE_S = 15.0  # between two comments on a quiet stream; a failed write shows that the viewer is gone
+# between two comments on a quiet stream; a failed write shows that the viewer is gone
+_ALIVE_S = 15.0
 _MOST_VIEWERS = 1000
 _MOST_DETAILS = 64  # of entries, kept for the next viewer
 _MOST_EVENTS = 64  # for viewers at different positions, kept for the next viewer
@@ -67,7 +68,8 @@ class LiveServer:
     """Serves the page of one run, and follows the run."""
 
     def __init__(self, open_run: Callable[[], FollowedRun], token: str) -> None:
-        """Make the server; await :meth:`start` before the first request, and run :meth:`follow` concurrently.
+        """Make the server; await :meth:`start` before the first request, and run :meth:`follow`
+        concurrently.
 
         Args:
             open_run: returns the run, unread; called again if another run is in the directory.
@@ -102,7 +104,9 @@ class LiveServer:
         await self._with_run(self._run.read_new)
 
     async def follow(self) -> None:
-        """Follow the run until this is cancelled; a run that cannot be read for a moment is read later."""
+        """Follow the run until this is cancelled; a run that cannot be read for a moment is read
+        later.
+        """
         while True:
             try:
                 await self._look()
@@ -111,7 +115,9 @@ class LiveServer:
             await asyncio.sleep(_LOOK_S + _LOOK_EACH_S * self._viewers)
 
     async def end(self) -> None:
-        """Read the run a last time; all streams then send the last changes and the event ``end``."""
+        """Read the run a last time; all streams then send the last changes and the event
+        ``end``.
+        """
         try:
             await self._look()
         except Exception as error:  # noqa: BLE001 - the viewers must be told of the end
@@ -147,10 +153,14 @@ class LiveServer:
     @web.middleware
     async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         if not names_this_machine(request.headers.get("Host", "")):
-            return _refusal(403, "this server answers only to localhost; open the address that it printed")
+            return _refusal(
+                403, "this server answers only to localhost; open the address that it printed"
+            )
         token = request.path.split("/")[1] if request.path.startswith("/") else ""
         if not is_token(token, self._token):
-            return _refusal(404, "the token is missing or wrong; open the address that `hyperrun watch` printed")
+            return _refusal(
+                404, "the token is missing or wrong; open the address that `hyperrun watch` printed"
+            )
         try:
             return await handler(request)
         except web.HTTPException as error:
@@ -158,7 +168,10 @@ class LiveServer:
 
     async def _send_page(self, request: web.Request) -> web.StreamResponse:
         def make() -> tuple[bytes, str]:
-            behind, age_s = self._run.version - self._page_version, time.monotonic() - self._page_made_s
+            behind, age_s = (
+                self._run.version - self._page_version,
+                time.monotonic() - self._page_made_s,
+            )
             if self._page is None or behind > _STALE_ROWS or (behind and age_s >= _STALE_S):
                 self._page_version, self._page_made_s = self._run.version, time.monotonic()
                 self._page = live_page(self._run.facts(), self._run.position)
@@ -176,18 +189,24 @@ class LiveServer:
             found = await self._with_run(lambda: self._run.details(name))
             if found is None:
                 return _refusal(404, "there is no such entry")
-            body = await asyncio.to_thread(lambda: json.dumps(found, ensure_ascii=False).encode(errors="replace"))
+            body = await asyncio.to_thread(
+                lambda: json.dumps(found, ensure_ascii=False).encode(errors="replace")
+            )
             if version == self._version:
                 self._details[name] = body
             while len(self._details) > _MOST_DETAILS:
                 del self._details[next(iter(self._details))]
-        return web.Response(body=body, content_type="application/json", charset="utf-8", headers=_FIXED_HEADERS)
+        return web.Response(
+            body=body, content_type="application/json", charset="utf-8", headers=_FIXED_HEADERS
+        )
 
     async def _send_events(self, request: web.Request) -> web.StreamResponse:
         if self._viewers >= _MOST_VIEWERS:
             return _refusal(503, f"{_MOST_VIEWERS} viewers are connected; close one")
         position = request.headers.get("Last-Event-ID") or request.query.get("after", "0-0")
-        response = web.StreamResponse(headers={**_FIXED_HEADERS, "Content-Type": "text/event-stream"})
+        response = web.StreamResponse(
+            headers={**_FIXED_HEADERS, "Content-Type": "text/event-stream"}
+        )
         self._viewers += 1
         try:
             await response.prepare(request)
@@ -235,7 +254,9 @@ class LiveServer:
             if news is None:
                 return Event(b"event: again\ndata: {}\n\n", "", self._version)
             text = json.dumps(news, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-            data = f"id: {self._run.position}\nevent: news\ndata: {text}\n\n".encode(errors="replace")
+            data = f"id: {self._run.position}\nevent: news\ndata: {text}\n\n".encode(
+                errors="replace"
+            )
             return Event(data, self._run.position, self._version)
 
         made = await self._with_run(make)

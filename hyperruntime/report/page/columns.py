@@ -9,7 +9,9 @@ _DIGITS = 6
 
 
 def number(value: object) -> float | int | None:
-    """Return a number with six significant digits, whole ones as they are; None for anything else."""
+    """Return a number with six significant digits, whole ones as they are; None for anything
+    else.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -24,7 +26,9 @@ def number(value: object) -> float | int | None:
 
 
 def time_of(text: str) -> float | None:
-    """Return an ISO 8601 time as seconds since the epoch, rounded to 0.1 s; None if the text is not such a time."""
+    """Return an ISO 8601 time as seconds since the epoch, rounded to 0.1 s; None if the text is not
+    such a time.
+    """
     try:
         return round(datetime.fromisoformat(text).timestamp(), 1)
     except ValueError:

@@ -1,7 +1,9 @@
-"""Details of generations and trajectories: compressed one by one, the most interesting first, up to a size.
+"""Details of generations and trajectories: compressed one by one, the most interesting first, up to
+a size.
 
-Each is a JSON object, compressed as RFC 1950 (zlib) and written in base64 (RFC 4648). The base64 texts of many stand
-one after another in a *block*, so that a page has few elements; the index says where each one is.
+Each is a JSON object, compressed as RFC 1950 (zlib) and written in base64 (RFC 4648). The base64
+texts of many stand one after another in a *block*, so that a page has few elements; the index says
+where each one is.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ class Blocks:
 
     Attributes:
         texts: the blocks.
-        index: for each entry of the run, ``[block, offset, length]`` in characters, or None if it is left out.
+        index: for each entry of the run, ``[block, offset, length]`` in characters, or None if it
+            is left out.
         size: characters of all blocks.
     """
 
@@ -41,7 +44,9 @@ class Blocks:
 
 
 def compress(value: Mapping[str, Any]) -> str:
-    """Return a JSON object as a browser's ``DecompressionStream("deflate")`` reads it, in base64."""
+    """Return a JSON object as a browser's ``DecompressionStream("deflate")`` reads it, in
+    base64.
+    """
     data = json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
     return base64.b64encode(zlib.compress(data, _LEVEL)).decode()
 
@@ -89,7 +94,10 @@ def best_and_newest(scores: Sequence[float | None]) -> Iterator[int]:
     Args:
         scores: the scores, the newest last; None for an entry without a score.
     """
-    best = sorted((n for n, score in enumerate(scores) if score is not None), key=lambda n: (-(scores[n] or 0.0), n))
+    best = sorted(
+        (n for n, score in enumerate(scores) if score is not None),
+        key=lambda n: (-(scores[n] or 0.0), n),
+    )
     newest = range(len(scores) - 1, -1, -1)
     pairs = chain.from_iterable(zip_longest(best, newest))
     return iter(dict.fromkeys(entry for entry in pairs if entry is not None))

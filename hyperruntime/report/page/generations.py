@@ -1,4 +1,6 @@
-"""What a page shows of a run of the loop: a column for each fact of all generations, and the details of single ones."""
+"""What a page shows of a run of the loop: a column for each fact of all generations, and the
+details of single ones.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,14 @@ from hyperruntime.domain import Domain, Task
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.loop.run.received import domains_to_show
 from hyperruntime.loop.run_files.archive import RunView
-from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, CHAT_HISTORY, LOG, PATCH, Layout, evaluation_name
+from hyperruntime.loop.run_files.layout import (
+    AGENT_OUTPUT,
+    CHAT_HISTORY,
+    LOG,
+    PATCH,
+    Layout,
+    evaluation_name,
+)
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.report.page.columns import number, time_of
@@ -59,7 +68,9 @@ class LoopRun:
 
     @cached_property
     def _records(self) -> list[GenerationRecord]:
-        return sorted(self._view.generations, key=lambda one: -1 if isinstance(one.genid, str) else one.genid)
+        return sorted(
+            self._view.generations, key=lambda one: -1 if isinstance(one.genid, str) else one.genid
+        )
 
     @property
     def scores(self) -> list[float | None]:
@@ -96,31 +107,42 @@ class LoopRun:
 
     def columns(self, records: Sequence[GenerationRecord]) -> dict[str, Any]:
         """Return the columns of some generations; each parent is an id, or None."""
-        splits = dict.fromkeys((d, s) for record in records for d, found in record.scores.items() for s in found)
+        splits = dict.fromkeys(
+            (d, s) for record in records for d, found in record.scores.items() for s in found
+        )
         steps = dict.fromkeys(step for record in records for step in record.durations)
         return {
             "ids": [str(record.genid) for record in records],
             "parent": [None if record.parent is None else str(record.parent) for record in records],
             "score": [None if record.failure else number(record.score) for record in records],
             "scores": {
-                f"{domain} {split}": [number(record.scores.get(domain, {}).get(split)) for record in records]
+                f"{domain} {split}": [
+                    number(record.scores.get(domain, {}).get(split)) for record in records
+                ]
                 for domain, split in splits
             },
             "failure": [record.trouble[0] for record in records],
             "detail": [self._screen.text(record.trouble[1])[:500] for record in records],
             "started": [time_of(record.started) for record in records],
             "duration": [number(sum(record.durations.values())) for record in records],
-            "steps": {step: [number(record.durations.get(step)) for record in records] for step in steps},
+            "steps": {
+                step: [number(record.durations.get(step)) for record in records] for step in steps
+            },
             "attempts": [record.attempts for record in records],
             "usage": _usage_columns(records),
         }
 
     def details_of(self, genid: GenId) -> dict[str, Any] | None:
         """Return the details of a generation by its id; None if there is no such generation."""
-        return next((self.details(index) for index, one in enumerate(self._records) if one.genid == genid), None)
+        return next(
+            (self.details(index) for index, one in enumerate(self._records) if one.genid == genid),
+            None,
+        )
 
     def details(self, index: int) -> dict[str, Any]:
-        """Return the details of a generation: its diff, logs, transcripts, answers and scores by task."""
+        """Return the details of a generation: its diff, logs, transcripts, answers and scores by
+        task.
+        """
         record = self._records[index]
         folder = self._layout.generation(record.genid)
         output = folder / AGENT_OUTPUT
@@ -135,7 +157,10 @@ class LoopRun:
             "log": self._read(folder / LOG),
             "tasks": list(self._tasks(record, missing)),
             "left_out": [f"{count} {what}" for what, count in missing.items()],
-            "dropped": [[self._screen.text(path), self._screen.text(reason)] for path, reason in record.dropped],
+            "dropped": [
+                [self._screen.text(path), self._screen.text(reason)]
+                for path, reason in record.dropped
+            ],
             "settings": self._screen.value(record.settings),
         }
 
@@ -157,7 +182,9 @@ class LoopRun:
         try:
             return list_run_directory(folder, below=self._layout.root)
         except OSError as error:
-            self._note(f"{os.path.relpath(folder, self._layout.root)} is not shown: {error.strerror}")
+            self._note(
+                f"{os.path.relpath(folder, self._layout.root)} is not shown: {error.strerror}"
+            )
             return []
 
     def _transcript(self, title: str, path: Path) -> Iterator[dict[str, Any]]:
@@ -175,7 +202,10 @@ class LoopRun:
                 for path in paths[:left]:
                     yield from self._transcript(f"{domain} {split} {path.stem}", path)
                 if more := len(paths[left:]):
-                    missing[f"transcripts of tasks are left out: only the first {_MOST_TRANSCRIPTS} are here"] += more
+                    missing[
+                        f"transcripts of tasks are left out: only the first {_MOST_TRANSCRIPTS} "
+                        "are here"
+                    ] += more
                 left -= len(paths[:left])
 
     def _tasks(self, record: GenerationRecord, missing: Counter[str]) -> Iterator[dict[str, Any]]:
@@ -184,8 +214,16 @@ class LoopRun:
                 figures = read_task_facts(self._view.run_dir, record.genid, domain, split)
                 answers = read_predictions(self._view.run_dir, record.genid, domain, split)
                 for task_id, facts in figures.items():
-                    answer = json.dumps(self._screen.value(answers[task_id])) if task_id in answers else ""
-                    task = self._known_tasks.get((domain, split, task_id)) if task_id in answers else None
+                    answer = (
+                        json.dumps(self._screen.value(answers[task_id]))
+                        if task_id in answers
+                        else ""
+                    )
+                    task = (
+                        self._known_tasks.get((domain, split, task_id))
+                        if task_id in answers
+                        else None
+                    )
                     yield {
                         "domain": domain,
                         "split": split,
@@ -194,11 +232,15 @@ class LoopRun:
                         "valid": facts.get("valid"),
                         "detail": self._screen.text(str(facts.get("detail") or ""))[:500],
                         "answer": shortened(answer, _MOST_ANSWER),
-                        "picture": self._picture(domain, task, answers[task_id], missing) if task else "",
+                        "picture": self._picture(domain, task, answers[task_id], missing)
+                        if task
+                        else "",
                     }
 
     def _picture(self, domain: str, task: Task, answer: object, missing: Counter[str]) -> str:
-        """Return an SVG picture of an answer in base64, or ""; the page shows it as an image, which runs no script."""
+        """Return an SVG picture of an answer in base64, or ""; the page shows it as an image, which
+        runs no script.
+        """
         try:
             svg = self._screen.text(self._domains[domain].picture(task, answer) or "")
             data = svg.encode()
@@ -207,7 +249,9 @@ class LoopRun:
             missing[f"pictures of answers could not be drawn by domain {domain}: {why}"] += 1
             return ""
         if len(data) > _MOST_PICTURE:
-            missing[f"pictures of answers are left out: each has more than {format_size(_MOST_PICTURE)}"] += 1
+            missing[
+                f"pictures of answers are left out: each has more than {format_size(_MOST_PICTURE)}"
+            ] += 1
             return ""
         return base64.b64encode(data).decode()
 
@@ -234,7 +278,10 @@ def _usage_columns(records: Sequence[GenerationRecord]) -> dict[str, list[Any]]:
     if not any(used):
         return {}
     names = ("requests", "input_tokens", "output_tokens", "money")
-    return {name: [None if one is None else number(getattr(one, name)) for one in used] for name in names}
+    return {
+        name: [None if one is None else number(getattr(one, name)) for one in used]
+        for name in names
+    }
 
 
 def shortened(text: str, most: int = _MOST_TEXT) -> str:
@@ -246,7 +293,9 @@ def shortened(text: str, most: int = _MOST_TEXT) -> str:
 
 
 def markdown_parts(text: str) -> list[list[str]]:
-    """Return a chat history in Markdown as ``[title, text]`` pairs, cut at its headings outside of code blocks."""
+    """Return a chat history in Markdown as ``[title, text]`` pairs, cut at its headings outside of
+    code blocks.
+    """
     parts: list[list[str]] = [["", ""]]
     fence = ""
     lines: list[str] = []

@@ -1,4 +1,6 @@
-"""The use of each model in a run: of the loop, from the log of exchanges; of rollouts, from the trajectories."""
+"""The use of each model in a run: of the loop, from the log of exchanges; of rollouts, from the
+trajectories.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from hyperruntime.storage.growing_file import GrowingFile
 
 
 class ModelUse:
-    """Sums by model: ``requests``, ``errors``, ``input_tokens``, ``output_tokens``, ``money``, ``seconds``."""
+    """Sums by model: ``requests``, ``errors``, ``input_tokens``, ``output_tokens``, ``money``,
+    ``seconds``.
+    """
 
     def __init__(self, screen: Screen) -> None:
         """Begin with nothing.
@@ -49,13 +53,18 @@ class ModelUse:
     def rows(self) -> list[dict[str, Any]]:
         """Return one row for each model."""
         return [
-            {"model": self._screen.text(name), **{key: number(value) for key, value in used.items()}}
+            {
+                "model": self._screen.text(name),
+                **{key: number(value) for key, value in used.items()},
+            }
             for name, used in sorted(self._used.items())
         ]
 
 
 def _amount(value: object) -> int | float:
-    return value if isinstance(value, int | float) and value == value and abs(value) != math.inf else 0
+    return (
+        value if isinstance(value, int | float) and value == value and abs(value) != math.inf else 0
+    )
 
 
 class LoggedModelUse:
@@ -91,7 +100,9 @@ class LoggedModelUse:
 
 
 class RecordedModelUse:
-    """The use in trajectories that may be made again; a turn is a request, and failed ones are not recorded."""
+    """The use in trajectories that may be made again; a turn is a request, and failed ones are not
+    recorded.
+    """
 
     def __init__(self, options: ModelOptions | None, screen: Screen) -> None:
         """Begin with nothing.
@@ -104,7 +115,9 @@ class RecordedModelUse:
         self._known: dict[str, tuple[str, dict[str, object]]] = {}
 
     def put(self, one: Trajectory) -> None:
-        """Count a trajectory; the one with its id that was counted before does not count any more."""
+        """Count a trajectory; the one with its id that was counted before does not count any
+        more.
+        """
         if (old := self._known.get(one.id)) is not None:
             self._use.remove(*old)
         tokens = Tokens(input=_count(one, "prompt_tokens"), output=_count(one, "completion_tokens"))

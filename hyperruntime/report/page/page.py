@@ -1,7 +1,8 @@
 """Write the page: one file, made from a template, with everything that it needs inside.
 
-No script of a run can run in it. All texts of a run are data, which the page's own script writes as text. Pictures are
-images. A Content-Security-Policy allows that script alone, by its hash. Source: W3C, Content Security Policy Level 3.
+No script of a run can run in it. All texts of a run are data, which the page's own script writes as
+text. Pictures are images. A Content-Security-Policy allows that script alone, by its hash. Source:
+W3C, Content Security Policy Level 3.
 """
 
 from __future__ import annotations
@@ -27,11 +28,19 @@ from hyperruntime.units import format_size
 MOST_BYTES = 50_000_000
 _LEAST_BYTES = 1_000_000
 _MOST_RECORD_BYTES = 5_000_000  # of a page without details
-_SHORTER = (160, 40, 0)  # characters of each failure text: the next limit applies while the records are too large
+# characters of each failure text: the next limit applies while the records are too large
+_SHORTER = (160, 40, 0)
 _INDEX_BYTES = 24  # of an entry's place in the index of details
 _MOST_NAMED = 1000  # characters that name the entries without details
 _TABLE_ROWS = 1000  # in the table that is there without a script
-_SCRIPTS = ("vendor/uplot/uPlot.iife.min.js", "dom.js", "charts.js", "table.js", "details.js", "main.js")
+_SCRIPTS = (
+    "vendor/uplot/uPlot.iife.min.js",
+    "dom.js",
+    "charts.js",
+    "table.js",
+    "details.js",
+    "main.js",
+)
 _LIVE = "live.js"
 _STYLES = ("vendor/uplot/uPlot.min.css", "page.css")
 
@@ -81,18 +90,23 @@ def write_page(runs: Sequence[ShownRun], path: Path, *, max_bytes: int = MOST_BY
     Args:
         runs: the runs.
         path: the file, which is replaced.
-        max_bytes: its largest size. Records and scores are always there; details that do not fit are left out, the
-            lowest scores and the oldest first.
+        max_bytes: its largest size. Records and scores are always there; details that do not fit
+            are left out, the lowest scores and the oldest first.
 
     Raises:
-        SpecError: the runs are of two kinds, or the size is below 1 MB or too small for records and scores.
+        SpecError: the runs are of two kinds, or the size is below 1 MB or too small for records and
+            scores.
         StorageError: the file cannot be written.
     """
     if max_bytes < _LEAST_BYTES:
         raise SpecError("max_size", format_size(max_bytes), f"at least {format_size(_LEAST_BYTES)}")
     facts = [run.facts() for run in runs]
     if len({one["kind"] for one in facts}) > 1:
-        raise SpecError("runs", ", ".join(one["name"] for one in facts), "two runs of the loop, or two rollout runs")
+        raise SpecError(
+            "runs",
+            ", ".join(one["name"] for one in facts),
+            "two runs of the loop, or two rollout runs",
+        )
     for one, run in zip(facts, runs, strict=True):
         one["notes"] = list(run.notes)
     bare = _fit_records(facts)
@@ -102,11 +116,19 @@ def write_page(runs: Sequence[ShownRun], path: Path, *, max_bytes: int = MOST_BY
         raise SpecError("max_size", format_size(max_bytes), least)
     blocks = _all_blocks(runs, max_bytes - bare - named_bytes)
     for one, run, its in zip(facts, runs, blocks, strict=True):
-        one["notes"] += [*(note for note in run.notes if note not in one["notes"]), *_omissions(one, its)]
+        one["notes"] += [
+            *(note for note in run.notes if note not in one["notes"]),
+            *_omissions(one, its),
+        ]
     data = _render(facts, blocks)
     write_atomic(path, data)
     left_out = sum(one.left_out for one in blocks)
-    return Page(path=path, size=len(data), left_out=left_out, notes=tuple(note for run in runs for note in run.notes))
+    return Page(
+        path=path,
+        size=len(data),
+        left_out=left_out,
+        notes=tuple(note for run in runs for note in run.notes),
+    )
 
 
 def live_page(facts: dict[str, Any], position: str) -> tuple[bytes, str]:
@@ -122,7 +144,9 @@ def live_page(facts: dict[str, Any], position: str) -> tuple[bytes, str]:
     return page, _policy(is_live=True)
 
 
-def _render(facts: Sequence[dict[str, Any]], blocks: Sequence[Blocks], position: str | None = None) -> bytes:
+def _render(
+    facts: Sequence[dict[str, Any]], blocks: Sequence[Blocks], position: str | None = None
+) -> bytes:
     for one, its in zip(facts, blocks):  # noqa: B905 - a live page has no blocks
         one["details"] = its.index
         one.setdefault("notes", [])
@@ -147,7 +171,8 @@ def _render(facts: Sequence[dict[str, Any]], blocks: Sequence[Blocks], position:
 
 
 def _fit_records(facts: Sequence[dict[str, Any]]) -> int:
-    """Shorten why generations failed until records and scores are small; return the size of the page without details.
+    """Shorten why generations failed until records and scores are small; return the size of the
+    page without details.
 
     The shortening is named in the notes.
     """
@@ -156,10 +181,17 @@ def _fit_records(facts: Sequence[dict[str, Any]]) -> int:
     for most in _SHORTER:
         if size <= _MOST_RECORD_BYTES:
             break
-        said = f"Why entries failed is cut to {most} characters" if most else "Why entries failed is left out"
+        said = (
+            f"Why entries failed is cut to {most} characters"
+            if most
+            else "Why entries failed is left out"
+        )
         said += f": records and scores would have more than {format_size(_MOST_RECORD_BYTES)}."
         for one, before in zip(facts, notes, strict=True):
-            one["detail"] = [text if len(text) <= most else f"{text[: most - 1]}…"[:most] for text in one["detail"]]
+            one["detail"] = [
+                text if len(text) <= most else f"{text[: most - 1]}…"[:most]
+                for text in one["detail"]
+            ]
             one["notes"] = [*before, said]
         size = len(_render(facts, [_no_blocks(one) for one in facts]))
     return size
@@ -170,11 +202,15 @@ def _no_blocks(facts: Mapping[str, Any]) -> Blocks:
 
 
 def _all_blocks(runs: Sequence[ShownRun], room: int) -> list[Blocks]:
-    """Return the details of one run or of two, which share the room; what one does not need, the other gets."""
+    """Return the details of one run or of two, which share the room; what one does not need, the
+    other gets.
+    """
 
     def made(run: ShownRun, size: int) -> Blocks:
         count = len(run.scores)
-        return make_blocks(count, best_and_newest(run.scores), run.details, max(0, size - _INDEX_BYTES * count))
+        return make_blocks(
+            count, best_and_newest(run.scores), run.details, max(0, size - _INDEX_BYTES * count)
+        )
 
     def used(blocks: Blocks) -> int:
         return blocks.size + _INDEX_BYTES * len(blocks.index)
@@ -204,8 +240,8 @@ def _omissions(facts: Mapping[str, Any], blocks: Blocks) -> list[str]:
     named = ", ".join(ids[a] if a == b else f"{ids[a]} to {ids[b]}" for a, b in ranges)
     named = named if len(named) <= _MOST_NAMED else f"{named[:_MOST_NAMED]}..."
     return [
-        f"Details of {blocks.left_out} of {len(ids)} were left out, because they do not fit into this file or there "
-        f"are none: {named}. Scores and records are all here."
+        f"Details of {blocks.left_out} of {len(ids)} were left out, because they do not fit "
+        f"into this file or there are none: {named}. Scores and records are all here."
     ]
 
 
@@ -247,14 +283,20 @@ def _asset_text(names: tuple[str, ...]) -> str:
 
 @cache
 def _asset(name: str) -> str:
-    return (resources.files("hyperruntime.report.page") / "assets" / name).read_text(encoding="utf-8")
+    return (resources.files("hyperruntime.report.page") / "assets" / name).read_text(
+        encoding="utf-8"
+    )
 
 
 @cache
 def _environment() -> Environment:
     load: Callable[[str], str] = _asset
     environment = Environment(
-        loader=FunctionLoader(load), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(load),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters["number"] = lambda value: "" if value is None else f"{value:.4f}"
     return environment

@@ -1,4 +1,6 @@
-"""Remove keys from what a page shows: those that this process knows, and texts that look like keys."""
+"""Remove keys from what a page shows: those that this process knows, and texts that look like
+keys.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 DIRECTORIES = ("PWD", "OLDPWD")  # variables of every shell, not passwords
-_LEAST = 8  # characters of a value that is secret by its name: a shorter one may be a word of any text
+# characters of a value that is secret by its name: a shorter one may be a word of any text
+_LEAST = 8
 # Prefixes that services document for their keys, and private keys in PEM.
 _LOOKS_LIKE_A_KEY = re.compile(
     r"""
@@ -45,7 +48,9 @@ _LOOKS_LIKE_A_KEY = re.compile(
 class Screen:
     """Removes keys from texts."""
 
-    def __init__(self, environment: Mapping[str, str] | None = None, env_file: Path = Path(".env")) -> None:
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, env_file: Path = Path(".env")
+    ) -> None:
         """Know the keys of the environment and of a ``.env`` file, by the names of the variables.
 
         Args:
@@ -71,7 +76,11 @@ class Screen:
             return {self.text(str(name)): self.value(entry) for name, entry in value.items()}
         if isinstance(value, Sequence):
             return [self.value(entry) for entry in value]
-        return value if value is None or isinstance(value, bool | int | float) else self.text(str(value))
+        return (
+            value
+            if value is None or isinstance(value, bool | int | float)
+            else self.text(str(value))
+        )
 
 
 def _is_secret(name: str, value: str) -> bool:

@@ -1,7 +1,8 @@
-"""The tokens of a trajectory as a page shows them: those that hold a part of a key are hidden, texts and ids.
+"""The tokens of a trajectory as a page shows them: those that hold a part of a key are hidden,
+texts and ids.
 
-A key is rarely one token, so the joined texts are screened. An id is as good as its text: a tokenizer makes one of the
-other.
+A key is rarely one token, so the joined texts are screened. An id is as good as its text: a
+tokenizer makes one of the other.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class ShownTokens:
 
     Attributes:
         ids: the ids; None for a hidden token.
-        texts: their texts, "" for a token whose text is in a later one; empty if only the ids are known.
+        texts: their texts, "" for a token whose text is in a later one; empty if only the ids are
+            known.
     """
 
     ids: list[int | None]
@@ -45,9 +47,13 @@ def shown_tokens(ids: Sequence[int], decode: Decode, screen: Screen, most: int) 
     """
     known = ids[: most + MORE]
     groups = list(_groups(known, decode))
-    hidden = [(groups[first][0], groups[last - 1][1]) for first, last in _hidden([text for *_, text in groups], screen)]
+    hidden = [
+        (groups[first][0], groups[last - 1][1])
+        for first, last in _hidden([text for *_, text in groups], screen)
+    ]
     whole = decode(known)
-    if not hidden and screen.text(whole) != whole:  # this tokenizer's texts are not parts of the whole
+    # this tokenizer's texts are not parts of the whole
+    if not hidden and screen.text(whole) != whole:
         return all_hidden(len(known[:most]))
     shown_ids, texts = list[int | None](known), [""] * len(known)
     for _, end, text in groups:
@@ -66,7 +72,8 @@ def all_hidden(count: int) -> ShownTokens:
 def _groups(ids: Sequence[int], decode: Decode) -> Iterator[tuple[int, int, str]]:
     """Yield tokens that have a text together, as ``(begin, end, text)``: mostly one token each.
 
-    Each is decoded after the one before it, since some decoders drop the blank at the beginning of a text.
+    Each is decoded after the one before it, since some decoders drop the blank at the beginning of
+    a text.
     """
     before = begin = 0
     known = ""

@@ -1,4 +1,6 @@
-"""What a page shows of a rollout run: a column for each fact of all trajectories, and the details of single ones."""
+"""What a page shows of a rollout run: a column for each fact of all trajectories, and the details
+of single ones.
+"""
 
 from __future__ import annotations
 
@@ -77,14 +79,21 @@ class RolloutRun:
     def notes(self) -> list[str]:
         """What could not be read."""
         damaged = self._follower.damaged
-        said = [f"{damaged} lines of {TRAJECTORIES} are damaged and were skipped"] if damaged else []
+        said = (
+            [f"{damaged} lines of {TRAJECTORIES} are damaged and were skipped"] if damaged else []
+        )
         return said + self._notes
 
     def facts(self) -> dict[str, Any]:
         """Return what the page says of the whole run, and its columns, as JSON values."""
         columns = self.columns(list(self._follower.records))
         items = {item: index for index, item in enumerate(dict.fromkeys(columns["item"]))}
-        return {**self.head(), **columns, "items": list(items), "item": [items[name] for name in columns["item"]]}
+        return {
+            **self.head(),
+            **columns,
+            "items": list(items),
+            "item": [items[name] for name in columns["item"]],
+        }
 
     def _stored(self) -> dict[str, Any]:
         return read_run_json(self._run_dir / RUN, below=self._run_dir) or {}
@@ -114,15 +123,22 @@ class RolloutRun:
             "ids": [self._screen.text(one.id) for one in made],
             "item": [self._screen.text(one.item_id) for one in made],
             "score": [number(one.reward) for one in made],
-            "parts": {self._screen.text(name): [number(one.parts.get(name)) for one in made] for name in parts},
+            "parts": {
+                self._screen.text(name): [number(one.parts.get(name)) for one in made]
+                for name in parts
+            },
             "failure": ["" if one.status == SCORED else _why(one) for one in made],
-            "detail": [self._screen.text(str((one.error or {}).get("message", "")))[:500] for one in made],
+            "detail": [
+                self._screen.text(str((one.error or {}).get("message", "")))[:500] for one in made
+            ],
             "stop": [one.stop_reason for one in made],
             "turns": [one.turns for one in made],
             "calls": [one.tool_calls for one in made],
             "started": [number(one.started_at) for one in made],
             "duration": [number(one.timing.get("total_s")) for one in made],
-            "steps": {name[:-2]: [number(one.timing.get(name)) for one in made] for name in _PHASES},
+            "steps": {
+                name[:-2]: [number(one.timing.get(name)) for one in made] for name in _PHASES
+            },
             "attempts": [one.attempts for one in made],
             "usage": {
                 "input_tokens": [number(one.usage.get("prompt_tokens")) for one in made],
@@ -131,20 +147,30 @@ class RolloutRun:
         }
 
     def details(self, index: int) -> dict[str, Any] | None:
-        """Return a trajectory's conversation, tokens, verdict and replay; None if its line is gone."""
+        """Return a trajectory's conversation, tokens, verdict and replay; None if its line is
+        gone.
+        """
         return self.details_of(list(self._follower.records)[index])
 
     def details_of(self, name: str) -> dict[str, Any] | None:
-        """Return the details of a trajectory by its id, as the page shows it; None if there is none."""
+        """Return the details of a trajectory by its id, as the page shows it; None if there is
+        none.
+        """
         records = self._follower.records
-        name = name if name in records else next((one for one in records if self._screen.text(one) == name), "")
+        name = (
+            name
+            if name in records
+            else next((one for one in records if self._screen.text(one) == name), "")
+        )
         one = self._follower.whole(name) if name in records else None
         if one is None:
             return None
         is_hidden = self._tokenizer is None and self._has_key(one)
         return {
             "messages": [self._message(message) for message in one.messages],
-            "tools": [str((_object(tool.get("function")) or tool).get("name", "")) for tool in one.tools],
+            "tools": [
+                str((_object(tool.get("function")) or tool).get("name", "")) for tool in one.tools
+            ],
             "verdict": self._plain(one.verdict),
             "tool_errors": self._plain(list(one.tool_errors)),
             "error": self._plain(one.error),
@@ -155,11 +181,16 @@ class RolloutRun:
     def _message(self, message: Mapping[str, Any]) -> dict[str, Any]:
         content = message.get("content")
         made = message.get("tool_calls")
-        called = [_object(_object(call).get("function")) for call in (made if isinstance(made, list) else ())]
+        called = [
+            _object(_object(call).get("function"))
+            for call in (made if isinstance(made, list) else ())
+        ]
         calls = [
             {
                 "name": self._screen.text(str(one.get("name", ""))),
-                "arguments": shortened(self._screen.text(_text(one.get("arguments"))), _MOST_MESSAGE),
+                "arguments": shortened(
+                    self._screen.text(_text(one.get("arguments"))), _MOST_MESSAGE
+                ),
             }
             for one in called
         ]
@@ -193,7 +224,8 @@ class RolloutRun:
         except Exception as error:  # noqa: BLE001 - of the user's tokenizer
             self._notes.append(f"tokens are shown as numbers: {type(error).__name__}")
             self._tokenizer = None
-            return all_hidden(len(ids[:_MOST_TOKENS]))  # whether there is a key in them is unknown now
+            # whether there is a key in them is unknown now
+            return all_hidden(len(ids[:_MOST_TOKENS]))
 
     def _load_tokenizer(self) -> DirectoryTokenizer | None:
         directory = getattr(self._options.model, "tokenizer", "") if self._options.model else ""
@@ -201,8 +233,9 @@ class RolloutRun:
             return None
         if not has_own_mark(self._stored(), self._run_dir):
             self._notes.append(
-                "tokens are shown as numbers: the run was made elsewhere, and its tokenizer may be any directory of "
-                f"this machine; {how_to_accept('rollout run --resume-from', self._run_dir)}"
+                "tokens are shown as numbers: the run was made elsewhere, and its tokenizer may "
+                "be any directory of this machine; "
+                f"{how_to_accept('rollout run --resume-from', self._run_dir)}"
             )
             return None
         try:
@@ -227,4 +260,6 @@ def _why(one: Trajectory) -> str:
 
 
 def _text(value: object) -> str:
-    return value if isinstance(value, str) else "" if value is None else json.dumps(value, default=str)
+    return (
+        value if isinstance(value, str) else "" if value is None else json.dumps(value, default=str)
+    )

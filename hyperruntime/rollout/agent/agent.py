@@ -40,7 +40,8 @@ class AgentLimits:
     Attributes:
         turns: assistant turns.
         tokens: tokens that the model may emit in all turns together.
-        context_tokens: tokens of prompt and answer together; the context length that the model is served with.
+        context_tokens: tokens of prompt and answer together; the context length that the model is
+            served with.
         time_s: seconds of the whole conversation, tool calls included.
     """
 
@@ -59,7 +60,8 @@ class AgentTask:
         model: the model.
         messages: the opening messages.
         tools: schemas of the tools, in OpenAI's form.
-        tool_handler: ``await tool_handler(name, arguments, id)`` runs a call and returns its result as text.
+        tool_handler: ``await tool_handler(name, arguments, id)`` runs a call and returns its result
+            as text.
         limits: limits of the conversation.
         sampling: sampling parameters.
     """
@@ -79,8 +81,8 @@ class AgentResult:
 
     Attributes:
         messages: all messages, the opening ones included.
-        stop_reason: ``finished``, ``turn_limit``, ``token_limit``, ``context_limit``, ``time_limit`` or
-            ``content_filter``.
+        stop_reason: ``finished``, ``turn_limit``, ``token_limit``, ``context_limit``,
+            ``time_limit`` or ``content_filter``.
         turns: number of assistant turns.
         tool_calls: number of tool calls that ran.
         tool_errors: the failed calls: ``turn``, ``tool`` and ``error`` of each.
@@ -133,9 +135,11 @@ def slot_tools(names: Sequence[str] = DEFAULT_TOOLS) -> Toolset:
 
 
 async def run_agent(task: AgentTask) -> AgentResult:
-    """Alternate between the model and its tools until the model calls no tool or a limit is reached.
+    """Alternate between the model and its tools until the model calls no tool or a limit is
+    reached.
 
-    Tool calls run one after the other. The result of a failed call is its error, and the conversation continues.
+    Tool calls run one after the other. The result of a failed call is its error, and the
+    conversation continues.
 
     Raises:
         ModelError: the model's server fails, or the opening messages are too long for the model.
@@ -199,7 +203,12 @@ class _Conversation:
         calls = tool_calls(message, self._task.tools)
         for call in calls:
             content = self._refuse(call, _CUT_CALL) if stopped else await self._answer(call)
-            answer = {"role": "tool", "tool_call_id": call.id, "name": call.name, "content": content}
+            answer = {
+                "role": "tool",
+                "tool_call_id": call.id,
+                "name": call.name,
+                "content": content,
+            }
             self._messages.append(answer)
         if calls or stopped:
             return stopped
@@ -215,14 +224,18 @@ class _Conversation:
             room = min(room, limits.context_tokens - self._context)
         seed = None if sampling.seed is None else (sampling.seed + self._turns) % 2**31
         asked = attrs.evolve(sampling, max_tokens=room, seed=seed)
-        return await self._in_time(self._task.model.complete(tuple(self._messages), self._task.tools, asked))
+        return await self._in_time(
+            self._task.model.complete(tuple(self._messages), self._task.tools, asked)
+        )
 
     async def _answer(self, call: ToolCall) -> str:
         """Run a call and return its result, or its error, as text."""
         if call.problem:
             return self._refuse(call, call.problem)
         try:
-            answer = await self._in_time(self._task.tool_handler(call.name, call.arguments, self._task.id))
+            answer = await self._in_time(
+                self._task.tool_handler(call.name, call.arguments, self._task.id)
+            )
         except _OutOfTimeError:
             return self._refuse(call, _OUT_OF_TIME)
         except HyperRuntimeError:

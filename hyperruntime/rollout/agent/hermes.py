@@ -1,4 +1,5 @@
-"""Parse and render tool calls in a model's text: ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``.
+"""Parse and render tool calls in a model's text: ``<tool_call>{"name": ..., "arguments":
+{...}}</tool_call>``.
 
 Hermes models and others write tool calls in this form, and not every server parses it.
 """
@@ -13,7 +14,8 @@ from typing import Any
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 UNKNOWN = "unknown"
 _NAME = re.compile(r'"name"\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
-# ``name`` (``unknown`` if it cannot be parsed), and ``arguments`` as JSON text (the whole call if they cannot).
+# ``name`` (``unknown`` if it cannot be parsed), and ``arguments`` as JSON text (the whole call if
+# they cannot).
 WrittenCall = dict[str, str]
 _DECODER = json.JSONDecoder(strict=False)  # models write real newlines into strings
 
@@ -21,8 +23,8 @@ _DECODER = json.JSONDecoder(strict=False)  # models write real newlines into str
 def parse_hermes(text: str) -> tuple[str, tuple[WrittenCall, ...]]:
     """Return the text without the calls, and the calls in order; never raises.
 
-    An unclosed ``<tool_call>`` is a call too, unless nothing follows it. A ``</tool_call>`` inside a JSON string does
-    not end the call.
+    An unclosed ``<tool_call>`` is a call too, unless nothing follows it. A ``</tool_call>`` inside
+    a JSON string does not end the call.
     """
     if OPEN not in text:
         return text, ()
@@ -40,7 +42,9 @@ def parse_hermes(text: str) -> tuple[str, tuple[WrittenCall, ...]]:
 
 def render_hermes(name: str, arguments: Mapping[str, Any]) -> str:
     """Return a call in the form that a model writes."""
-    return f"{OPEN}\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n{CLOSE}"
+    return (
+        f"{OPEN}\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n{CLOSE}"
+    )
 
 
 def _take(text: str, start: int) -> tuple[WrittenCall | None, int]:
@@ -59,7 +63,9 @@ def _take(text: str, start: int) -> tuple[WrittenCall | None, int]:
 
 
 def _end(text: str, position: int) -> tuple[int, int]:
-    """Return the end of a call and the position after its closing tag; an unclosed call ends at the next call."""
+    """Return the end of a call and the position after its closing tag; an unclosed call ends at the
+    next call.
+    """
     close, opening = text.find(CLOSE, position), text.find(OPEN, position)
     if close >= 0 and not 0 <= opening < close:
         return close, close + len(CLOSE)

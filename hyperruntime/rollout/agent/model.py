@@ -29,7 +29,8 @@ class Completion:
 
     Attributes:
         message: OpenAI's form: ``role``, ``content``, and ``tool_calls`` if the server parsed them.
-        finish_reason: the server's word, see :func:`~hyperruntime.gateway.answer.turn_end.turn_end`.
+        finish_reason: the server's word, see
+            :func:`~hyperruntime.gateway.answer.turn_end.turn_end`.
         usage: ``prompt_tokens`` and ``completion_tokens``.
         prompt_ids: token ids of the prompt, or None if the server does not return them.
         ids: the emitted token ids, or None.
@@ -47,8 +48,8 @@ class Completion:
 class Model(Protocol):
     """A served model.
 
-    A member is optional: ``remember(messages, tools, completion)`` is called with each turn that is played back from a
-    journal and that this object may not have seen.
+    A member is optional: ``remember(messages, tools, completion)`` is called with each turn that is
+    played back from a journal and that this object may not have seen.
 
     Attributes:
         name: name of the model in records.
@@ -57,7 +58,10 @@ class Model(Protocol):
     name: str
 
     async def complete(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        sampling: Sampling,
     ) -> Completion:
         """Return the next turn.
 
@@ -68,8 +72,8 @@ class Model(Protocol):
 
         Raises:
             ContextLengthError: the conversation is too long for the model.
-            ModelError: the server cannot be reached, rejects the request, or repeats invalid responses or turns that
-                broke off.
+            ModelError: the server cannot be reached, rejects the request, or repeats invalid
+                responses or turns that broke off.
         """
         ...
 

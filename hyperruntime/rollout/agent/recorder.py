@@ -1,6 +1,7 @@
 """Record tokens, usage and time of an agent through wrappers of its model and tools.
 
-All token ids come from the server. No text is tokenised here, so the tokens cannot differ from the server's.
+All token ids come from the server. No text is tokenised here, so the tokens cannot differ from the
+server's.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ class Stopwatch:
 class TokenRecord:
     """The tokens of one trajectory, turn by turn.
 
-    A turn extends the last segment if its prompt starts with all tokens of the segment; else it starts a new segment.
-    So each emitted token is unmasked exactly once, even if a chat template renders earlier turns differently.
+    A turn extends the last segment if its prompt starts with all tokens of the segment; else it
+    starts a new segment. So each emitted token is unmasked exactly once, even if a chat template
+    renders earlier turns differently.
 
     Attributes:
         missing: number of turns without the token ids of the prompt or of the emitted tokens.
@@ -63,7 +65,10 @@ class TokenRecord:
         self._segments: list[Segment] = []
 
     def add(
-        self, prompt_ids: Sequence[int] | None, ids: Sequence[int] | None, logprobs: Sequence[float] | None
+        self,
+        prompt_ids: Sequence[int] | None,
+        ids: Sequence[int] | None,
+        logprobs: Sequence[float] | None,
     ) -> None:
         """Add a turn.
 
@@ -80,11 +85,15 @@ class TokenRecord:
             return
         if logprobs is not None and len(logprobs) != len(ids):
             raise ModelError(
-                f"the server sent {len(ids)} token ids and {len(logprobs)} log probabilities for one turn; these "
-                "numbers must be equal, so check the server with `hyperrun rollout preflight`"
+                f"the server sent {len(ids)} token ids and {len(logprobs)} log probabilities "
+                "for one turn; these numbers must be equal, so check the server with `hyperrun "
+                "rollout preflight`"
             )
         if logprobs is not None and not all(math.isfinite(value) for value in logprobs):
-            raise ModelError("the server sent log probabilities that are not finite; check the model that it serves")
+            raise ModelError(
+                "the server sent log probabilities that are not finite; check the model that it "
+                "serves"
+            )
         last = self._segments[-1] if self._segments else None
         if last is None or list(prompt_ids[: len(last.ids)]) != last.ids:
             last = Segment(ids=[], mask=[], logprobs=[])
@@ -93,7 +102,11 @@ class TokenRecord:
         self._segments[-1] = Segment(
             ids=[*prompt_ids, *ids],
             mask=[*last.mask, *[0] * fresh, *[1] * len(ids)],
-            logprobs=[*last.logprobs, *[None] * fresh, *([None] * len(ids) if logprobs is None else logprobs)],
+            logprobs=[
+                *last.logprobs,
+                *[None] * fresh,
+                *([None] * len(ids) if logprobs is None else logprobs),
+            ],
         )
 
     def segments(self) -> tuple[Segment, ...]:
@@ -117,14 +130,17 @@ class RecordedModel:
         conversation: the latest conversation, for the record of a trajectory that fails.
     """
 
-    def __init__(self, model: Model, watch: Stopwatch, replay: Replay, *, require_tokens: bool = False) -> None:
+    def __init__(
+        self, model: Model, watch: Stopwatch, replay: Replay, *, require_tokens: bool = False
+    ) -> None:
         """Wrap a model.
 
         Args:
             model: the model.
             watch: measures the phase ``model_s``.
             replay: plays turns back, and journals new ones.
-            require_tokens: whether a turn without token ids and log probabilities raises ``ModelError``.
+            require_tokens: whether a turn without token ids and log probabilities raises
+                ``ModelError``.
         """
         self.name = model.name
         self.usage = {"prompt_tokens": 0, "completion_tokens": 0}
@@ -134,7 +150,9 @@ class RecordedModel:
         self._model, self._watch, self._replay = model, watch, replay
         self._require_tokens = require_tokens
 
-    async def complete(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> Completion:
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling
+    ) -> Completion:
         """Return the next turn.
 
         Args:
@@ -143,8 +161,8 @@ class RecordedModel:
             sampling: sampling parameters.
 
         Raises:
-            ModelError: the model raises it, the turn broke off, or its tokens are inconsistent, or required but
-                missing.
+            ModelError: the model raises it, the turn broke off, or its tokens are inconsistent, or
+                required but missing.
             ReplayDivergedError: the conversation must start again.
         """
         self.conversation = messages
@@ -155,7 +173,11 @@ class RecordedModel:
                 completion = await self._model.complete(messages, tools, sampling)
             _check_end(completion)
         self.conversation = (*messages, completion.message)
-        if self._require_tokens and None in (completion.prompt_ids, completion.ids, completion.logprobs):
+        if self._require_tokens and None in (
+            completion.prompt_ids,
+            completion.ids,
+            completion.logprobs,
+        ):
             raise ModelError(
                 f"the server of {self.name!r} does not return token ids and log probabilities; "
                 "serve the model with vLLM 0.10.2 or newer, or use --wire sglang"
@@ -183,18 +205,25 @@ def _check_end(completion: Completion) -> None:
     reason = completion.finish_reason
     end = turn_end(reason)
     if end is TurnEnd.BROKEN:
-        raise ModelError(f"the model's turn broke off (finish_reason {reason!r}); check the model's server")
+        raise ModelError(
+            f"the model's turn broke off (finish_reason {reason!r}); check the model's server"
+        )
     if end is TurnEnd.UNKNOWN and not completion.message.get("tool_calls"):
         raise ModelError(
-            f"the model's turn ended with the unknown finish_reason {reason!r}, so it may not be complete; use a "
-            "server that sends one of the reasons in docs/rollouts.md"
+            f"the model's turn ended with the unknown finish_reason {reason!r}, so it may not "
+            "be complete; use a server that sends one of the reasons in docs/rollouts.md"
         )
 
 
 def recorded_handler(
-    tools: Tools, model: RecordedModel, watch: Stopwatch, replay: Replay, errors: list[Mapping[str, Any]]
+    tools: Tools,
+    model: RecordedModel,
+    watch: Stopwatch,
+    replay: Replay,
+    errors: list[Mapping[str, Any]],
 ) -> ToolHandler:
-    """Return the handler of tools, wrapped to record their time, their outputs and their failed calls.
+    """Return the handler of tools, wrapped to record their time, their outputs and their failed
+    calls.
 
     Args:
         tools: the tools.
@@ -207,9 +236,13 @@ def recorded_handler(
     async def handle(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
         before = len(tools.errors)
         with watch.phase("tools_s"):
-            answer = await replay.call(model.turns, name, arguments, lambda: tools.handler(name, arguments, task_id))
+            answer = await replay.call(
+                model.turns, name, arguments, lambda: tools.handler(name, arguments, task_id)
+            )
         failed = tools.errors[before:]
-        errors.extend({"turn": model.turns, "tool": noted.tool, "error": noted.error} for noted in failed)
+        errors.extend(
+            {"turn": model.turns, "tool": noted.tool, "error": noted.error} for noted in failed
+        )
         return answer
 
     return handle

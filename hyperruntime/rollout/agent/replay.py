@@ -1,9 +1,10 @@
 """Play back what a trajectory did in earlier attempts, so that no model call is paid twice.
 
-A model call with the same request as a recorded one returns the recorded turn. A tool call runs again in the new
-container, and its output is compared with the recorded one. The agent gets the recorded output, so its conversation and
-its tokens stay those of the journal. If the outputs differ, the container is not in the state that the conversation
-describes, and the conversation starts again.
+A model call with the same request as a recorded one returns the recorded turn. A tool call runs
+again in the new container, and its output is compared with the recorded one. The agent gets the
+recorded output, so its conversation and its tokens stay those of the journal. If the outputs
+differ, the container is not in the state that the conversation describes, and the conversation
+starts again.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from hyperruntime.rollout.agent.tool_calls import Message
 from hyperruntime.rollout.run_files.turn_journal import ANEW, CALL, FAILED, TURN, TurnJournal
 
 _SHOWN = 200
-# Output that differs in every run of a command: durations, times, memory addresses. Names that the agent may use later,
-# such as pids, ports and temporary files, are compared.
+# Output that differs in every run of a command: durations, times, memory addresses. Names that the
+# agent may use later, such as pids, ports and temporary files, are compared.
 _MEASURED = re.compile(
     r"""
     (?:(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\s+\d{1,2}\s+\d\d:\d\d(?::\d\d)?)  # ls -l, date
@@ -41,7 +42,8 @@ _MEASURED = re.compile(
 
 @attrs.frozen
 class _Recorded:
-    """A recorded turn; the prompts of most turns begin with the tokens of the turn before, so these share a list.
+    """A recorded turn; the prompts of most turns begin with the tokens of the turn before, so these
+    share a list.
 
     Attributes:
         entry: from the journal.
@@ -136,7 +138,9 @@ class Replay:
             completion: what the model answered.
         """
         prompt = None if completion.prompt_ids is None else list(completion.prompt_ids)
-        shared = len(self._last) if prompt is not None and prompt[: len(self._last)] == self._last else 0
+        shared = (
+            len(self._last) if prompt is not None and prompt[: len(self._last)] == self._last else 0
+        )
         ids = None if completion.ids is None else list(completion.ids)
         if prompt is not None and ids is not None:
             self._last = [*prompt, *ids]
@@ -152,7 +156,9 @@ class Replay:
             logprobs=None if completion.logprobs is None else list(completion.logprobs),
         )
 
-    async def call(self, turn: int, name: str, arguments: Mapping[str, Any], run: Callable[[], Awaitable[str]]) -> str:
+    async def call(
+        self, turn: int, name: str, arguments: Mapping[str, Any], run: Callable[[], Awaitable[str]]
+    ) -> str:
         """Run a tool call and return its recorded output, or its output if none is recorded.
 
         Args:
@@ -216,7 +222,9 @@ class Replay:
         prompt, ids, shared = entry["prompt_ids"], entry["ids"], entry["shared"]
         if prompt is None:
             return _Recorded(entry, (), None)
-        tokens = self._last if ids is not None and shared == len(self._last) else self._last[:shared]
+        tokens = (
+            self._last if ids is not None and shared == len(self._last) else self._last[:shared]
+        )
         tokens.extend(prompt)
         size = len(tokens)
         if ids is not None:
@@ -225,7 +233,9 @@ class Replay:
         return _Recorded(entry, tokens, size)
 
 
-def request_key(model: str, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> str:
+def request_key(
+    model: str, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling
+) -> str:
     """Return a key that two model calls share only if they ask the same.
 
     Args:
@@ -238,7 +248,9 @@ def request_key(model: str, messages: Sequence[Message], tools: Sequence[Message
 
 
 def same_output(recorded: str, again: str) -> bool:
-    """Return whether two outputs of a tool call are the same but for times, durations and addresses of memory."""
+    """Return whether two outputs of a tool call are the same but for times, durations and addresses
+    of memory.
+    """
     return recorded == again or _MEASURED.sub("\0", recorded) == _MEASURED.sub("\0", again)
 
 

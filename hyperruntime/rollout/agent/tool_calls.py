@@ -46,14 +46,16 @@ class ToolCall:
 def normalized_message(message: Message, turn: int) -> dict[str, Any]:
     """Return an assistant message with all calls in ``tool_calls``, each with a unique id.
 
-    Calls in the text are moved out of it, and the legacy ``function_call`` becomes a call. The text of arguments does
-    not change, even if it is not valid JSON. The function is idempotent.
+    Calls in the text are moved out of it, and the legacy ``function_call`` becomes a call. The text
+    of arguments does not change, even if it is not valid JSON. The function is idempotent.
 
     Args:
         message: the message as the server returned it.
         turn: number of the turn, from 1; missing ids are built from it.
     """
-    normalized = {name: value for name, value in message.items() if value is not None and name not in _CALLS}
+    normalized = {
+        name: value for name, value in message.items() if value is not None and name not in _CALLS
+    }
     normalized["role"], normalized["content"] = "assistant", message.get("content") or ""
     given = message.get("tool_calls")
     calls = [_shaped(call) for call in given] if isinstance(given, list) else []
@@ -79,12 +81,16 @@ def tool_calls(message: Message, tools: Sequence[Message]) -> tuple[ToolCall, ..
         message: the result of :func:`normalized_message`.
         tools: tool schemas in OpenAI's form.
     """
-    schemas = {schema["function"]["name"]: schema["function"].get("parameters", {}) for schema in tools}
+    schemas = {
+        schema["function"]["name"]: schema["function"].get("parameters", {}) for schema in tools
+    }
     return tuple(_checked(call, schemas) for call in message.get("tool_calls", ()))
 
 
 def sendable(messages: Iterable[Message]) -> list[Message]:
-    """Return a conversation that servers accept: arguments that are not a JSON object are wrapped in one."""
+    """Return a conversation that servers accept: arguments that are not a JSON object are wrapped
+    in one.
+    """
     return [with_calls(message, _wrapped) for message in messages]
 
 
@@ -105,7 +111,10 @@ def _shaped(call: Any) -> dict[str, Any]:  # noqa: ANN401 - a server may send an
     return {
         "id": identity if isinstance(identity, str) else "",
         "type": "function",
-        "function": {"name": name if isinstance(name, str) and name else UNKNOWN, "arguments": arguments},
+        "function": {
+            "name": name if isinstance(name, str) and name else UNKNOWN,
+            "arguments": arguments,
+        },
     }
 
 
@@ -115,19 +124,28 @@ def _checked(call: Message, schemas: Mapping[str, Any]) -> ToolCall:
     try:
         arguments = json.loads(text, strict=False) if text.strip() else {}
     except (ValueError, RecursionError) as error:
-        return attrs.evolve(made, problem=f"the call of {name!r} is not valid JSON ({_short(error)}); write it again")
+        return attrs.evolve(
+            made,
+            problem=f"the call of {name!r} is not valid JSON ({_short(error)}); write it again",
+        )
     if name == UNKNOWN and name not in schemas:
-        return attrs.evolve(made, problem='the call has no tool name; write {"name": ..., "arguments": {...}}')
+        return attrs.evolve(
+            made, problem='the call has no tool name; write {"name": ..., "arguments": {...}}'
+        )
     if name not in schemas:
         known = ", ".join(schemas) or "none"
         return attrs.evolve(made, problem=f"unknown tool {_short(name)!r}; the tools are: {known}")
     if not isinstance(arguments, dict):
         return attrs.evolve(made, problem=f"the arguments of {name!r} must be a JSON object")
-    return attrs.evolve(made, arguments=arguments, problem=_argument_problem(name, arguments, schemas[name]))
+    return attrs.evolve(
+        made, arguments=arguments, problem=_argument_problem(name, arguments, schemas[name])
+    )
 
 
 def _argument_problem(name: str, arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
-    """Check arguments against the required names and simple types of a schema; return the problem, or ""."""
+    """Check arguments against the required names and simple types of a schema; return the problem,
+    or "".
+    """
     if missing := [key for key in schema.get("required", ()) if key not in arguments]:
         return f"{name!r} needs the argument {missing[0]!r}"
     properties = schema.get("properties", {})
@@ -153,7 +171,10 @@ def _wrapped(call: Message) -> Message:
     function = call["function"]
     if json_object(function["arguments"]) is not None:
         return call
-    return {**call, "function": {**function, "arguments": json.dumps({"unparsed": function["arguments"]})}}
+    return {
+        **call,
+        "function": {**function, "arguments": json.dumps({"unparsed": function["arguments"]})},
+    }
 
 
 def _short(value: object) -> str:

@@ -1,8 +1,8 @@
 """A batch: an agent works on each row of prompts in its own slot; nothing is scored.
 
-A batch is a rollout run of an environment without a reward, with files of its own: ``results.jsonl`` has one line for
-each settled (done or failed) row. A batch can be killed at any time: it resumes with the rows that have no line, so no
-row is lost or settled twice.
+A batch is a rollout run of an environment without a reward, with files of its own:
+``results.jsonl`` has one line for each settled (done or failed) row. A batch can be killed at any
+time: it resumes with the rows that have no line, so no row is lost or settled twice.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class Prompts:
 
     name = "batch"
 
-    def __init__(self, rows: Iterable[PromptRow], system: str = "", left_out: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, rows: Iterable[PromptRow], system: str = "", left_out: Mapping[str, str] | None = None
+    ) -> None:
         """Set the rows.
 
         Args:
@@ -111,12 +113,14 @@ async def run_batch(
     parts: Parts | None = None,
     on_settled: Callable[[Mapping[str, Any]], None] = lambda line: None,
 ) -> BatchSummary:
-    """Work on every row that has no result in ``output`` yet; a row that fails does not end the batch.
+    """Work on every row that has no result in ``output`` yet; a row that fails does not end the
+    batch.
 
     Args:
         runtime: where containers run.
         prompts: the rows.
-        options: rollout options; with ``retry_failed``, rows that failed before this call are retried.
+        options: rollout options; with ``retry_failed``, rows that failed before this call are
+            retried.
         output: directory of ``results.jsonl``; created if missing.
         parts: objects of the caller; None creates all but the environment from the options.
         on_settled: called with each new line.
@@ -129,9 +133,16 @@ async def run_batch(
         StorageError: a result cannot be written; settled rows stay settled.
     """
     async with AsyncExitStack() as stack:
-        given, rows, path = attrs.evolve(parts or Parts(), environment=prompts), prompts.rows, output / RESULTS
-        parts = await complete_parts(stack, options, given)  # validate before creating the directory
-        if options.retry_failed or len(_settled(rows.values(), path, retry_failed=False)) < len(rows):
+        given, rows, path = (
+            attrs.evolve(parts or Parts(), environment=prompts),
+            prompts.rows,
+            output / RESULTS,
+        )
+        # validate before creating the directory
+        parts = await complete_parts(stack, options, given)
+        if options.retry_failed or len(_settled(rows.values(), path, retry_failed=False)) < len(
+            rows
+        ):
             await check_model(options, given)
         stack.enter_context(owned(make_directory(output)))
         started = time.monotonic()
@@ -146,12 +157,16 @@ async def run_batch(
             on_settled(line)
 
         if todo := [row_id for row_id in rows if row_id not in statuses]:
-            chosen = attrs.evolve(options, items=todo, give_up_after=len(todo) * options.attempts + 1)
+            chosen = attrs.evolve(
+                options, items=todo, give_up_after=len(todo) * options.attempts + 1
+            )
             await run_rollouts(runtime, chosen, parts=parts, keep=settle)
         return _summary(prompts, statuses, len(todo), time.monotonic() - started)
 
 
-def _summary(prompts: Prompts, statuses: Mapping[str, str], worked_on: int, took_s: float) -> BatchSummary:
+def _summary(
+    prompts: Prompts, statuses: Mapping[str, str], worked_on: int, took_s: float
+) -> BatchSummary:
     counts, rows = Counter(statuses.values()), len(prompts.rows)
     return BatchSummary(
         rows=rows,
@@ -170,7 +185,11 @@ def iter_results(path: Path) -> Iterator[dict[str, Any]]:
         StorageError: the file exists but cannot be read.
     """
     for _, value in iter_lines(path):
-        if isinstance(value, dict) and isinstance(value.get("id"), str) and value.get("status") in (DONE, FAILED):
+        if (
+            isinstance(value, dict)
+            and isinstance(value.get("id"), str)
+            and value.get("status") in (DONE, FAILED)
+        ):
             yield value
 
 
@@ -187,7 +206,11 @@ def _recordable(row: PromptRow, trajectory: Trajectory) -> tuple[dict[str, Any],
         error = trajectory.error or {}
         failed = {"kind": error.get("kind", ""), "message": error.get("message", "")}
     else:
-        timing = {ours: trajectory.timing[name] for name, ours in _TIMES.items() if name in trajectory.timing}
+        timing = {
+            ours: trajectory.timing[name]
+            for name, ours in _TIMES.items()
+            if name in trajectory.timing
+        }
         done = {name: getattr(trajectory, name) for name in _COPIED}
         try:
             whole = {**line, "status": DONE, "error": None, **done, "timing": timing}
@@ -199,7 +222,9 @@ def _recordable(row: PromptRow, trajectory: Trajectory) -> tuple[dict[str, Any],
 
 
 def _settled(rows: Iterable[PromptRow], path: Path, *, retry_failed: bool) -> dict[str, str]:
-    """Return the status of settled rows by id; with ``retry_failed``, remove failed rows from the file."""
+    """Return the status of settled rows by id; with ``retry_failed``, remove failed rows from the
+    file.
+    """
     lines = {value["id"]: (value["status"], value.get("digest")) for value in iter_results(path)}
     known: dict[str, str] = {}
     again: set[str] = set()
@@ -208,7 +233,9 @@ def _settled(rows: Iterable[PromptRow], path: Path, *, retry_failed: bool) -> di
         if status == FAILED and retry_failed:
             again.add(row.id)
         elif status and digest != row.digest:
-            allowed = f"{path} has a result of a different row with this id; use another directory or id"
+            allowed = (
+                f"{path} has a result of a different row with this id; use another directory or id"
+            )
             raise SpecError("id", row.id, allowed)
         elif status:
             known[row.id] = status
@@ -222,7 +249,9 @@ def _forget(path: Path, ids: set[str]) -> None:
     partial = path.with_name(f".{path.name}.partial")
     with storage_errors(path):
         with open(partial, "wb", opener=open_regular) as file:
-            file.writelines(json_line(value) for value in iter_results(path) if value["id"] not in ids)
+            file.writelines(
+                json_line(value) for value in iter_results(path) if value["id"] not in ids
+            )
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)

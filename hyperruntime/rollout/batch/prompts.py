@@ -29,7 +29,8 @@ class PromptRow:
         digest: digest of the row's content.
         messages: opening messages in OpenAI's form.
         image: image in which its commands run; None means the batch's image.
-        cwd: working directory of its commands, an absolute path in the image; "" means the batch's own.
+        cwd: working directory of its commands, an absolute path in the image; "" means the batch's
+            own.
         data: the JSON object of the row, unknown keys included.
     """
 
@@ -49,7 +50,8 @@ def read_rows(path: Path, left: LeftOut | None = None) -> tuple[PromptRow, ...]:
         left: takes lines that are no valid row, or repeat an id; None: they raise an error.
 
     Raises:
-        SpecError: the file cannot be read or has no valid rows, or a line is odd, and ``left`` takes none.
+        SpecError: the file cannot be read or has no valid rows, or a line is odd, and ``left``
+            takes none.
     """
     left = left or LeftOut(FAIL)
     rows: list[PromptRow] = []
@@ -65,7 +67,9 @@ def read_rows(path: Path, left: LeftOut | None = None) -> tuple[PromptRow, ...]:
                 seen[row.id] = number
                 rows.append(row)
     except OSError as error:
-        raise SpecError("PROMPTS", str(path), f"a JSONL file that can be read: {error.strerror}") from error
+        raise SpecError(
+            "PROMPTS", str(path), f"a JSONL file that can be read: {error.strerror}"
+        ) from error
     left.check_any(len(rows), "PROMPTS", str(path))
     if not rows:
         raise SpecError("PROMPTS", str(path), "a JSONL file with rows; this one has none")
@@ -103,7 +107,11 @@ def _id(value: Any, where: str) -> str:  # noqa: ANN401 - checked here
         return ""
     text = str(value) if isinstance(value, int | str) and not isinstance(value, bool) else ""
     if not text.strip() or len(text) > _ID_CHARACTERS or not text.isprintable():
-        raise SpecError(f"{where}: id", value, f"a number or printable text of at most {_ID_CHARACTERS} characters")
+        raise SpecError(
+            f"{where}: id",
+            value,
+            f"a number or printable text of at most {_ID_CHARACTERS} characters",
+        )
     return text
 
 
@@ -122,9 +130,17 @@ def _cwd(value: Mapping[str, Any], where: str) -> str:
 
 
 def _image(value: Mapping[str, Any], where: str) -> str | None:
-    named = {key: text for key in ("image", "docker_image") if (text := _text(value, key, where)) is not None}
+    named = {
+        key: text
+        for key in ("image", "docker_image")
+        if (text := _text(value, key, where)) is not None
+    }
     if len(set(named.values())) > 1:
-        raise SpecError(f"{where}: image", named["image"], f"the same as docker_image, {named['docker_image']!r}")
+        raise SpecError(
+            f"{where}: image",
+            named["image"],
+            f"the same as docker_image, {named['docker_image']!r}",
+        )
     return next(iter(named.values()), None)
 
 
@@ -138,7 +154,9 @@ def _messages(value: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], 
         raise SpecError(f"{where}: prompt", prompt, "non-empty text")
     if not isinstance(messages, list) or not messages:
         raise SpecError(f"{where}: messages", messages, "a non-empty list of messages")
-    return tuple(_message(message, f"{where}: messages[{index}]") for index, message in enumerate(messages))
+    return tuple(
+        _message(message, f"{where}: messages[{index}]") for index, message in enumerate(messages)
+    )
 
 
 def _message(value: Any, where: str) -> Mapping[str, Any]:  # noqa: ANN401 - checked here

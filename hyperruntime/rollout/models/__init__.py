@@ -25,13 +25,15 @@ class ModelOptions:
     Attributes:
         name: name of the model on the server.
         base_url: such as ``http://127.0.0.1:8000/v1``.
-        wire: ``chat`` is OpenAI's chat completions. The others send and receive token ids: ``sglang`` and ``vllm`` use
-            ``/generate``, ``completions`` uses OpenAI's completions.
+        wire: ``chat`` is OpenAI's chat completions. The others send and receive token ids:
+            ``sglang`` and ``vllm`` use ``/generate``, ``completions`` uses OpenAI's completions.
         key_env: name of the environment variable that holds the API key, or None.
-        tokenizer: directory of the model's tokenizer and chat template; required unless ``wire`` is ``chat``.
+        tokenizer: directory of the model's tokenizer and chat template; required unless ``wire`` is
+            ``chat``.
         timeout_s: timeout of one request.
         patience_s: how long to retry a request after its first failure.
-        input_price: price of a million input tokens, in any currency; the page about a run shows the cost.
+        input_price: price of a million input tokens, in any currency; the page about a run shows
+            the cost.
         output_price: price of a million output tokens.
         extra: more fields of each request (``chat``), or more sampling parameters (other wires).
     """
@@ -51,10 +53,14 @@ class ModelOptions:
         """Validate the fields."""
         if not self.base_url.startswith(("http://", "https://")) or "@" in self.base_url:
             raise SpecError(
-                "base_url", self.base_url.rpartition("@")[2], "http:// or https:// and a host, without a user"
+                "base_url",
+                self.base_url.rpartition("@")[2],
+                "http:// or https:// and a host, without a user",
             )
         if self.wire != "chat" and self.tokenizer is None:
-            raise SpecError("tokenizer", None, f"the model's directory; wire={self.wire!r} needs its tokenizer")
+            raise SpecError(
+                "tokenizer", None, f"the model's directory; wire={self.wire!r} needs its tokenizer"
+            )
 
 
 def open_model(options: ModelOptions) -> Model:

@@ -25,8 +25,9 @@ _OPTIONAL: Mapping[str, str | None] = {
 class ChatModel:
     """A model whose server renders the conversation, and may return token ids.
 
-    With ``return_token_ids``, vLLM (0.10.2 and newer) returns ``prompt_token_ids`` and, for each choice, ``token_ids``.
-    If a server rejects an optional field, later requests leave it out, or use its other name.
+    With ``return_token_ids``, vLLM (0.10.2 and newer) returns ``prompt_token_ids`` and, for each
+    choice, ``token_ids``. If a server rejects an optional field, later requests leave it out, or
+    use its other name.
 
     Attributes:
         name: name of the model.
@@ -38,7 +39,9 @@ class ChatModel:
         self._server, self._extra = Server(options), options.extra
         self._unknown: set[str] = set()
 
-    async def complete(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> Completion:
+    async def complete(
+        self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling
+    ) -> Completion:
         """Return the next turn.
 
         Args:
@@ -53,7 +56,9 @@ class ChatModel:
         while True:
             body = self._body(messages, tools, sampling)
             try:
-                answer = await self._server.post(f"{self._server.url}/chat/completions", CHAT_PATH, body)
+                answer = await self._server.post(
+                    f"{self._server.url}/chat/completions", CHAT_PATH, body
+                )
             except ServerRefusedError as error:
                 if not self._learn(error, body):
                     raise
@@ -64,7 +69,9 @@ class ChatModel:
         """Close connections."""
         await self._server.close()
 
-    def _body(self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling) -> dict[str, Any]:
+    def _body(
+        self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling
+    ) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self.name,
             "messages": sendable(messages),
@@ -87,13 +94,19 @@ class ChatModel:
         """Remember the optional fields that the server rejects; return whether there are any."""
         if error.status not in (400, 403, 422):
             return False
-        refused = {name for name in _OPTIONAL if name in body and name not in self._extra and name in error.text}
+        refused = {
+            name
+            for name in _OPTIONAL
+            if name in body and name not in self._extra and name in error.text
+        }
         self._unknown |= refused
         return bool(refused)
 
 
 def _read_chat(answer: Mapping[str, Any]) -> Completion:
-    """Return the turn of a chat completion that was judged usable, so it has a choice with a message."""
+    """Return the turn of a chat completion that was judged usable, so it has a choice with a
+    message.
+    """
     choice = answer["choices"][0]
     ids = _ids(choice.get("token_ids"))
     prompt_ids = _ids(answer.get("prompt_token_ids", choice.get("prompt_token_ids")))
@@ -107,12 +120,17 @@ def _read_chat(answer: Mapping[str, Any]) -> Completion:
     )
 
 
-def _usage(answer: Mapping[str, Any], prompt_ids: Sequence[int] | None, ids: Sequence[int] | None) -> dict[str, int]:
+def _usage(
+    answer: Mapping[str, Any], prompt_ids: Sequence[int] | None, ids: Sequence[int] | None
+) -> dict[str, int]:
     """Return the token usage of an answer; missing numbers are counted from the token ids."""
     said = answer.get("usage")
     said = said if isinstance(said, dict) else {}
     counted = {"prompt_tokens": len(prompt_ids or ()), "completion_tokens": len(ids or ())}
-    return {name: value if isinstance(value := said.get(name), int) else count for name, count in counted.items()}
+    return {
+        name: value if isinstance(value := said.get(name), int) else count
+        for name, count in counted.items()
+    }
 
 
 def _ids(value: object) -> tuple[int, ...] | None:

@@ -1,7 +1,7 @@
 """Send requests to a model's server over HTTP, and retry transient failures.
 
-Why aiohttp and not the openai package: it is a dependency already, its import takes a tenth of the time, and requests
-have fields that the types of the openai package do not know.
+Why aiohttp and not the openai package: it is a dependency already, its import takes a tenth of the
+time, and requests have fields that the types of the openai package do not know.
 """
 
 from __future__ import annotations
@@ -87,7 +87,9 @@ class Server:
         if options.key_env is not None:
             key = os.environ.get(options.key_env, "").strip()
             if not key:
-                raise ModelError(f"the model's server needs a key: set {options.key_env} in the environment")
+                raise ModelError(
+                    f"the model's server needs a key: set {options.key_env} in the environment"
+                )
             self._redactor.add(key)
             self._headers["Authorization"] = f"Bearer {key}"
         self._session: aiohttp.ClientSession | None = None
@@ -103,7 +105,8 @@ class Server:
         Raises:
             ContextLengthError: the server reports that the conversation is too long for the model.
             ServerRefusedError: the server rejects the request for another reason.
-            ModelError: retries failed for ``patience_s``, or the server repeated answers that are not usable.
+            ModelError: retries failed for ``patience_s``, or the server repeated answers that are
+                not usable.
         """
         data = json.dumps(body).encode()
         until, made, odd = 0.0, 0, 0
@@ -141,15 +144,20 @@ class Server:
         return _value_of(url, answer)
 
     async def check(self) -> None:
-        """Check that a server accepts connections at the base URL; it may be busy, and send any status but 502 to 504.
+        """Check that a server accepts connections at the base URL; it may be busy, and send any
+        status but 502 to 504.
 
         Raises:
-            ModelError: no server answers within a few seconds, or a proxy reports that its server is down.
+            ModelError: no server answers within a few seconds, or a proxy reports that its server
+                is down.
         """
         until = time.monotonic() + _REACH_S
         while problem := await self._silence():
             if time.monotonic() > until:
-                raise ModelError(f"no model server answers at {self.url} ({problem}); start it, or correct --base-url")
+                raise ModelError(
+                    f"no model server answers at {self.url} ({problem}); start it, or correct "
+                    "--base-url"
+                )
             await asyncio.sleep(_REACH_PAUSE_S)
 
     async def _silence(self) -> str:
@@ -157,7 +165,9 @@ class Server:
         timeout = aiohttp.ClientTimeout(total=_REACH_ONCE_S, connect=_REACH_CONNECT_S)
         try:
             async with (
-                aiohttp.ClientSession(timeout=timeout, headers={"User-Agent": "hyperruntime"}) as session,
+                aiohttp.ClientSession(
+                    timeout=timeout, headers={"User-Agent": "hyperruntime"}
+                ) as session,
                 session.get(self.url, allow_redirects=False) as response,
             ):
                 return f"status {response.status}" if response.status in _GATEWAY_STATUSES else ""
@@ -170,7 +180,13 @@ class Server:
 
     def _note(self, outcome: _Answer | Exception, attempt: int, wait_s: float) -> None:
         problem = self._problem(outcome)[:200]
-        log.info("model asked again", url=self.url, attempt=attempt, wait_s=round(wait_s, 2), problem=problem)
+        log.info(
+            "model asked again",
+            url=self.url,
+            attempt=attempt,
+            wait_s=round(wait_s, 2),
+            problem=problem,
+        )
 
     def _problem(self, outcome: _Answer | Exception) -> str:
         if isinstance(outcome, _Answer):
@@ -193,7 +209,11 @@ class Server:
                 connector=aiohttp.TCPConnector(limit=_CONNECTIONS),
                 timeout=timeout,
                 cookie_jar=aiohttp.DummyCookieJar(),
-                headers={"User-Agent": "hyperruntime", "Content-Type": "application/json", **self._headers},
+                headers={
+                    "User-Agent": "hyperruntime",
+                    "Content-Type": "application/json",
+                    **self._headers,
+                },
             )
         async with self._session.post(url, data=data, allow_redirects=False) as response:
             text = (await response.read()).decode(errors="replace")
@@ -203,7 +223,9 @@ class Server:
         value = read_body(text.encode(errors="surrogatepass"))
         judgement = judge(path, response.status, value, text)
         wait_s = asked_s if judgement.retry and not is_final else None
-        return _Answer(status=response.status, text=text, value=value, judgement=judgement, asked_s=wait_s)
+        return _Answer(
+            status=response.status, text=text, value=value, judgement=judgement, asked_s=wait_s
+        )
 
 
 def _value_of(url: str, answer: _Answer) -> dict[str, Any]:

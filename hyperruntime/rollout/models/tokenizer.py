@@ -38,7 +38,9 @@ class ChatTokenizer(Protocol):
         ...
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text, without adding special tokens; the text may contain special tokens."""
+        """Return the tokens of a text, without adding special tokens; the text may contain special
+        tokens.
+        """
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -65,23 +67,32 @@ class DirectoryTokenizer:
             from jinja2.sandbox import ImmutableSandboxedEnvironment
             from tokenizers import Tokenizer
         except ImportError as error:
-            raise ExtraMissingError("token-level model servers", "tokenizers and jinja2", "tokens") from error
+            raise ExtraMissingError(
+                "token-level model servers", "tokenizers and jinja2", "tokens"
+            ) from error
         folder = Path(directory)
         config = json_object_of_file(folder / "tokenizer_config.json")
         if config is None:
-            raise ModelError(f"{folder}/tokenizer_config.json is missing or damaged; name a model's directory")
+            raise ModelError(
+                f"{folder}/tokenizer_config.json is missing or damaged; name a model's directory"
+            )
         try:
             self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         except Exception as error:  # the package raises plain Exception
-            raise ModelError(f"{folder}/tokenizer.json cannot be read: {error}; name a model's directory") from error
+            raise ModelError(
+                f"{folder}/tokenizer.json cannot be read: {error}; name a model's directory"
+            ) from error
         self.eos = _text(config.get("eos_token"))
         found = self._tokenizer.token_to_id(self.eos)
         if found is None:
             raise ModelError(
-                f"the eos_token {self.eos!r} of {folder}/tokenizer_config.json is not in tokenizer.json; correct it"
+                f"the eos_token {self.eos!r} of {folder}/tokenizer_config.json is not in "
+                "tokenizer.json; correct it"
             )
         self.eos_id: int = found
-        self._variables = {name: _text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token")}
+        self._variables = {
+            name: _text(config.get(name)) for name in ("bos_token", "eos_token", "pad_token")
+        }
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
@@ -106,7 +117,9 @@ class DirectoryTokenizer:
                 **self._variables,
             )
         except Exception as error:  # a template may raise anything
-            raise ModelError(f"the chat template rejects the conversation: {type(error).__name__}: {error}") from error
+            raise ModelError(
+                f"the chat template rejects the conversation: {type(error).__name__}: {error}"
+            ) from error
         return text
 
     def encode(self, text: str) -> list[int]:
@@ -143,7 +156,11 @@ def _template(folder: Path, config: Mapping[str, Any]) -> str:
         return own.read_text(encoding="utf-8")
     template = config.get("chat_template")
     if isinstance(template, list):  # named templates
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
+        named = {
+            entry.get("name"): entry.get("template")
+            for entry in template
+            if isinstance(entry, dict)
+        }
         template = named.get("tool_use") or named.get("default")
     if not isinstance(template, str):
         raise ModelError(f"{folder} has no chat template; name the directory of a chat model")
@@ -157,7 +174,9 @@ def _text(token: object) -> str:
 
 
 def with_object(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a tool call whose arguments are an object, as chat templates expect; unreadable ones stay text."""
+    """Return a tool call whose arguments are an object, as chat templates expect; unreadable ones
+    stay text.
+    """
     try:
         arguments = json.loads(call["function"]["arguments"], strict=False)
     except (ValueError, RecursionError):

@@ -1,6 +1,7 @@
 """Run one trajectory: lease, setup, agent, verification, release.
 
-An error before the verdict is recorded as an infrastructure failure with its cause. It is never a reward.
+An error before the verdict is recorded as an infrastructure failure with its cause. It is never a
+reward.
 """
 
 from __future__ import annotations
@@ -68,7 +69,9 @@ class Specs:
         """Return the spec of an item."""
         task = self._asked.get(item.id)
         if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
-            task = self._asked[item.id] = asyncio.create_task(asyncio.to_thread(self._spec_of, item))
+            task = self._asked[item.id] = asyncio.create_task(
+                asyncio.to_thread(self._spec_of, item)
+            )
         return await asyncio.shield(task)
 
 
@@ -107,7 +110,8 @@ class EpisodeContext:
 async def run_episode(context: EpisodeContext, job: Job, journal: TurnJournal) -> Trajectory:
     """Return a trajectory, either ended or with an error.
 
-    What earlier attempts did is played back. If it diverges, the conversation starts again in another container.
+    What earlier attempts did is played back. If it diverges, the conversation starts again in
+    another container.
 
     Args:
         context: the context of the run.
@@ -134,7 +138,9 @@ async def _run_once(context: EpisodeContext, job: Job, replay: Replay) -> Trajec
     return await _Episode(context, job, spec, replay).run()
 
 
-def failed_trajectory(options: RolloutOptions, model: str, job: Job, error: BaseException, phase: str) -> Trajectory:
+def failed_trajectory(
+    options: RolloutOptions, model: str, job: Job, error: BaseException, phase: str
+) -> Trajectory:
     """Return the infrastructure failure of a trajectory that could not begin.
 
     Args:
@@ -163,7 +169,9 @@ def _new_trajectory(options: RolloutOptions, model: str, job: Job) -> Trajectory
 class _Episode:
     """The state of one trajectory while it runs."""
 
-    def __init__(self, context: EpisodeContext, job: Job, spec: ContainerSpec, replay: Replay) -> None:
+    def __init__(
+        self, context: EpisodeContext, job: Job, spec: ContainerSpec, replay: Replay
+    ) -> None:
         self._context, self._job, self._spec, self._replay = context, job, spec, replay
         self._trajectory = _new_trajectory(context.options, context.model.name, job)
         self._watch = Stopwatch()
@@ -215,27 +223,39 @@ class _Episode:
             model=self._model,
             messages=messages,
             tools=tools.schemas,
-            tool_handler=recorded_handler(tools, self._model, self._watch, self._replay, self._tool_errors),
+            tool_handler=recorded_handler(
+                tools, self._model, self._watch, self._replay, self._tool_errors
+            ),
             limits=_limits(context, self._job.item),
             sampling=_sampling(context.options, self._job),
         )
         return await context.agent(task)
 
-    async def _score(self, result: AgentResult, lease: Lease, meta: Mapping[str, Any]) -> dict[str, Any]:
+    async def _score(
+        self, result: AgentResult, lease: Lease, meta: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Return the fields of the trajectory that the environment's verification decides."""
         verify = getattr(self._context.environment, "verify", None)
         if verify is None:
             return {"status": UNSCORED}
         outcome = Outcome(
-            messages=result.messages, turns=result.turns, tool_calls=result.tool_calls, stop_reason=result.stop_reason
+            messages=result.messages,
+            turns=result.turns,
+            tool_calls=result.tool_calls,
+            stop_reason=result.stop_reason,
         )
         with self._in("verify"):
             async with asyncio.timeout(self._context.options.verify_s):
                 await lease.end_processes()
                 verdict: Verdict = await verify(self._job.item, outcome, lease, self._fresh, meta)
             numbers: list[Any] = [verdict.reward, *verdict.parts.values()]
-            if not all(isinstance(number, (int, float)) and math.isfinite(number) for number in numbers):
-                raise RunError(f"reward and parts must be finite numbers, not {numbers!r}; fix Environment.verify()")
+            if not all(
+                isinstance(number, (int, float)) and math.isfinite(number) for number in numbers
+            ):
+                raise RunError(
+                    f"reward and parts must be finite numbers, not {numbers!r}; fix "
+                    "Environment.verify()"
+                )
         told = {"phase": verdict.phase, "detail": verdict.detail, "facts": dict(verdict.facts)}
         scores = {"reward": float(verdict.reward), "parts": dict(verdict.parts)}
         return {"status": SCORED, "verdict": told, **scores}
@@ -243,7 +263,9 @@ class _Episode:
     @contextlib.asynccontextmanager
     async def _fresh(self, spec: ContainerSpec | None = None) -> AsyncIterator[Lease]:
         """Lease an unused container, and measure the wait for it as the phase ``fresh_s``."""
-        fresh = self._context.slots.fresh(self._spec if spec is None else spec, f"{self._job.id}#verify")
+        fresh = self._context.slots.fresh(
+            self._spec if spec is None else spec, f"{self._job.id}#verify"
+        )
         async with contextlib.AsyncExitStack() as stack:
             with self._watch.phase("fresh_s"):
                 lease = await stack.enter_async_context(fresh)
@@ -269,7 +291,9 @@ class _Episode:
     def _record(self, **fields: Any) -> Trajectory:  # noqa: ANN401 - of a trajectory
         if self._result is not None:
             fields |= {name: getattr(self._result, name) for name in attrs.fields_dict(AgentResult)}
-            fields["tool_errors"] = sorted([*self._result.tool_errors, *self._tool_errors], key=_turn)
+            fields["tool_errors"] = sorted(
+                [*self._result.tool_errors, *self._tool_errors], key=_turn
+            )
         elif self._model.conversation:
             fields |= {"messages": self._model.conversation, "turns": self._model.turns}
         return attrs.evolve(
@@ -282,7 +306,9 @@ class _Episode:
 
 
 def _sampling(options: RolloutOptions, job: Job) -> Sampling:
-    """Return sampling parameters whose seed depends only on the run's seed and the trajectory's id."""
+    """Return sampling parameters whose seed depends only on the run's seed and the trajectory's
+    id.
+    """
     seed = None
     if options.seed is not None:
         digest = hashlib.blake2b(f"{options.seed}\n{job.id}".encode(), digest_size=8).digest()
@@ -300,7 +326,9 @@ def _limits(context: EpisodeContext, item: Item) -> AgentLimits:
 
 def _failure(error: BaseException, phase: str) -> dict[str, str]:
     """Return an error of a trajectory in its recorded form: ``kind``, ``message`` and ``phase``."""
-    text = str(error) or (f"{phase} took too long" if isinstance(error, TimeoutError) else type(error).__name__)
+    text = str(error) or (
+        f"{phase} took too long" if isinstance(error, TimeoutError) else type(error).__name__
+    )
     text = text if len(text) <= _ERROR_CHARACTERS else f"{text[:_ERROR_CHARACTERS]}..."
     return {"kind": type(error).__name__, "message": text, "phase": phase}
 

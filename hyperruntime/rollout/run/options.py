@@ -37,54 +37,118 @@ def _names(value: Iterable[str]) -> tuple[str, ...]:
     return tuple(value)
 
 
-# fmt: off
 MODEL_PARTS = {
-    "name": Option(flag="--model", metavar="NAME", help="Name of the model on its server.", harmless=True),
-    "base_url": Option(metavar="URL", help="Model server, such as http://127.0.0.1:8000/v1.", changes=True),
-    "wire": Option(check=OneOf(WIRES), written="chat",
-        help="Protocol of the server: chat completions, or with token ids (sglang, vllm, completions).",
-        harmless=True),
-    "tokenizer": Option(metavar="DIR", help="Directory of the model's tokenizer; required unless --wire chat."),
-    "key_env": Option(metavar="NAME", help="Environment variable that holds the server's key.", changes=True),
+    "name": Option(
+        flag="--model", metavar="NAME", help="Name of the model on its server.", harmless=True
+    ),
+    "base_url": Option(
+        metavar="URL", help="Model server, such as http://127.0.0.1:8000/v1.", changes=True
+    ),
+    "wire": Option(
+        check=OneOf(WIRES),
+        written="chat",
+        help="Protocol of the server: chat completions, or with token ids (sglang, vllm, "
+        "completions).",
+        harmless=True,
+    ),
+    "tokenizer": Option(
+        metavar="DIR", help="Directory of the model's tokenizer; required unless --wire chat."
+    ),
+    "key_env": Option(
+        metavar="NAME", help="Environment variable that holds the server's key.", changes=True
+    ),
     "extra": Option(kind="json", help="More fields of each request, as JSON.", harmless=True),
-    "timeout_s": Option(flag="--model-timeout", written="15m", help="Timeout of one request.", changes=True,
-        harmless=True),
-    "patience_s": Option(written="2m", help="Retry a failed request for this time.", changes=True, harmless=True),
-    "input_price": Option(check=NOT_NEGATIVE, changes=True, harmless=True,
-        help="Price of a million input tokens; the page about the run shows the cost."),
-    "output_price": Option(check=NOT_NEGATIVE, help="Price of a million output tokens.", changes=True,
-        harmless=True),
+    "timeout_s": Option(
+        flag="--model-timeout",
+        written="15m",
+        help="Timeout of one request.",
+        changes=True,
+        harmless=True,
+    ),
+    "patience_s": Option(
+        written="2m", help="Retry a failed request for this time.", changes=True, harmless=True
+    ),
+    "input_price": Option(
+        check=NOT_NEGATIVE,
+        changes=True,
+        harmless=True,
+        help="Price of a million input tokens; the page about the run shows the cost.",
+    ),
+    "output_price": Option(
+        check=NOT_NEGATIVE, help="Price of a million output tokens.", changes=True, harmless=True
+    ),
 }
 _LIMITS_PARTS = {
-    "turns": Option(harmless=True, flag="--max-turns", check=AtLeast(1), help="Turns of one conversation."),
-    "tokens": Option(harmless=True, flag="--token-limit", check=AtLeast(1),
-        help="Tokens that the model may emit in one conversation; default: no limit."),
-    "context_tokens": Option(harmless=True, flag="--context", check=AtLeast(1),
-        help="Context length of the served model, in tokens; default: unknown."),
-    "time_s": Option(harmless=True, flag="--time-limit", help="Time limit of one conversation; default: no limit."),
+    "turns": Option(
+        harmless=True, flag="--max-turns", check=AtLeast(1), help="Turns of one conversation."
+    ),
+    "tokens": Option(
+        harmless=True,
+        flag="--token-limit",
+        check=AtLeast(1),
+        help="Tokens that the model may emit in one conversation; default: no limit.",
+    ),
+    "context_tokens": Option(
+        harmless=True,
+        flag="--context",
+        check=AtLeast(1),
+        help="Context length of the served model, in tokens; default: unknown.",
+    ),
+    "time_s": Option(
+        harmless=True,
+        flag="--time-limit",
+        help="Time limit of one conversation; default: no limit.",
+    ),
 }
 _CONTAINER_PARTS = {
-    "image": Option(kind="image", metavar="REF", written="base", harmless=is_on_this_machine,
-        help="Recipe name or image reference, if the environment names none."),
+    "image": Option(
+        kind="image",
+        metavar="REF",
+        written="base",
+        harmless=is_on_this_machine,
+        help="Recipe name or image reference, if the environment names none.",
+    ),
     "network": Option(check=OneOf(NETWORKS), help="Network access of agents."),
-    "env": Option(kind="env", harmless=True,
-        help="Variable of the containers; NAME alone passes on ours, and its value is stored in no file."),
+    "env": Option(
+        kind="env",
+        harmless=True,
+        help="Variable of the containers; NAME alone passes on ours, and its value is stored in "
+        "no file.",
+    ),
     "mounts": Option(flag="--mount", kind="mounts", help="Mount a host path; may be repeated."),
     "gpus": Option(kind="gpus", metavar="WHICH", help="GPUs: all, auto:N, indices or CDI names."),
-    "limits.memory_bytes": Option(harmless=True, flag="--memory", help="Memory limit of each container, such as 2g."),
-    "limits.cpus": Option(harmless=True, kind="number", help="Limit of cores of each container, such as 1.5."),
-    "limits.pids": Option(kind="count", harmless=at_most(Limits().pids or 0),
-        help="Limit of processes and threads in each container, or none."),
-    "limits.shm_bytes": Option(harmless=True, flag="--shm", help="Size of /dev/shm in each container, such as 1g."),
+    "limits.memory_bytes": Option(
+        harmless=True, flag="--memory", help="Memory limit of each container, such as 2g."
+    ),
+    "limits.cpus": Option(
+        harmless=True, kind="number", help="Limit of cores of each container, such as 1.5."
+    ),
+    "limits.pids": Option(
+        kind="count",
+        harmless=at_most(Limits().pids or 0),
+        help="Limit of processes and threads in each container, or none.",
+    ),
+    "limits.shm_bytes": Option(
+        harmless=True, flag="--shm", help="Size of /dev/shm in each container, such as 1g."
+    ),
 }
 _POOL_PARTS = {
-    "slots_per_container": Option(check=AtLeast(1), changes=True, harmless=True,
-        help="Slots in each container; default: the environment's choice, else 1."),
-    "min_containers": Option(check=AtLeast(0), help="Containers kept ready.", changes=True, harmless=True),
-    "max_containers": Option(check=AtLeast(1), help="Containers at once; default: as --parallel needs.", changes=True,
-        harmless=True),
+    "slots_per_container": Option(
+        check=AtLeast(1),
+        changes=True,
+        harmless=True,
+        help="Slots in each container; default: the environment's choice, else 1.",
+    ),
+    "min_containers": Option(
+        check=AtLeast(0), help="Containers kept ready.", changes=True, harmless=True
+    ),
+    "max_containers": Option(
+        check=AtLeast(1),
+        help="Containers at once; default: as --parallel needs.",
+        changes=True,
+        harmless=True,
+    ),
 }
-# fmt: on
 
 
 @attrs.frozen(kw_only=True)
@@ -92,8 +156,9 @@ class PoolOptions:
     """Options of the pools in which agents work.
 
     Attributes:
-        slots_per_container: agents per container; None means the environment's value, or 1. An agent that has its own
-            container runs as the container's user, usually root; agents that share a container get separate users.
+        slots_per_container: agents per container; None means the environment's value, or 1. An
+            agent that has its own container runs as the container's user, usually root; agents that
+            share a container get separate users.
         min_containers: containers of one spec that are kept ready.
         max_containers: maximum containers of one spec; None means as many as ``parallel`` needs.
         acquire_timeout_s: how long a trajectory waits for a slot.
@@ -119,53 +184,111 @@ class RolloutOptions:
         seed: each trajectory and turn gets its own seed from it; None draws a random seed.
         limits: limits of one conversation.
         agent: ``module:function`` or ``path/file.py:function``; None means the default agent.
-        require_tokens: whether a turn without token ids and log probabilities is an infrastructure failure.
+        require_tokens: whether a turn without token ids and log probabilities is an infrastructure
+            failure.
         container: the base spec that ``Environment.spec`` gets.
-        env_names: host variables that containers get; their values are read at the start of a run and never stored.
+        env_names: host variables that containers get; their values are read at the start of a run
+            and never stored.
         give_up_after: every failed attempt counts; an attempt that does not fail resets the count.
         setup_s: timeout of ``Environment.setup``.
         verify_s: timeout of ``Environment.verify``.
-        retry_failed: whether a resumed run retries trajectories that ended with an infrastructure failure.
+        retry_failed: whether a resumed run retries trajectories that ended with an infrastructure
+            failure.
     """
 
-    # fmt: off
-    environment: str = option(attrs.NOTHING, "Environment: a name, module:Class or FILE.py:Class.", metavar="NAME",
-        harmless=names_no_code)
-    environment_options: Mapping[str, str] = attrs.field(factory=dict, hash=False, metadata=about(
-        "Option of the environment; may be repeated.", flag="--option", kind="pairs"))
+    environment: str = option(
+        attrs.NOTHING,
+        "Environment: a name, module:Class or FILE.py:Class.",
+        metavar="NAME",
+        harmless=names_no_code,
+    )
+    environment_options: Mapping[str, str] = attrs.field(
+        factory=dict,
+        hash=False,
+        metadata=about(
+            "Option of the environment; may be repeated.", flag="--option", kind="pairs"
+        ),
+    )
     model: ModelOptions | None = attrs.field(default=None, metadata=parts(MODEL_PARTS))
     group_size: int = option(1, "Trajectories per item.", check=AtLeast(1), harmless=True)
-    parallel: int = option(8, "Trajectories at once.", check=AtLeast(1), changes=True, harmless=True)
-    items: tuple[str, ...] = attrs.field(default=(), converter=_names, metadata=about(
-        "Use only these items, by name or pattern such as 'git-*'.", kind="names", harmless=True))
-    # Callers in Python may give any ``max_items`` and ``seed``: the range is only that of the command line.
-    max_items: int | None = attrs.field(default=None, metadata=about("Use only the first N items.", check=AtLeast(1),
-        harmless=True))
-    attempts: int = option(3, "Attempts of a trajectory if infrastructure fails.", check=AtLeast(1), changes=True,
-        harmless=True)
-    give_up_after: int | None = attrs.field(default=None, metadata=about(
-        "End the run after this many infrastructure failures in a row; default: the larger of 20 and twice --parallel.",
-        check=AtLeast(1), changes=True, harmless=True))
-    seed: int | None = attrs.field(default=None, metadata=about(
-        "Seed of the sampling; default: a random one, stored.", check=AtLeast(0), harmless=True))
+    parallel: int = option(
+        8, "Trajectories at once.", check=AtLeast(1), changes=True, harmless=True
+    )
+    items: tuple[str, ...] = attrs.field(
+        default=(),
+        converter=_names,
+        metadata=about(
+            "Use only these items, by name or pattern such as 'git-*'.", kind="names", harmless=True
+        ),
+    )
+    # Callers in Python may give any ``max_items`` and ``seed``: the range is only that of the
+    # command line.
+    max_items: int | None = attrs.field(
+        default=None, metadata=about("Use only the first N items.", check=AtLeast(1), harmless=True)
+    )
+    attempts: int = option(
+        3,
+        "Attempts of a trajectory if infrastructure fails.",
+        check=AtLeast(1),
+        changes=True,
+        harmless=True,
+    )
+    give_up_after: int | None = attrs.field(
+        default=None,
+        metadata=about(
+            "End the run after this many infrastructure failures in a row; default: the larger "
+            "of 20 and twice --parallel.",
+            check=AtLeast(1),
+            changes=True,
+            harmless=True,
+        ),
+    )
+    seed: int | None = attrs.field(
+        default=None,
+        metadata=about(
+            "Seed of the sampling; default: a random one, stored.", check=AtLeast(0), harmless=True
+        ),
+    )
     temperature: float = option(1.0, "Sampling temperature.", check=NOT_NEGATIVE, harmless=True)
     max_tokens: int = option(4096, "Tokens of one turn.", check=AtLeast(1), harmless=True)
     limits: AgentLimits = attrs.field(factory=AgentLimits, metadata=parts(_LIMITS_PARTS))
-    tools: tuple[str, ...] = attrs.field(default=DEFAULT_TOOLS, converter=_names, metadata=about(
-        "Tools of agents; default: bash and the file tools.", kind="names", harmless=True))
-    agent: str | None = option(None, "Your own agent: module:function or FILE.py:function.", metavar="NAME")
-    require_tokens: bool = option(False, "Fail if a turn has no token ids and logprobs.", harmless=True)
-    container: ContainerSpec = attrs.field(factory=lambda: ContainerSpec(image=DEFAULT_IMAGE),
-        metadata=parts(_CONTAINER_PARTS))
+    tools: tuple[str, ...] = attrs.field(
+        default=DEFAULT_TOOLS,
+        converter=_names,
+        metadata=about(
+            "Tools of agents; default: bash and the file tools.", kind="names", harmless=True
+        ),
+    )
+    agent: str | None = option(
+        None, "Your own agent: module:function or FILE.py:function.", metavar="NAME"
+    )
+    require_tokens: bool = option(
+        False, "Fail if a turn has no token ids and logprobs.", harmless=True
+    )
+    container: ContainerSpec = attrs.field(
+        factory=lambda: ContainerSpec(image=DEFAULT_IMAGE), metadata=parts(_CONTAINER_PARTS)
+    )
     env_names: tuple[str, ...] = attrs.field(default=(), converter=_names)
     pool: PoolOptions = attrs.field(factory=PoolOptions, metadata=parts(_POOL_PARTS))
-    setup_s: float = option(1800.0, "Time limit of a set-up.", flag="--timeout-setup", written="30m", check=ABOVE_ZERO,
-        harmless=True)
-    verify_s: float = option(3600.0, "Time limit of a verification.", flag="--timeout-verify", written="1h",
-        check=ABOVE_ZERO, harmless=True)
-    retry_failed: bool = option(False, "With --resume-from: retry infrastructure failures.", changes=True,
-        harmless=True)
-    # fmt: on
+    setup_s: float = option(
+        1800.0,
+        "Time limit of a set-up.",
+        flag="--timeout-setup",
+        written="30m",
+        check=ABOVE_ZERO,
+        harmless=True,
+    )
+    verify_s: float = option(
+        3600.0,
+        "Time limit of a verification.",
+        flag="--timeout-verify",
+        written="1h",
+        check=ABOVE_ZERO,
+        harmless=True,
+    )
+    retry_failed: bool = option(
+        False, "With --resume-from: retry infrastructure failures.", changes=True, harmless=True
+    )
 
     def base_spec(self) -> ContainerSpec:
         """Return the base container spec with the values of ``env_names``.
@@ -175,9 +298,17 @@ class RolloutOptions:
         """
         for name in self.env_names:
             if name not in os.environ:
-                raise SpecError("env_names", name, "the variable is not set here; set it, or remove it from the list")
+                raise SpecError(
+                    "env_names",
+                    name,
+                    "the variable is not set here; set it, or remove it from the list",
+                )
         named = {name: os.environ[name] for name in self.env_names}
-        return attrs.evolve(self.container, env={**self.container.env, **named}) if named else self.container
+        return (
+            attrs.evolve(self.container, env={**self.container.env, **named})
+            if named
+            else self.container
+        )
 
     @property
     def failures_allowed(self) -> int:

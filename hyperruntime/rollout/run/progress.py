@@ -1,4 +1,6 @@
-"""The progress of a rollout run: which trajectories are done; records trajectories, groups and journals."""
+"""The progress of a rollout run: which trajectories are done; records trajectories, groups and
+journals.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +90,8 @@ class RunProgress:
                     yield Job(item=item, index=index)
 
     def forget_journals(self) -> None:
-        """Remove the journals of recorded trajectories, except those with an infrastructure failure.
+        """Remove the journals of recorded trajectories, except those with an infrastructure
+        failure.
 
         These may be retried when the run is resumed.
         """
@@ -125,7 +128,9 @@ class RunProgress:
 
     def summary(self) -> RolloutSummary:
         """Return the summary of the whole run."""
-        complete = sum(group.complete for item in self._items if (group := self._group(item.id)) is not None)
+        complete = sum(
+            group.complete for item in self._items if (group := self._group(item.id)) is not None
+        )
         run_dir = "" if self._store is None else str(self._store.run_dir)
         summary = self._tally.summary(run_dir, self.wanted, complete)
         return attrs.evolve(summary, left_out=self._left_out)

@@ -1,7 +1,8 @@
-"""A rollout run: ``group_size`` trajectories of each item, recorded one by one, so that the run can resume.
+"""A rollout run: ``group_size`` trajectories of each item, recorded one by one, so that the run can
+resume.
 
-A trajectory is done when it has a line in ``trajectories.jsonl``. A run can be killed at any time: recorded
-trajectories are not lost and not counted twice.
+A trajectory is done when it has a line in ``trajectories.jsonl``. A run can be killed at any time:
+recorded trajectories are not lost and not counted twice.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ async def run_rollouts(
         run_dir: directory of the run; an existing run is resumed. None writes no files.
         parts: objects of the caller; None creates all from the options.
         on_event: called at the start and at the end of every trajectory.
-        keep: called with every trajectory that ends in this call, and awaited if it is asynchronous.
+        keep: called with every trajectory that ends in this call, and awaited if it is
+            asynchronous.
         on_start: called once when all is checked and opened, before the first trajectory.
 
     Raises:
@@ -119,14 +121,17 @@ async def run_episodes(
     keep: Keep = lambda _: None,
     on_start: Callable[[], None] = lambda: None,
 ) -> RolloutSummary:
-    """Do what :func:`run_rollouts` does, with trajectories that are made where ``open_episodes`` opens them."""
+    """Do what :func:`run_rollouts` does, with trajectories that are made where ``open_episodes``
+    opens them.
+    """
     parts, resumed = parts or Parts(), run_dir is not None and (run_dir / RUN).is_file()
     async with AsyncExitStack() as stack:
         made = await complete_parts(stack, options, parts)  # validate before creating the directory
         if not resumed:
             await check_model(options, parts)
         if hasattr(made.environment, "verify"):
-            options = options.settled()  # a run without rewards sends a seed only if the options have one
+            # a run without rewards sends a seed only if the options have one
+            options = options.settled()
         items, left = await asyncio.to_thread(_checked_items, made.environment, options)
         store = None
         if run_dir is not None:
@@ -136,31 +141,43 @@ async def run_episodes(
             options = store.begin(options)
         episodes = await stack.enter_async_context(open_episodes(options, made))
         if store is not None:
-            store.keep_options(options)  # only after everything is open: a failed start writes no run.json
+            # only after everything is open: a failed start writes no run.json
+            store.keep_options(options)
         run = RunProgress(options, items, store, on_event, keep, left_out=left)
         await asyncio.to_thread(run.forget_journals)
         if resumed and next(run.jobs(), None) is not None:
             await check_model(options, parts)
         on_start()
         parallel = min(options.parallel, run.wanted, episodes.capacity)
-        await run_jobs(episodes, options, run.jobs(), parallel, on_start=run.on_start, on_done=run.on_done)
+        await run_jobs(
+            episodes, options, run.jobs(), parallel, on_start=run.on_start, on_done=run.on_done
+        )
         await asyncio.to_thread(run.forget_journals)
         return run.summary()
 
 
-def _checked_items(environment: UnscoredEnvironment, options: RolloutOptions) -> tuple[list[Item], Mapping[str, str]]:
+def _checked_items(
+    environment: UnscoredEnvironment, options: RolloutOptions
+) -> tuple[list[Item], Mapping[str, str]]:
     """Return the items of a run, and why items that the options choose were left out, by name."""
     items = chosen_items(environment, options)
     known = left_out_of(environment)
-    left = {name: why for name, why in known.items() if not options.items or chosen_names(options.items, [name])}
+    left = {
+        name: why
+        for name, why in known.items()
+        if not options.items or chosen_names(options.items, [name])
+    }
     warn_left_out(left, "--option unsupported=fail")
     if (check := getattr(environment, "check_items", None)) is not None:
         check(items, options.base_spec())
     return items, left
 
 
-async def complete_parts(stack: AsyncExitStack, options: RolloutOptions, parts: Parts) -> CompleteParts:
-    """Return the parts with environment, agent, toolset and model created from the options where they are None.
+async def complete_parts(
+    stack: AsyncExitStack, options: RolloutOptions, parts: Parts
+) -> CompleteParts:
+    """Return the parts with environment, agent, toolset and model created from the options where
+    they are None.
 
     Args:
         stack: closes the model that is opened here.
@@ -172,15 +189,23 @@ async def complete_parts(stack: AsyncExitStack, options: RolloutOptions, parts: 
     """
     environment, model = parts.environment, parts.model
     if environment is None:
-        environment = await asyncio.to_thread(load_environment, options.environment, options.environment_options)
-    agent = parts.agent if parts.agent is not None else await asyncio.to_thread(load_agent, options.agent)
+        environment = await asyncio.to_thread(
+            load_environment, options.environment, options.environment_options
+        )
+    agent = (
+        parts.agent
+        if parts.agent is not None
+        else await asyncio.to_thread(load_agent, options.agent)
+    )
     toolset = parts.toolset or slot_tools(options.tools)
     if model is None:
         if options.model is None:
             raise SpecError("model", None, "ModelOptions; or pass your own Model")
         model = open_model(options.model)
         stack.push_async_callback(model.close)
-    return CompleteParts(environment=environment, agent=agent, toolset=toolset, model=model, slots=parts.slots)
+    return CompleteParts(
+        environment=environment, agent=agent, toolset=toolset, model=model, slots=parts.slots
+    )
 
 
 async def check_model(options: RolloutOptions, parts: Parts) -> None:
@@ -195,15 +220,20 @@ async def check_model(options: RolloutOptions, parts: Parts) -> None:
 
 @asynccontextmanager
 async def open_here(
-    runtime: Runtime, options: RolloutOptions, parts: CompleteParts, ask: Callable[[str], None] | None = None
+    runtime: Runtime,
+    options: RolloutOptions,
+    parts: CompleteParts,
+    ask: Callable[[str], None] | None = None,
 ) -> AsyncIterator[EpisodeContext]:
-    """Yield the context for trajectories on this machine; at the end, close the slots that were created here.
+    """Yield the context for trajectories on this machine; at the end, close the slots that were
+    created here.
 
     Args:
         runtime: where containers run.
         options: rollout options.
         parts: objects of the run.
-        ask: fetches a missing image of an item by name, in a thread; None: the environment must provide it.
+        ask: fetches a missing image of an item by name, in a thread; None: the environment must
+            provide it.
     """
     environment, base = parts.environment, options.base_spec()
 
@@ -239,7 +269,8 @@ def chosen_items(environment: UnscoredEnvironment, options: RolloutOptions) -> l
         options: ``items`` and ``max_items`` select the items.
 
     Raises:
-        SpecError: there are no items, two items have the same id, or a selected item does not exist or was left out.
+        SpecError: there are no items, two items have the same id, or a selected item does not exist
+            or was left out.
     """
     items = {}
     for item in environment.items():
@@ -250,17 +281,33 @@ def chosen_items(environment: UnscoredEnvironment, options: RolloutOptions) -> l
     for wanted in options.items:
         if not chosen_names([wanted], items):
             if refused := chosen_names([wanted], left):
-                raise SpecError("items", wanted, f"a supported item: {shown({name: left[name] for name in refused})}")
-            allowed = f"an item of {options.environment!r}, or a pattern of items; {name_hint(wanted, items)}"
+                raise SpecError(
+                    "items",
+                    wanted,
+                    f"a supported item: {shown({name: left[name] for name in refused})}",
+                )
+            allowed = (
+                f"an item of {options.environment!r}, or a pattern of items; "
+                f"{name_hint(wanted, items)}"
+            )
             raise SpecError("items", wanted, allowed)
-    chosen = [items[name] for name in chosen_names(options.items, items)] if options.items else list(items.values())
+    chosen = (
+        [items[name] for name in chosen_names(options.items, items)]
+        if options.items
+        else list(items.values())
+    )
     if not chosen:
-        raise SpecError("environment", options.environment, "an environment with items; these options select none")
+        raise SpecError(
+            "environment",
+            options.environment,
+            "an environment with items; these options select none",
+        )
     return chosen[: options.max_items]
 
 
 def chosen_names(wanted: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Return names without duplicates: each wanted name, or those that a wanted pattern (``*``, ``?``, ``[``) matches.
+    """Return names without duplicates: each wanted name, or those that a wanted pattern (``*``,
+    ``?``, ``[``) matches.
 
     Args:
         wanted: names and patterns; their order is that of the result.

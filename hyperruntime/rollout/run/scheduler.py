@@ -85,13 +85,18 @@ async def run_jobs(
     async def work() -> None:
         for job in waiting:  # all workers share one iterator
             journal = await on_start(job)
-            trajectory = await until_done(lambda: episodes.run(job, journal), options.attempts, streak)  # noqa: B023 - awaited
+            trajectory = await until_done(
+                lambda: episodes.run(job, journal),  # noqa: B023 - awaited in this turn of the loop
+                options.attempts,
+                streak,
+            )
             await on_done(job, trajectory)
             if streak.is_over and trajectory.status == INFRASTRUCTURE:
                 error = trajectory.error or {}
                 raise RunError(
-                    f"the infrastructure failed {streak.failures} times in a row ({error.get('kind')}: "
-                    f"{error.get('message')}); fix the cause, then resume with `hyperrun rollout run --resume-from`"
+                    f"the infrastructure failed {streak.failures} times in a row "
+                    f"({error.get('kind')}: {error.get('message')}); fix the cause, then resume "
+                    "with `hyperrun rollout run --resume-from`"
                 )
 
     try:
@@ -113,7 +118,8 @@ async def until_done(
     Args:
         attempt: makes one attempt.
         attempts: maximum number of attempts.
-        streak: counts the failures of all trajectories of a run; when it is over, nothing is retried.
+        streak: counts the failures of all trajectories of a run; when it is over, nothing is
+            retried.
     """
     streak = streak or _Streak(attempts)
     made = 1
@@ -123,6 +129,8 @@ async def until_done(
         streak.failures = streak.failures + 1 if failed else 0
         if not failed or streak.is_over or made >= attempts:
             return trajectory
-        log.warning("trajectory failed", trajectory=trajectory.id, attempt=made, error=trajectory.error)
+        log.warning(
+            "trajectory failed", trajectory=trajectory.id, attempt=made, error=trajectory.error
+        )
         await asyncio.sleep(_RETRY_S * made)
         made += 1

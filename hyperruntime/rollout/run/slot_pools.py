@@ -28,14 +28,16 @@ class PooledSlots:
         capacity: upper bound on concurrent agents of one spec; more would wait and time out.
     """
 
-    def __init__(self, runtime: Runtime, options: RolloutOptions, environment: UnscoredEnvironment) -> None:
+    def __init__(
+        self, runtime: Runtime, options: RolloutOptions, environment: UnscoredEnvironment
+    ) -> None:
         """Configure the pools; no container starts yet.
 
         Args:
             runtime: where containers run.
             options: rollout options.
-            environment: its ``slots_per_container`` applies unless the options set one; None there: the pool's default.
-                Its ``image_workdir`` applies as well.
+            environment: its ``slots_per_container`` applies unless the options set one; None there:
+                the pool's default. Its ``image_workdir`` applies as well.
         """
         pool = options.pool
         slots = pool.slots_per_container or getattr(environment, "slots_per_container", 1)

@@ -59,12 +59,18 @@ class RunStore:
         if (self.run_dir / RUN).is_file():
             return _resumed_options(self.run_dir, options)
         if (self.run_dir / TRAJECTORIES).exists():
-            raise RunError(f"{str(self.run_dir)!r} has trajectories and no {RUN}; use another --run-id")
+            raise RunError(
+                f"{str(self.run_dir)!r} has trajectories and no {RUN}; use another --run-id"
+            )
         return options
 
     def keep_options(self, options: RolloutOptions) -> None:
-        """Write ``run.json``, unless this user wrote it already; the options are this user's or accepted by it."""
-        stored = read_run(self.run_dir) if (self.run_dir / RUN).is_file() else {"created": time.time()}
+        """Write ``run.json``, unless this user wrote it already; the options are this user's or
+        accepted by it.
+        """
+        stored = (
+            read_run(self.run_dir) if (self.run_dir / RUN).is_file() else {"created": time.time()}
+        )
         if not has_own_mark(stored, self.run_dir):
             write_run(self.run_dir, {**stored, "options": to_json(options)})
 
@@ -74,7 +80,11 @@ class RunStore:
 
     def recorded(self) -> Iterator[Trajectory]:
         """Return the last record of each trajectory, without its large fields."""
-        return iter({trajectory.id: slim(trajectory) for trajectory in iter_trajectories(self.run_dir)}.values())
+        return iter(
+            {
+                trajectory.id: slim(trajectory) for trajectory in iter_trajectories(self.run_dir)
+            }.values()
+        )
 
     def write_groups(self, groups: Iterable[Group]) -> None:
         """Replace ``groups.jsonl``; groups are always derived from the trajectories."""
@@ -107,7 +117,8 @@ def resumable_options(
 
     Raises:
         ArchiveError: as for :func:`stored_options`.
-        ReceivedRunError: another user made the run, and it asks for something that was neither given nor accepted.
+        ReceivedRunError: another user made the run, and it asks for something that was neither
+            given nor accepted.
     """
     given = changes or {}
     options = changed(stored_options(run_dir), given)
@@ -131,8 +142,9 @@ def _resumed_options(run_dir: Path, options: RolloutOptions) -> RolloutOptions:
             continue
         if before != now:
             raise RunError(
-                f"{str(run_dir)!r} was started with {field.name}={before!r}, not {now!r}; resume it with "
-                f"`hyperrun rollout run --resume-from {shlex.quote(str(run_dir))}`, or use another --run-id"
+                f"{str(run_dir)!r} was started with {field.name}={before!r}, not {now!r}; "
+                "resume it with `hyperrun rollout run --resume-from "
+                f"{shlex.quote(str(run_dir))}`, or use another --run-id"
             )
     return attrs.evolve(stored, **{name: getattr(options, name) for name in _CHANGEABLE})
 
@@ -156,10 +168,18 @@ def slim(trajectory: Trajectory) -> Trajectory:
 
 
 def recordable(trajectory: Trajectory) -> tuple[Trajectory, bytes]:
-    """Return a trajectory and its line; if it cannot be written as JSON, return it as an infrastructure failure."""
+    """Return a trajectory and its line; if it cannot be written as JSON, return it as an
+    infrastructure failure.
+    """
     try:
         return trajectory, to_line(trajectory)
     except (ValueError, TypeError, RecursionError) as error:
-        told = {"kind": type(error).__name__, "message": f"it cannot be written as JSON: {error}", "phase": "record"}
-        failed = attrs.evolve(slim(trajectory), status=INFRASTRUCTURE, reward=None, parts={}, error=told)
+        told = {
+            "kind": type(error).__name__,
+            "message": f"it cannot be written as JSON: {error}",
+            "phase": "record",
+        }
+        failed = attrs.evolve(
+            slim(trajectory), status=INFRASTRUCTURE, reward=None, parts={}, error=told
+        )
         return failed, to_line(failed)

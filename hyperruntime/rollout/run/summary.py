@@ -34,8 +34,8 @@ class RolloutSummary:
         duration_s: seconds of this call.
         per_minute: trajectories per minute in this call.
         phases: seconds by phase in this call, summed over trajectories.
-        own_share: share of the trajectories' time in this call that was not spent in the model, tools, setup or
-            verification; the wait for verification containers is included.
+        own_share: share of the trajectories' time in this call that was not spent in the model,
+            tools, setup or verification; the wait for verification containers is included.
         cpu_s: processor seconds of this process in this call.
         left_out: why items of the data set were left out, by name.
     """
@@ -105,7 +105,9 @@ class Tally:
             resumed=len(self.before),
             mean_reward=self.mean_reward,
             groups=groups,
-            stop_reasons=dict(Counter(each.stop_reason for each in known if each.status != INFRASTRUCTURE)),
+            stop_reasons=dict(
+                Counter(each.stop_reason for each in known if each.status != INFRASTRUCTURE)
+            ),
             errors=dict(Counter(error.get("kind", "") for error in errors)),
             last_errors={error.get("kind", ""): error.get("message", "") for error in errors},
             usage=_sums(each.usage for each in self.now),

@@ -21,7 +21,8 @@ class TrajectoryFollower:
 
     Attributes:
         journal: the file that is read.
-        records: the last record of each trajectory, in the order of their first lines, without its large fields.
+        records: the last record of each trajectory, in the order of their first lines, without its
+            large fields.
         damaged: number of lines that could not be read.
         is_owned: whether a live process owned the run before the last read.
     """
@@ -33,10 +34,12 @@ class TrajectoryFollower:
         self.records: dict[str, Trajectory] = {}
         self.damaged, self.is_owned = 0, False
         self._places: dict[str, tuple[int, int]] = {}
-        self._changed: list[tuple[int, str]] = []  # not returned yet: a read may fail after some lines
+        # not returned yet: a read may fail after some lines
+        self._changed: list[tuple[int, str]] = []
 
     def read_new(self) -> list[tuple[int, str]]:
-        """Read new lines; return the end of each line that changed a trajectory, and the trajectory's id.
+        """Read new lines; return the end of each line that changed a trajectory, and the
+        trajectory's id.
 
         Raises:
             ArchiveError: the file cannot be read.
@@ -52,7 +55,9 @@ class TrajectoryFollower:
                 self.records[one.id], self._places[one.id] = slim, (begin, length)
                 self._changed.append((begin + length, one.id))
         except OSError as error:
-            raise ArchiveError(f"{str(self.journal.path)!r} cannot be read: {error.strerror}") from error
+            raise ArchiveError(
+                f"{str(self.journal.path)!r} cannot be read: {error.strerror}"
+            ) from error
         changed, self._changed = self._changed, []
         return changed
 

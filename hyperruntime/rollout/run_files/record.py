@@ -14,14 +14,15 @@ SCORED, UNSCORED, INFRASTRUCTURE = "scored", "unscored", "infrastructure"
 class Segment:
     """One sequence of tokens as the server saw it; all attributes have the same length.
 
-    Tokens with mask 1 are exactly those that the server emitted; all other tokens belong to prompts. A trajectory has
-    more than one segment if a later prompt did not start with the tokens before it.
+    Tokens with mask 1 are exactly those that the server emitted; all other tokens belong to
+    prompts. A trajectory has more than one segment if a later prompt did not start with the tokens
+    before it.
 
     Attributes:
         ids: token ids.
         mask: 1 for a token that the server emitted, else 0.
-        logprobs: natural logarithm of the probability of each emitted token; None for prompt tokens, and if the server
-            does not return it.
+        logprobs: natural logarithm of the probability of each emitted token; None for prompt
+            tokens, and if the server does not return it.
     """
 
     ids: Sequence[int] = attrs.field(hash=False)
@@ -39,25 +40,27 @@ class Trajectory:
         index: index in its group, from 0.
         environment: name of the environment.
         model: name of the model.
-        status: ``scored``; ``unscored`` if the environment gives no reward; ``infrastructure`` if the library, the
-            engine, the environment or the model's server failed. ``reward`` is None unless the status is ``scored``.
+        status: ``scored``; ``unscored`` if the environment gives no reward; ``infrastructure`` if
+            the library, the engine, the environment or the model's server failed. ``reward`` is
+            None unless the status is ``scored``.
         reward: reward of the verdict, or None.
         parts: components of the reward by name.
         verdict: JSON: ``phase``, ``detail`` and ``facts`` of the verdict.
-        stop_reason: ``finished``, ``turn_limit``, ``token_limit``, ``context_limit``, ``time_limit``,
-            ``content_filter``, or "".
+        stop_reason: ``finished``, ``turn_limit``, ``token_limit``, ``context_limit``,
+            ``time_limit``, ``content_filter``, or "".
         turns: number of assistant turns.
         tool_calls: number of tool calls that ran.
         messages: the conversation in OpenAI's form, tool calls and their results included.
         tools: schemas of the model's tools.
         tool_errors: JSON: the failed tool calls: ``turn``, ``tool``, ``error``.
         usage: ``prompt_tokens``, ``completion_tokens``, summed over turns.
-        timing: seconds by phase: ``acquire_s``, ``setup_s``, ``model_s``, ``tools_s``, ``verify_s``, ``fresh_s``,
-            ``release_s``, ``total_s``.
+        timing: seconds by phase: ``acquire_s``, ``setup_s``, ``model_s``, ``tools_s``,
+            ``verify_s``, ``fresh_s``, ``release_s``, ``total_s``.
         segments: token record; empty if the server does not return token ids.
         error: ``kind``, ``message`` and ``phase`` if the status is ``infrastructure``.
         attempts: number of attempts, failed ones and those before a resume included.
-        replay: JSON, empty if no attempt was replayed: ``turns`` and ``tool_calls`` that the last attempt played back,
+        replay: JSON, empty if no attempt was replayed: ``turns`` and ``tool_calls`` that the last
+            attempt played back,
             and ``restarts``: why the conversation started again, each time.
         started_at: seconds since the epoch.
     """
@@ -95,8 +98,8 @@ class Group:
         size: number of trajectories that the run wants.
         trajectories: their ids in order of their index.
         rewards: their rewards; None for a trajectory that was not scored.
-        advantages: ``(reward - mean) / (standard deviation + 1e-6)`` over the scored trajectories, None for the others;
-            the baseline of GRPO (arXiv:2402.03300, section 4.1).
+        advantages: ``(reward - mean) / (standard deviation + 1e-6)`` over the scored trajectories,
+            None for the others; the baseline of GRPO (arXiv:2402.03300, section 4.1).
         complete: whether every trajectory was scored.
     """
 

@@ -1,7 +1,8 @@
-"""Read and write a run's directory: ``run.json``, ``trajectories.jsonl``, ``groups.jsonl``; a batch: ``results.jsonl``.
+"""Read and write a run's directory: ``run.json``, ``trajectories.jsonl``, ``groups.jsonl``; a
+batch: ``results.jsonl``.
 
-Groups are derived from ``trajectories.jsonl``. A truncated line is skipped, and its trajectory runs again. If a
-trajectory has several lines, the last one counts.
+Groups are derived from ``trajectories.jsonl``. A truncated line is skipped, and its trajectory runs
+again. If a trajectory has several lines, the last one counts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ from hyperruntime.storage.run_lock import RunLock
 log = get_logger(__name__)
 T = TypeVar("T", Trajectory, Group, Segment)
 
-RUN, TRAJECTORIES, GROUPS, RESULTS = "run.json", "trajectories.jsonl", "groups.jsonl", "results.jsonl"
+RUN, TRAJECTORIES, GROUPS, RESULTS = (
+    "run.json",
+    "trajectories.jsonl",
+    "groups.jsonl",
+    "results.jsonl",
+)
 SCHEMA = 1
 
 
@@ -45,7 +51,8 @@ _CHECKS: dict[str, tuple[Callable[[object], bool], str]] = {  # other fields are
     **dict.fromkeys(("verdict", "replay"), (lambda value: isinstance(value, dict), "an object")),
     **dict.fromkeys(("parts", "usage", "timing"), (_has_numbers, "an object of numbers")),
     **dict.fromkeys(
-        ("messages", "tools", "tool_errors"), (lambda value: _has_only(value, {dict}), "a list of objects")
+        ("messages", "tools", "tool_errors"),
+        (lambda value: _has_only(value, {dict}), "a list of objects"),
     ),
     "reward": (lambda value: value is None or is_number(value), "a finite number"),
     "error": (lambda value: value is None or isinstance(value, dict), "an object"),
@@ -63,9 +70,13 @@ def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
         value = parse_json(read_run_file(path, below=path.parent, most_bytes=MOST_JSON_BYTES))
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
-        raise ArchiveError(f"{path} cannot be read ({why}); name the directory of a rollout run") from error
+        raise ArchiveError(
+            f"{path} cannot be read ({why}); name the directory of a rollout run"
+        ) from error
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
-        raise ArchiveError(f"{path} is not from a rollout run that this version can read; name another directory")
+        raise ArchiveError(
+            f"{path} is not from a rollout run that this version can read; name another directory"
+        )
     return value
 
 
@@ -79,7 +90,8 @@ def write_run(run_dir: Path, value: Mapping[str, Any]) -> None:
 
 
 def iter_trajectories(run_dir: str | os.PathLike[str]) -> Iterator[Trajectory]:
-    """Return the trajectories of a run line by line; a trajectory with several lines is yielded several times.
+    """Return the trajectories of a run line by line; a trajectory with several lines is yielded
+    several times.
 
     Raises:
         RunError: a line is valid JSON but not a trajectory.
@@ -118,13 +130,19 @@ def trajectory_of(value: Mapping[str, Any]) -> Trajectory:
 
 def _segment(value: Mapping[str, Any]) -> Segment:
     made = _known(Segment, value)
-    if not (_has_only(made.ids, {int}) and _has_only(made.mask, {int}) and _has_only(made.logprobs, _NUMBERS)):
+    if not (
+        _has_only(made.ids, {int})
+        and _has_only(made.mask, {int})
+        and _has_only(made.logprobs, _NUMBERS)
+    ):
         raise TypeError("a segment has other values than lists of numbers")
     return made
 
 
 def _has_only(value: object, kinds: set[type]) -> bool:
-    """Return whether a value is a list whose values have these types; a segment has up to a million."""
+    """Return whether a value is a list whose values have these types; a segment has up to a
+    million.
+    """
     return isinstance(value, list) and set(map(type, value)) <= kinds
 
 
@@ -163,7 +181,9 @@ def _records(path: Path, make: Callable[[Mapping[str, Any]], T]) -> Iterator[T]:
         try:
             yield make(value)
         except (TypeError, AttributeError) as error:
-            raise RunError(f"line {number} of {path} is damaged: {error}; fix or remove the line") from error
+            raise RunError(
+                f"line {number} of {path} is damaged: {error}; fix or remove the line"
+            ) from error
 
 
 def iter_lines(path: Path) -> Iterator[tuple[int, Any]]:
@@ -184,7 +204,8 @@ def iter_lines(path: Path) -> Iterator[tuple[int, Any]]:
 
 @contextmanager
 def owned(run_dir: Path) -> Iterator[None]:
-    """Own a run's directory; the current task is cancelled if another process takes over the directory.
+    """Own a run's directory; the current task is cancelled if another process takes over the
+    directory.
 
     An error that ends the block is stored in ``run.json``, where ``status`` and ``report`` find it.
 

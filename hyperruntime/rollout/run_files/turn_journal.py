@@ -1,9 +1,11 @@
-"""The journal of a trajectory: what its model said and what its tools answered, while it is not recorded yet.
+"""The journal of a trajectory: what its model said and what its tools answered, while it is not
+recorded yet.
 
-Each entry is one JSON line; ``is`` names its kind. ``agent/replay.py`` plays back each ``turn`` and ``call``. The
-entries after an ``attempt`` belong to it, and those before an ``anew`` are void. ``failed`` is a tool call that lost
-its container, or a failed verification. The first line of a file says to which trajectory and options it belongs. A
-kill leaves at most one truncated line, at the end.
+Each entry is one JSON line; ``is`` names its kind. ``agent/replay.py`` plays back each ``turn`` and
+``call``. The entries after an ``attempt`` belong to it, and those before an ``anew`` are void.
+``failed`` is a tool call that lost its container, or a failed verification. The first line of a
+file says to which trajectory and options it belongs. A kill leaves at most one truncated line, at
+the end.
 """
 
 from __future__ import annotations
@@ -92,7 +94,10 @@ class TurnJournal:
 
     def restarts(self) -> list[dict[str, Any]]:
         """Return why the conversation started again, each time."""
-        return [{name: value for name, value in json.loads(line).items() if name != "is"} for line in self._void]
+        return [
+            {name: value for name, value in json.loads(line).items() if name != "is"}
+            for line in self._void
+        ]
 
     async def add(self, kind: str, **fields: Any) -> None:  # noqa: ANN401 - JSON values
         """Add an entry; an entry that JSON cannot represent is logged and skipped.
@@ -152,7 +157,8 @@ class JournalDirectory:
 
         Args:
             directory: created with the first line.
-            options: digest of the options that decide what agents do; journals of other options are removed.
+            options: digest of the options that decide what agents do; journals of other options are
+                removed.
         """
         self._directory, self._options = directory, options
         self._there: set[str] = set()
@@ -166,7 +172,14 @@ class JournalDirectory:
             StorageError: the file cannot be read.
         """
         path, lock = self._path(trajectory_id), asyncio.Lock()
-        header = _line({"is": "journal", "schema": SCHEMA, "trajectory": trajectory_id, "options": self._options})
+        header = _line(
+            {
+                "is": "journal",
+                "schema": SCHEMA,
+                "trajectory": trajectory_id,
+                "options": self._options,
+            }
+        )
         data = await asyncio.to_thread(_read, path, header) if path.name in self._there else b""
 
         async def append(lines: bytes) -> None:
@@ -199,12 +212,16 @@ class JournalDirectory:
             self._directory.rmdir()
 
     def _path(self, trajectory_id: str) -> Path:
-        name = hashlib.blake2b(trajectory_id.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+        name = hashlib.blake2b(
+            trajectory_id.encode(errors="surrogatepass"), digest_size=16
+        ).hexdigest()
         return self._directory / f"{name}.jsonl"
 
 
 def valid_lines(data: bytes) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Yield the lines of a journal and their entries, up to the first that is truncated or not an entry."""
+    """Yield the lines of a journal and their entries, up to the first that is truncated or not an
+    entry.
+    """
     for line in data.splitlines(keepends=True):
         entry = json_object(line) if line.endswith(b"\n") else None
         if entry is None or not _is_entry(entry):
@@ -225,7 +242,9 @@ def _line(entry: Mapping[str, Any]) -> bytes:
 
 
 def _read(path: Path, header: bytes) -> bytes:
-    """Return the valid lines after the header, and cut the rest off the file; a file of others is removed."""
+    """Return the valid lines after the header, and cut the rest off the file; a file of others is
+    removed.
+    """
     with storage_errors(path):
         try:
             data = read_run_file(path, below=path.parent)
@@ -237,7 +256,9 @@ def _read(path: Path, header: bytes) -> bytes:
             return b""
         valid = len(header) + sum(len(line) for line, _ in valid_lines(data[len(header) :]))
         if valid < len(data):
-            log.warning("journal cut at its first invalid line", path=str(path), lost=len(data) - valid)
+            log.warning(
+                "journal cut at its first invalid line", path=str(path), lost=len(data) - valid
+            )
             os.truncate(path, valid)
         return data[len(header) : valid]
 
@@ -245,7 +266,8 @@ def _read(path: Path, header: bytes) -> bytes:
 def _append(path: Path, header: bytes, lines: bytes) -> None:
     """Append lines in one piece; on an error, none of them.
 
-    They are not synced: a kill loses nothing, and a crash of the machine costs the model calls of the last seconds.
+    They are not synced: a kill loses nothing, and a crash of the machine costs the model calls of
+    the last seconds.
     """
     with storage_errors(path), open_to_append(path, buffering=0) as file:
         size = file.seek(0, os.SEEK_END)

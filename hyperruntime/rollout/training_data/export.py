@@ -17,7 +17,13 @@ import attrs
 from hyperruntime.errors import RunError
 from hyperruntime.option_fields import OneOf
 from hyperruntime.rollout.run_files.record import SCORED, UNSCORED, Trajectory
-from hyperruntime.rollout.run_files.run_dir import RESULTS, RUN, TRAJECTORIES, read_run, read_trajectories
+from hyperruntime.rollout.run_files.run_dir import (
+    RESULTS,
+    RUN,
+    TRAJECTORIES,
+    read_run,
+    read_trajectories,
+)
 from hyperruntime.rollout.training_data.rows import CARD_NAME, DATA_NAME, dataset_card, rows
 from hyperruntime.rollout.training_data.samples import ALL, LAST, ScoredGroup, scored_group
 from hyperruntime.rollout.training_data.scored_data import to_scored_data
@@ -32,9 +38,11 @@ class ExportOptions:
 
     Attributes:
         to: one of ``FORMATS``.
-        incomplete: ``keep`` or ``drop`` groups with a trajectory that was not scored; None drops them for ``atropos``,
-            whose trainers expect groups of one size, and keeps them otherwise.
-        equal: ``keep`` or ``drop`` groups whose rewards are all equal; None drops them for ``atropos`` only.
+        incomplete: ``keep`` or ``drop`` groups with a trajectory that was not scored; None drops
+            them for ``atropos``, whose trainers expect groups of one size, and keeps them
+            otherwise.
+        equal: ``keep`` or ``drop`` groups whose rewards are all equal; None drops them for
+            ``atropos`` only.
         segments: ``all`` or ``last``, see ``scored_group``; for ``atropos`` only.
         max_tokens: drop groups with a longer sequence, for ``atropos`` only; None means no limit.
     """
@@ -46,7 +54,9 @@ class ExportOptions:
     max_tokens: int | None = None
 
     def drops(self, choice: str | None) -> bool:
-        """Return whether ``incomplete`` or ``equal`` drops a group, with None as the default of the format."""
+        """Return whether ``incomplete`` or ``equal`` drops a group, with None as the default of the
+        format.
+        """
         return choice == DROP or (choice is None and self.to == "atropos")
 
 
@@ -78,7 +88,8 @@ class Summary:
 
 
 def export_run(run_dir: str | Path, output: str | Path, options: ExportOptions) -> Summary:
-    """Write the training data of a run to a new file, or to a new directory for ``huggingface``; return the counts.
+    """Write the training data of a run to a new file, or to a new directory for ``huggingface``;
+    return the counts.
 
     The output is complete or does not exist.
 
@@ -88,7 +99,8 @@ def export_run(run_dir: str | Path, output: str | Path, options: ExportOptions) 
         options: export options.
 
     Raises:
-        RunError: the directory has no run, the run is damaged, the output exists, or a ``huggingface`` export is empty.
+        RunError: the directory has no run, the run is damaged, the output exists, or a
+            ``huggingface`` export is empty.
     """
     target = Path(output)
     if target.exists():
@@ -111,7 +123,9 @@ Kept = Iterable[tuple[ScoredGroup, list[Trajectory]]]
 
 
 def export_groups(run_dir: str | Path, options: ExportOptions) -> Iterator[ScoredGroup]:
-    """Yield the groups of a run that the options keep; raises RunError if the run is missing, damaged or unscored."""
+    """Yield the groups of a run that the options keep; raises RunError if the run is missing,
+    damaged or unscored.
+    """
     for group, _ in _kept(run_dir, options, Summary()):
         yield group
 
@@ -123,8 +137,12 @@ def _kept(run_dir: str | Path, options: ExportOptions, summary: Summary) -> Kept
     stored = read_run(directory).get("options", {}) if (directory / RUN).is_file() else {}
     size, temperature = stored.get("group_size"), float(stored.get("temperature", 1.0))
     for trajectories in items:
-        group = scored_group(trajectories, size=size, segments=options.segments, temperature=temperature)
-        scored = [each for each in trajectories if each.status == SCORED and each.reward is not None]
+        group = scored_group(
+            trajectories, size=size, segments=options.segments, temperature=temperature
+        )
+        scored = [
+            each for each in trajectories if each.status == SCORED and each.reward is not None
+        ]
         summary.not_scored += len(trajectories) - len(scored)
         reason = _reason_to_drop(group, scored, options)
         if reason:
@@ -140,9 +158,13 @@ def _items(directory: Path) -> list[list[Trajectory]]:
     """Return the trajectories of each item of a run, in the order of their first lines.
 
     Raises:
-        RunError: the directory has no run, its environment gives no rewards, or a record is damaged.
+        RunError: the directory has no run, its environment gives no rewards, or a record is
+            damaged.
     """
-    no_rewards = f"{directory} has no rewards to train on; name a run whose environment scores its trajectories"
+    no_rewards = (
+        f"{directory} has no rewards to train on; name a run whose environment scores its "
+        "trajectories"
+    )
     if not (directory / TRAJECTORIES).is_file():
         if (directory / RESULTS).is_file():
             raise RunError(no_rewards)
@@ -164,18 +186,26 @@ def _reason_to_drop(group: ScoredGroup, scored: list[Trajectory], options: Expor
         return ""
     if len(group.rewards) < len(scored):
         return "no_tokens"
-    return "too_long" if options.max_tokens is not None and group.longest > options.max_tokens else ""
+    return (
+        "too_long" if options.max_tokens is not None and group.longest > options.max_tokens else ""
+    )
 
 
 def _write(path: Path, kept: Kept, options: ExportOptions) -> None:
     if options.to == "atropos":
-        _write_lines(path, (to_scored_data(group, max_tokens=options.max_tokens) for group, _ in kept))
+        _write_lines(
+            path, (to_scored_data(group, max_tokens=options.max_tokens) for group, _ in kept)
+        )
     elif options.to == "jsonl":
-        _write_lines(path, (row for group, scored in kept for row in rows(group, scored, as_text=False)))
+        _write_lines(
+            path, (row for group, scored in kept for row in rows(group, scored, as_text=False))
+        )
     else:
         data = path / DATA_NAME
         data.parent.mkdir(parents=True)
-        count = _write_lines(data, (row for group, scored in kept for row in rows(group, scored, as_text=True)))
+        count = _write_lines(
+            data, (row for group, scored in kept for row in rows(group, scored, as_text=True))
+        )
         if not count:
             why = "this run has nothing to export, and `datasets` cannot read an empty directory"
             raise RunError(f"{why}; use --to jsonl")

@@ -1,7 +1,8 @@
-"""Convert scored trajectories to rows, and write the card that declares their types for Hugging Face ``datasets``.
+"""Convert scored trajectories to rows, and write the card that declares their types for Hugging
+Face ``datasets``.
 
-``datasets`` needs the same type for a column in all rows. So all messages get the same keys, and columns with free
-content (of environments and tool schemas) are JSON text.
+``datasets`` needs the same type for a column in all rows. So all messages get the same keys, and
+columns with free content (of environments and tool schemas) are JSON text.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ _PLAIN = {
 }
 
 
-def rows(group: ScoredGroup, scored: Sequence[Trajectory], *, as_text: bool) -> Iterator[dict[str, Any]]:
+def rows(
+    group: ScoredGroup, scored: Sequence[Trajectory], *, as_text: bool
+) -> Iterator[dict[str, Any]]:
     """Yield a row for each trajectory of a group.
 
     Args:
@@ -47,12 +50,22 @@ def rows(group: ScoredGroup, scored: Sequence[Trajectory], *, as_text: bool) -> 
     advantages = group_advantages([each.reward for each in scored])
     for trajectory, advantage in zip(scored, advantages, strict=True):
         row = {name: getattr(trajectory, name) for name in _PLAIN if hasattr(trajectory, name)}
-        row |= {name: trajectory.usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens")}
+        row |= {
+            name: trajectory.usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens")
+        }
         row["total_s"] = trajectory.timing.get("total_s", 0.0)
         row |= {"advantage": advantage, "group_size": group.size, "group_scored": group.scored}
         free = {name: getattr(trajectory, name) for name in _FREE}
-        row |= {name: json.dumps(value, ensure_ascii=False) for name, value in free.items()} if as_text else free
-        row["messages"] = [_one_shape(message) for message in trajectory.messages] if as_text else trajectory.messages
+        row |= (
+            {name: json.dumps(value, ensure_ascii=False) for name, value in free.items()}
+            if as_text
+            else free
+        )
+        row["messages"] = (
+            [_one_shape(message) for message in trajectory.messages]
+            if as_text
+            else trajectory.messages
+        )
         row["segments"] = [attrs.asdict(segment, recurse=False) for segment in trajectory.segments]
         yield row
 
@@ -65,7 +78,9 @@ def dataset_card(count: int, size_bytes: int) -> str:
         size_bytes: size of the data file.
     """
     facts = {
-        "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": DATA_NAME}]}],
+        "configs": [
+            {"config_name": "default", "data_files": [{"split": "train", "path": DATA_NAME}]}
+        ],
         "dataset_info": {
             "config_name": "default",
             "features": _features(),
@@ -98,7 +113,9 @@ def _one_shape(message: Mapping[str, Any]) -> dict[str, Any]:
         "name": message.get("name"),
         "tool_call_id": message.get("tool_call_id"),
         "tool_calls": [
-            _one_call(call) for call in (calls if isinstance(calls, list) else ()) if isinstance(call, Mapping)
+            _one_call(call)
+            for call in (calls if isinstance(calls, list) else ())
+            if isinstance(call, Mapping)
         ],
     }
 
@@ -112,7 +129,9 @@ def _one_call(call: Mapping[str, Any]) -> dict[str, Any]:
         "type": "function",
         "function": {
             "name": function.get("name"),
-            "arguments": arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False),
+            "arguments": arguments
+            if isinstance(arguments, str)
+            else json.dumps(arguments, ensure_ascii=False),
         },
     }
 

@@ -44,7 +44,11 @@ class Sample:
     def has_logprobs(self) -> bool:
         """Whether every emitted token has a log probability."""
         segment = self.segment
-        return all(value is not None for value, mask in zip(segment.logprobs, segment.mask, strict=True) if mask)
+        return all(
+            value is not None
+            for value, mask in zip(segment.logprobs, segment.mask, strict=True)
+            if mask
+        )
 
 
 @attrs.frozen(kw_only=True)
@@ -86,7 +90,8 @@ class ScoredGroup:
 
 
 def group_advantages(rewards: Sequence[float | None]) -> list[float | None]:
-    """Return ``(reward - mean) / (standard deviation + 1e-6)`` over the rewards that are not None, and None for None.
+    """Return ``(reward - mean) / (standard deviation + 1e-6)`` over the rewards that are not None,
+    and None for None.
 
     The population standard deviation is used, so the advantage of a group of one is 0.
 
@@ -97,7 +102,9 @@ def group_advantages(rewards: Sequence[float | None]) -> list[float | None]:
         return [None] * len(rewards)
     mean = math.fsum(known) / len(known)
     deviation = math.sqrt(math.fsum((reward - mean) ** 2 for reward in known) / len(known))
-    return [None if reward is None else (reward - mean) / (deviation + _EPSILON) for reward in rewards]
+    return [
+        None if reward is None else (reward - mean) / (deviation + _EPSILON) for reward in rewards
+    ]
 
 
 def make_group(item_id: str, size: int, trajectories: Sequence[Trajectory]) -> Group:
@@ -121,14 +128,19 @@ def make_group(item_id: str, size: int, trajectories: Sequence[Trajectory]) -> G
 
 
 def scored_group(
-    trajectories: Sequence[Trajectory], *, size: int | None = None, segments: str = ALL, temperature: float = 1.0
+    trajectories: Sequence[Trajectory],
+    *,
+    size: int | None = None,
+    segments: str = ALL,
+    temperature: float = 1.0,
 ) -> ScoredGroup:
     """Return the group of one item's trajectories.
 
     Args:
         trajectories: all trajectories of one item, of any status.
         size: number of trajectories that the run wants; None means the number of ``trajectories``.
-        segments: ``all``: one sample for each segment with emitted tokens; ``last``: only the last of a trajectory.
+        segments: ``all``: one sample for each segment with emitted tokens; ``last``: only the last
+            of a trajectory.
         temperature: sampling temperature of the tokens.
 
     Raises:
@@ -176,10 +188,13 @@ def _samples(trajectory: Trajectory, advantage: float, segments: str) -> list[Sa
 def _check(trajectory: Trajectory, segment: Segment) -> None:
     """Raise ``RunError`` if a token record is damaged."""
     if not len(segment.ids) == len(segment.mask) == len(segment.logprobs):
-        raise RunError(f"the token record of trajectory {trajectory.id!r} is damaged: its lengths differ; run it again")
+        raise RunError(
+            f"the token record of trajectory {trajectory.id!r} is damaged: its lengths differ; "
+            "run it again"
+        )
     for mask, logprob in zip(segment.mask, segment.logprobs, strict=True):
         if mask and logprob is not None and not math.isfinite(logprob):
             raise RunError(
-                f"trajectory {trajectory.id!r} has a token with log probability {logprob}, which is not finite; do not"
-                " train on this run"
+                f"trajectory {trajectory.id!r} has a token with log probability {logprob}, "
+                "which is not finite; do not train on this run"
             )

@@ -8,8 +8,9 @@
         for result in run_checks(context, select_checks()):
             assert result.outcome != "fail", result.detail
 
-``hyperrun selfcheck NAME`` does the same. A driver must refuse by name each feature that it declares unsupported in
-``EngineInfo``; then the result is ``refused`` instead of ``pass``. Design: docs/decisions/0011-conformance.md.
+``hyperrun selfcheck NAME`` does the same. A driver must refuse by name each feature that it
+declares unsupported in ``EngineInfo``; then the result is ``refused`` instead of ``pass``. Design:
+docs/decisions/0011-conformance.md.
 
 May import ``testing`` and what stands before it in ``tests/unit/test_folders.py``.
 """
@@ -32,7 +33,12 @@ from hyperruntime.testing.conformance import (  # noqa: F401, I001 - imported to
 from hyperruntime.testing.conformance.check import CHECKS, Check, check
 from hyperruntime.testing.conformance.context import Context, open_context
 from hyperruntime.testing.conformance.load import Load, Measurement, load_factor
-from hyperruntime.testing.conformance.runner import CheckResult, run_check, run_checks, select_checks
+from hyperruntime.testing.conformance.runner import (
+    CheckResult,
+    run_check,
+    run_checks,
+    select_checks,
+)
 
 __all__ = [
     "CHECKS",

@@ -12,8 +12,9 @@ def declares_refusal(info: EngineInfo, need: str) -> bool:
 
     Args:
         info: the engine's declaration.
-        need: a field, as in :class:`~hyperruntime.errors.UnsupportedOptionError`, or one value of a field:
-            ``network.host``, ``network.bridge``, ``exec.user``; or ``seccomp``, which no spec asks for: the check
+        need: a field, as in :class:`~hyperruntime.errors.UnsupportedOptionError`, or one value of a
+            field: ``network.host``, ``network.bridge``, ``exec.user``; or ``seccomp``, which no
+                spec asks for: the check
             raises the reason that the driver declares.
     """
     if need == OTHER_USERS:
@@ -30,4 +31,6 @@ def declares_refusal(info: EngineInfo, need: str) -> bool:
 
 def refused_field(need: str) -> str:
     """Return the field that the refusal of a feature must name."""
-    return {OTHER_USERS: "user", "network.host": "network", "network.bridge": "network"}.get(need, need)
+    return {OTHER_USERS: "user", "network.host": "network", "network.bridge": "network"}.get(
+        need, need
+    )

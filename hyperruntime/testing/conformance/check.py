@@ -28,11 +28,12 @@ class Check:
         sentence: the promise.
         run: raises AssertionError with one sentence if the promise is broken.
         needs: a feature that a driver may declare as refused (see
-            :func:`~hyperruntime.testing.conformance.capability.declares_refusal`), or "". Such a check requests the
-            feature first and does not catch the refusal.
+            :func:`~hyperruntime.testing.conformance.capability.declares_refusal`), or "". Such a
+            check requests the feature first and does not catch the refusal.
         deadline_s: seconds that the check may take on a quiet machine.
-        when: ``first``: beside others, and started first because it mostly waits; ``beside``: beside others; ``alone``:
-            after the others, because it looks at the whole machine or uses all of it.
+        when: ``first``: beside others, and started first because it mostly waits; ``beside``:
+            beside others; ``alone``: after the others, because it looks at the whole machine or
+            uses all of it.
     """
 
     name: str
@@ -43,8 +44,11 @@ class Check:
     when: When = "beside"
 
 
-def check(name: str, *, needs: str = "", deadline_s: float = DEADLINE_S, when: When = "beside") -> Callable[[Run], Run]:
-    """Return a decorator that registers a function as a check; the first line of its docstring is the promise.
+def check(
+    name: str, *, needs: str = "", deadline_s: float = DEADLINE_S, when: When = "beside"
+) -> Callable[[Run], Run]:
+    """Return a decorator that registers a function as a check; the first line of its docstring is
+    the promise.
 
     Args:
         name: ``family.promise``.
@@ -55,14 +59,18 @@ def check(name: str, *, needs: str = "", deadline_s: float = DEADLINE_S, when: W
 
     def register(run: Run) -> Run:
         sentence = (run.__doc__ or "").strip().partition("\n")[0].rstrip(".")
-        CHECKS[name] = Check(name=name, sentence=sentence, run=run, needs=needs, deadline_s=deadline_s, when=when)
+        CHECKS[name] = Check(
+            name=name, sentence=sentence, run=run, needs=needs, deadline_s=deadline_s, when=when
+        )
         return run
 
     return register
 
 
 def expect(condition: bool, sentence: str) -> None:
-    """Raise AssertionError with a sentence unless a condition holds (``python -O`` removes ``assert``)."""
+    """Raise AssertionError with a sentence unless a condition holds (``python -O`` removes
+    ``assert``).
+    """
     if not condition:
         raise AssertionError(sentence)
 
@@ -77,7 +85,10 @@ def expect_in_time(context: Context, started: float, quiet_s: float, action: str
         action: the action, for the message.
     """
     took = time.monotonic() - started
-    expect(context.load.allows(took, quiet_s), f"{action} took {took:.1f} s, more than {context.load.bound(quiet_s):g}")
+    expect(
+        context.load.allows(took, quiet_s),
+        f"{action} took {took:.1f} s, more than {context.load.bound(quiet_s):g}",
+    )
 
 
 def expect_equal(found: object, wanted: object, what: str) -> None:
@@ -92,7 +103,9 @@ def expect_equal(found: object, wanted: object, what: str) -> None:
 
 
 @contextmanager
-def expect_error(kind: type[BaseException] | tuple[type[BaseException], ...], what: str, *words: str) -> Iterator[None]:
+def expect_error(
+    kind: type[BaseException] | tuple[type[BaseException], ...], what: str, *words: str
+) -> Iterator[None]:
     """Raise AssertionError unless the block raises the expected error.
 
     Args:
@@ -105,11 +118,16 @@ def expect_error(kind: type[BaseException] | tuple[type[BaseException], ...], wh
         yield
     except kind as error:
         missing = [word for word in words if word not in str(error)]
-        expect(not missing, f"{what}: the error does not name {', '.join(missing)}: {_shown(str(error))}")
+        expect(
+            not missing,
+            f"{what}: the error does not name {', '.join(missing)}: {_shown(str(error))}",
+        )
     except HyperRuntimeError as error:
         if isinstance(error, UnsupportedOptionError):
             raise
-        raise AssertionError(f"{what}: {type(error).__name__} instead of {names}: {error}") from error
+        raise AssertionError(
+            f"{what}: {type(error).__name__} instead of {names}: {error}"
+        ) from error
     else:
         raise AssertionError(f"{what}: no error instead of {names}")
 

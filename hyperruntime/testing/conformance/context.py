@@ -38,7 +38,14 @@ class Context:
         load: the load of the machine, by which time bounds grow.
     """
 
-    def __init__(self, driver: Driver, runtime: Runtime, image: str, directory: Path, load: Load | None = None) -> None:
+    def __init__(
+        self,
+        driver: Driver,
+        runtime: Runtime,
+        image: str,
+        directory: Path,
+        load: Load | None = None,
+    ) -> None:
         """Store the parts; start no container.
 
         Args:
@@ -59,13 +66,17 @@ class Context:
 
     @property
     def container(self) -> Container:
-        """A container of the default spec, shared by all checks that do not change it; started if needed."""
+        """A container of the default spec, shared by all checks that do not change it; started if
+        needed.
+        """
         with self._sharing:
             shared = self._shared = self._shared or self.start()
             return shared
 
     def beside(self) -> Context:
-        """Return a context with another shared container, for checks that run at the same time as this one's."""
+        """Return a context with another shared container, for checks that run at the same time as
+        this one's.
+        """
         other = Context(self.driver, self.runtime, self.image, self.directory, self.load)
         other._closed = self._closed
         self._besides.append(other)
@@ -81,7 +92,8 @@ class Context:
         """Start a container for one check; use it as a context manager.
 
         Raises:
-            ContainerStateError: the suite is closed; the caller is a check that outlived its deadline or an interrupt.
+            ContainerStateError: the suite is closed; the caller is a check that outlived its
+                deadline or an interrupt.
         """
         container = None if self._closed else self.runtime.container(self.spec(**fields))
         if container is not None:
@@ -92,25 +104,33 @@ class Context:
         return container
 
     def spec(self, **fields: Any) -> ContainerSpec:  # noqa: ANN401 - checked by the spec
-        """Return the default spec with changed fields, and without a pids limit if the driver refuses that."""
+        """Return the default spec with changed fields, and without a pids limit if the driver
+        refuses that.
+        """
         fields.setdefault("limits", self.limits())
         fields.setdefault("image", self.image)
         return ContainerSpec(**fields)
 
     def limits(self, **fields: Any) -> Limits:  # noqa: ANN401 - checked by the limits
-        """Return the default limits with changed fields, and without a pids limit if the driver refuses that."""
+        """Return the default limits with changed fields, and without a pids limit if the driver
+        refuses that.
+        """
         if declares_refusal(self.info, "limits.pids"):
             fields.setdefault("pids", None)
         return Limits(**fields)
 
     def place(self, name: str = "a 'place\"") -> Path:
-        """Return a new empty directory on the host, by default with quotes and a space in its name."""
+        """Return a new empty directory on the host, by default with quotes and a space in its
+        name.
+        """
         path = Path(tempfile.mkdtemp(dir=self.directory), name)
         path.mkdir()
         return path
 
     def own(self) -> dict[str, ContainerRecord]:
-        """Return the engine's records of this process's containers, by their label ``conformance``, else by id."""
+        """Return the engine's records of this process's containers, by their label ``conformance``,
+        else by id.
+        """
         found = (owned for owned in self.runtime.containers() if owned.owner.pid == os.getpid())
         return {owned.record.labels.get(LABEL, owned.record.id): owned.record for owned in found}
 
@@ -143,7 +163,11 @@ def shell(container: Container, script: str, *arguments: str, **options: Any) ->
 def processes(container: Container) -> list[str]:
     """Return the command lines of the processes in a container, with spaces between arguments."""
     listed = shell(container, _LIST_PROCESSES).stdout
-    return [line.replace(b"\0", b" ").decode(errors="replace").strip() for line in listed.split(b"\n") if line]
+    return [
+        line.replace(b"\0", b" ").decode(errors="replace").strip()
+        for line in listed.split(b"\n")
+        if line
+    ]
 
 
 def left_of(container: Container, mark: str) -> list[str]:
@@ -153,7 +177,9 @@ def left_of(container: Container, mark: str) -> list[str]:
 
 def host_processes(word: str) -> list[str]:
     """Return the command lines of the processes on the host that contain a word."""
-    lines = (" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
+    lines = (
+        " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+    )
     return [line for line in lines if word in line]
 
 
@@ -169,7 +195,9 @@ def fields_of(text: str) -> Mapping[str, str]:
 
 
 @contextmanager
-def open_context(driver: Driver, image: str | None = None, load: Load | None = None) -> Iterator[Context]:
+def open_context(
+    driver: Driver, image: str | None = None, load: Load | None = None
+) -> Iterator[Context]:
     """Open a driver and yield the context of checks; at the end, close all containers.
 
     Args:

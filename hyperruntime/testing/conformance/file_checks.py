@@ -1,4 +1,6 @@
-"""Checks of single files and of ports: exact bytes, typed errors, and clients of a container without a network."""
+"""Checks of single files and of ports: exact bytes, typed errors, and clients of a container
+without a network.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ _USER = RunAs(uid=20_021)
 _PORT = 8137
 _LARGE_BYTES = 8 * 1024**2 + 3
 _MIB = 1024**2
-# Sends back the count and the digest of what it receives, when the client has sent all; several clients at once.
+# Sends back the count and the digest of what it receives, when the client has sent all; several
+# clients at once.
 _SERVER = """
 import hashlib, socketserver
 class Handler(socketserver.BaseRequestHandler):
@@ -39,12 +42,16 @@ Server(("127.0.0.1", 8137), Handler).serve_forever()
 
 @check("files.exact")
 def exact(context: Context) -> None:
-    """A file that is written is read with exactly its bytes, at any size, and many files in one call."""
+    """A file that is written is read with exactly its bytes, at any size, and many files in one
+    call.
+    """
     container = context.container
     for size in (0, 1, 65536, _MIB, _LARGE_BYTES):
         data = os.urandom(size)
         container.write_file(f"{INSIDE}/deep/er/file", data)
-        expect(container.read_file(f"{INSIDE}/deep/er/file") == data, f"{size} bytes came back changed")
+        expect(
+            container.read_file(f"{INSIDE}/deep/er/file") == data, f"{size} bytes came back changed"
+        )
         expect_equal(container.stat(f"{INSIDE}/deep/er/file").size_bytes, size, "the size")
     files = {f"{INSIDE}/many/{number}": os.urandom(number * 100) for number in range(40)}
     container.write_files(files)
@@ -65,14 +72,18 @@ def names(context: Context) -> None:
     longest = INSIDE + "/" + "d" * 199 + ("/" + "d" * 199) * 19
     longest += "/" + "f" * (4095 - len(longest) - 1)
     context.container.write_file(longest, b"far down")
-    expect_equal(context.container.read_file(longest), b"far down", "a file at a path of 4,095 bytes")
+    expect_equal(
+        context.container.read_file(longest), b"far down", "a file at a path of 4,095 bytes"
+    )
     with expect_error(FileError, "a path of 4,096 bytes", "too long"):
         context.container.read_file(longest + "f")
 
 
 @check("files.errors")
 def errors(context: Context) -> None:
-    """Each reason for which a file cannot be used is its own error, which is also the built-in one."""
+    """Each reason for which a file cannot be used is its own error, which is also the built-in
+    one.
+    """
     container = context.container
     container.write_file(f"{INSIDE}/errors/file", b"12345")
     here, nothing = f"{INSIDE}/errors", f"{INSIDE}/errors/nothing"
@@ -98,14 +109,23 @@ def errors(context: Context) -> None:
             what(nothing)
     found: list[FileError] = []
     got = container.read_files([f"{here}/file", nothing], on_error=found.append)
-    expect_equal((got, [error.path for error in found]), ({f"{here}/file": b"12345"}, [nothing]), "reading many files")
+    expect_equal(
+        (got, [error.path for error in found]),
+        ({f"{here}/file": b"12345"}, [nothing]),
+        "reading many files",
+    )
 
 
 @check("files.special")
 def special(context: Context) -> None:
-    """Files of /proc and devices are read; links are followed; a pipe without a partner ends at the deadline."""
+    """Files of /proc and devices are read; links are followed; a pipe without a partner ends at the
+    deadline.
+    """
     with context.start() as container:
-        shell(container, f"mkdir {INSIDE} && cd {INSIDE} && mkfifo fifo && ln -s file link && ln -s loop loop").check()
+        shell(
+            container,
+            f"mkdir {INSIDE} && cd {INSIDE} && mkfifo fifo && ln -s file link && ln -s loop loop",
+        ).check()
         expect(b"Uid:" in container.read_file("/proc/self/status"), "a file of /proc was not read")
         expect_equal(container.read_file("/dev/null"), b"", "the content of /dev/null")
         with expect_error(FileTooLargeError, "an endless device", "limit_bytes"):
@@ -113,16 +133,30 @@ def special(context: Context) -> None:
         container.write_file("/dev/null", b"x")
         container.write_file(f"{INSIDE}/file", b"old", mode=0o640)
         container.write_file(f"{INSIDE}/link", b"through the link")
-        expect_equal(container.read_file(f"{INSIDE}/file"), b"through the link", "a file written through a link")
-        expect_equal(container.stat(f"{INSIDE}/link").mode, 0o640, "the mode of a file that was replaced")
-        expect_equal(container.stat(f"{INSIDE}/link", follow_symlinks=False).kind, "symlink", "the kind of a link")
+        expect_equal(
+            container.read_file(f"{INSIDE}/file"),
+            b"through the link",
+            "a file written through a link",
+        )
+        expect_equal(
+            container.stat(f"{INSIDE}/link").mode, 0o640, "the mode of a file that was replaced"
+        )
+        expect_equal(
+            container.stat(f"{INSIDE}/link", follow_symlinks=False).kind,
+            "symlink",
+            "the kind of a link",
+        )
         with expect_error(FileNotFoundError, "a link to itself", "loop"):
             container.read_file(f"{INSIDE}/loop")
-        with expect_error(TransferTimeoutError, "reading a pipe into which nothing is written", "fifo"):
+        with expect_error(
+            TransferTimeoutError, "reading a pipe into which nothing is written", "fifo"
+        ):
             container.read_file(f"{INSIDE}/fifo", timeout_s=0.3)
         with expect_error(TransferTimeoutError, "writing to a pipe that nothing reads", "fifo"):
             container.write_file(f"{INSIDE}/fifo", b"x", timeout_s=0.3)
-        expect_equal(container.listdir(INSIDE), ["fifo", "file", "link", "loop"], "names in the directory")
+        expect_equal(
+            container.listdir(INSIDE), ["fifo", "file", "link", "loop"], "names in the directory"
+        )
 
 
 @check("files.user", needs="exec.user")
@@ -135,27 +169,37 @@ def other_user(context: Context) -> None:
             container.read_file("/private/file", user=_USER)
         with expect_error(PermissionError, "writing a file of another user", "/private"):
             container.write_file("/private/file", b"", user=_USER)
-        with expect_error(PermissionError, "writing to a directory of another user", "/private/new"):
+        with expect_error(
+            PermissionError, "writing to a directory of another user", "/private/new"
+        ):
             container.write_file("/private/new", b"", user=_USER)
         expect_equal(container.read_file("/private/file"), b"secret", "the file of another user")
         container.write_file(f"{INSIDE}/mine", b"mine", user=_USER, mode=0o600)
         facts = container.stat(f"{INSIDE}/mine")
         expect_equal((facts.uid, facts.mode), (_USER.uid, 0o600), "owner and mode of a new file")
         container.write_file(f"{INSIDE}/mine", b"of both")
-        expect_equal(container.stat(f"{INSIDE}/mine").uid, _USER.uid, "the owner after root wrote to it")
+        expect_equal(
+            container.stat(f"{INSIDE}/mine").uid, _USER.uid, "the owner after root wrote to it"
+        )
 
 
 @check("ports.forward", deadline_s=120)
 def forward(context: Context) -> None:
-    """Clients on the host reach a server in a container without a network, byte for byte, until the container ends."""
+    """Clients on the host reach a server in a container without a network, byte for byte, until the
+    container ends.
+    """
     with context.start() as container:
         if shell(container, "command -v python3").exit_code != 0:
-            with expect_error(UnsupportedOptionError, "a forwarder in an image without Python", "python3"):
+            with expect_error(
+                UnsupportedOptionError, "a forwarder in an image without Python", "python3"
+            ):
                 container.forward(_PORT)
             return
         address = container.forward(_PORT)
         expect_equal(container.forward(_PORT), address, "the address of the same port")
-        expect_equal((address[0], _ask(address, b"x")), ("127.0.0.1", b""), "a port on which nothing listens")
+        expect_equal(
+            (address[0], _ask(address, b"x")), ("127.0.0.1", b""), "a port on which nothing listens"
+        )
         threading.Thread(target=_serve, args=(container,), daemon=True).start()
         reached = context.load.wait_until(lambda: _ask(address, b"hello").startswith(b"5 "), 30)
         expect(reached, "a server on the container's loopback was not reached; is the loopback up?")

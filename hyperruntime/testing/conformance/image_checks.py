@@ -11,7 +11,12 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hyperruntime.errors import HyperRuntimeError, ImageBuildError, ImageNotFoundError, RegistryUnreachableError
+from hyperruntime.errors import (
+    HyperRuntimeError,
+    ImageBuildError,
+    ImageNotFoundError,
+    RegistryUnreachableError,
+)
 from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error
 from hyperruntime.testing.conformance.context import Context
 
@@ -20,13 +25,18 @@ from hyperruntime.testing.conformance.context import Context
 def exact_match(context: Context) -> None:
     """An image exists under exactly its reference, and is listed."""
     expect(
-        context.runtime.images.exists(context.image), f"{context.image} is reported missing, but containers run from it"
+        context.runtime.images.exists(context.image),
+        f"{context.image} is reported missing, but containers run from it",
     )
     for almost in (context.image + "x", context.image[:-1], "x" + context.image):
         expect(not context.runtime.images.exists(almost), f"{almost} is reported to exist")
-    listed = [reference for image in context.runtime.images.list() for reference in image.references]
+    listed = [
+        reference for image in context.runtime.images.list() for reference in image.references
+    ]
     expect(context.image in listed, f"{context.image} is not listed: {listed[:20]}")
-    expect_equal(context.runtime.images.ensure(context.image), context.image, "ensure() of an existing image")
+    expect_equal(
+        context.runtime.images.ensure(context.image), context.image, "ensure() of an existing image"
+    )
 
 
 @check("images.missing")
@@ -41,7 +51,9 @@ def missing(context: Context) -> None:
 
 @check("images.pull-of-a-spec", needs="images.pull")
 def pull_of_a_spec(context: Context) -> None:
-    """A spec pulls a missing image only if it asks for that; an existing one is pulled only with ``always``."""
+    """A spec pulls a missing image only if it asks for that; an existing one is pulled only with
+    ``always``.
+    """
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]  # closed below, so nothing listens there
     reference = f"127.0.0.1:{port}/hyperruntime-conformance:1"
@@ -51,7 +63,9 @@ def pull_of_a_spec(context: Context) -> None:
     with expect_error(ImageNotFoundError, "pull='never'", reference):
         context.start(image=reference, pull="never").close()
     with context.start(pull="missing") as container:
-        expect_equal(container.exec(["echo", "on"]).stdout, b"on\n", "a container of an image that is there")
+        expect_equal(
+            container.exec(["echo", "on"]).stdout, b"on\n", "a container of an image that is there"
+        )
 
 
 @check("images.remove", needs="images.remove")
@@ -64,7 +78,9 @@ def remove_missing(context: Context) -> None:
 
 @check("images.build", needs="images.build", deadline_s=180)
 def build(context: Context) -> None:
-    """A Containerfile is built once, with its context and arguments, and its output is passed on."""
+    """A Containerfile is built once, with its context and arguments, and its output is passed
+    on.
+    """
     place, lines = context.place(), list[str]()
     (place / "hello").write_text("from the context\n")
     steps = f"FROM {context.image}\nARG WORD=none\nCOPY hello /hello\nRUN echo $WORD >/word\n"
@@ -83,7 +99,9 @@ def build(context: Context) -> None:
 
 @check("images.build-error", needs="images.build", deadline_s=180)
 def build_error(context: Context) -> None:
-    """A failing build raises ImageBuildError with the output of the failing step, and makes no image."""
+    """A failing build raises ImageBuildError with the output of the failing step, and makes no
+    image.
+    """
     path = context.place() / "Containerfile"
     path.write_text(f"FROM {context.image}\nRUN echo before; echo the reason >&2; exit 9\n")
     with _reference(context) as reference:
@@ -94,7 +112,9 @@ def build_error(context: Context) -> None:
 
 @check("images.load-rootfs", needs="images.load_rootfs")
 def load_rootfs(context: Context) -> None:
-    """A root file system becomes an image; a container of an image without /bin/sh is an error that says so."""
+    """A root file system becomes an image; a container of an image without /bin/sh is an error that
+    says so.
+    """
     tar = context.place() / "rootfs.tar"
     tar.write_bytes(_tar({"file": b"x"}))
     with _reference(context) as reference:
@@ -110,10 +130,14 @@ def load(context: Context) -> None:
     archive = context.place() / "archive.tar"
     with _reference(context) as reference:
         archive.write_bytes(_saved_image(reference))
-        expect_equal(context.runtime.images.load(archive), (reference,), "the references of the archive")
+        expect_equal(
+            context.runtime.images.load(archive), (reference,), "the references of the archive"
+        )
         expect(context.runtime.images.exists(reference), "the image does not exist")
         context.runtime.images.remove(reference)
-        expect(not context.runtime.images.exists(reference), "the image still exists after its removal")
+        expect(
+            not context.runtime.images.exists(reference), "the image still exists after its removal"
+        )
 
 
 @contextmanager
@@ -128,14 +152,20 @@ def _reference(context: Context) -> Iterator[str]:
 
 
 def _saved_image(reference: str) -> bytes:
-    """Return an archive in the format of `podman save` and `docker save`. Source: moby, image/spec/v1.2.md."""
+    """Return an archive in the format of `podman save` and `docker save`. Source: moby,
+    image/spec/v1.2.md.
+    """
     layer = _tar({"file": reference.encode()})  # unique for each run
     digest = hashlib.sha256(layer).hexdigest()
     rootfs = {"type": "layers", "diff_ids": [f"sha256:{digest}"]}
-    config = json.dumps({"architecture": "amd64", "os": "linux", "config": {}, "rootfs": rootfs}).encode()
+    config = json.dumps(
+        {"architecture": "amd64", "os": "linux", "config": {}, "rootfs": rootfs}
+    ).encode()
     name = f"{hashlib.sha256(config).hexdigest()}.json"
     manifest = [{"Config": name, "RepoTags": [reference], "Layers": [f"{digest}/layer.tar"]}]
-    return _tar({name: config, f"{digest}/layer.tar": layer, "manifest.json": json.dumps(manifest).encode()})
+    return _tar(
+        {name: config, f"{digest}/layer.tar": layer, "manifest.json": json.dumps(manifest).encode()}
+    )
 
 
 def _tar(files: dict[str, bytes]) -> bytes:

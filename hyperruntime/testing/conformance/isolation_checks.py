@@ -44,7 +44,8 @@ DANGEROUS = {
     "SYSLOG": 34,
     "BPF": 39,
 }
-# Makes files with special bits, and directories that only the owner can enter. One owner is another user, if possible.
+# Makes files with special bits, and directories that only the owner can enter. One owner is another
+# user, if possible.
 _WRITE_SPECIAL = """
 cd "$1" && mkdir shut other && cp /bin/sh shut/shell && cp /bin/sh other/shell || exit
 chown 12345:12345 other/shell other 2>/dev/null
@@ -61,11 +62,16 @@ def no_host_environment(context: Context) -> None:
     try:
         with context.start() as container:
             own = container.exec(["env"]).stdout.decode(errors="replace")
-            all_of_them = shell(container, "cat /proc/[0-9]*/environ 2>/dev/null").stdout.decode(errors="replace")
+            all_of_them = shell(container, "cat /proc/[0-9]*/environ 2>/dev/null").stdout.decode(
+                errors="replace"
+            )
     finally:
         del os.environ[name]
     expect(secret not in own, "a variable of the host is in a command's environment")
-    expect(secret not in all_of_them, "a variable of the host is in the environment of a process in the container")
+    expect(
+        secret not in all_of_them,
+        "a variable of the host is in the environment of a process in the container",
+    )
 
 
 @check("isolation.environment-hidden")
@@ -73,9 +79,13 @@ def environment_hidden(context: Context) -> None:
     """The spec's environment is on no command line, neither on the host nor in the container."""
     secret = f"key-{secrets.token_hex(8)}"
     with context.start(env={"API_KEY": secret}) as container:
-        expect_equal(shell(container, "echo $API_KEY").stdout, f"{secret}\n".encode(), "the variable")
+        expect_equal(
+            shell(container, "echo $API_KEY").stdout, f"{secret}\n".encode(), "the variable"
+        )
         expect_equal(host_processes(secret), [], "command lines of the host with its value")
-        expect_equal(left_of(container, secret), [], "command lines in the container with its value")
+        expect_equal(
+            left_of(container, secret), [], "command lines in the container with its value"
+        )
 
 
 @check("isolation.no-host-files")
@@ -87,16 +97,24 @@ def no_host_files(context: Context) -> None:
             expect_equal(seen, b"", f"content of the host's {path}")
         with context.start(workdir="/") as container:
             for path in paths:
-                expect_equal(shell(container, 'cat "$1" 2>/dev/null', str(path)).stdout, b"", f"the host's {path}")
+                expect_equal(
+                    shell(container, 'cat "$1" 2>/dev/null', str(path)).stdout,
+                    b"",
+                    f"the host's {path}",
+                )
 
 
 @contextmanager
 def _canaries(context: Context) -> Iterator[list[Path]]:
-    """Write a file to each directory of the host that a container could show by mistake; yield their paths."""
+    """Write a file to each directory of the host that a container could show by mistake; yield
+    their paths.
+    """
     name = f".hyperruntime-conformance-{secrets.token_hex(4)}"
     made: list[Path] = []
     try:
-        for directory in dict.fromkeys((context.directory, context.directory.parent, Path.home(), Path.cwd())):
+        for directory in dict.fromkeys(
+            (context.directory, context.directory.parent, Path.home(), Path.cwd())
+        ):
             try:
                 (directory / name).write_text("canary")
             except OSError:
@@ -136,7 +154,9 @@ def capabilities(context: Context) -> None:
 
 @check("isolation.inherited-capabilities")
 def inherited_capabilities(context: Context) -> None:
-    """Commands have no ambient and no inheritable capability, which a program of another user would keep."""
+    """Commands have no ambient and no inheritable capability, which a program of another user would
+    keep.
+    """
     status = _status(context.container)
     held = {name: int(status[name], 16) for name in ("CapInh", "CapAmb")}
     expect_equal(held, dict.fromkeys(held, 0), "the capabilities that programs inherit")
@@ -144,11 +164,17 @@ def inherited_capabilities(context: Context) -> None:
 
 @check("isolation.file-modes")
 def file_modes(context: Context) -> None:
-    """A command cannot read a file that its mode closes to its user, unless the driver declares it for root."""
+    """A command cannot read a file that its mode closes to its user, unless the driver declares it
+    for root.
+    """
     with context.start() as container:
         shell(container, "umask 0; echo secret >/tmp/closed && chmod 0 /tmp/closed").check()
         read = container.exec(["cat", "/tmp/closed"]).stdout  # noqa: S108 - in the container
-        expect_equal(read, b"secret\n" if context.info.ignores_modes else b"", "what root reads of a closed file")
+        expect_equal(
+            read,
+            b"secret\n" if context.info.ignores_modes else b"",
+            "what root reads of a closed file",
+        )
         if context.info.users:
             read = container.exec(["cat", "/tmp/closed"], user=RunAs(uid=20_003)).stdout  # noqa: S108
             expect_equal(read, b"", "what another user reads of a closed file")
@@ -176,22 +202,36 @@ def _status(container: Container) -> dict[str, str]:
 @check("isolation.init")
 def init(context: Context) -> None:
     """PID 1 is an init, not a command of the caller, and reaps orphans."""
-    printed = shell(context.container, "echo $$ $PPID; (sleep 0.05 &) ; (sleep 0.05 &) ; cat /proc/1/cmdline").stdout
+    printed = shell(
+        context.container, "echo $$ $PPID; (sleep 0.05 &) ; (sleep 0.05 &) ; cat /proc/1/cmdline"
+    ).stdout
     pid, parent = (int(word) for word in printed.split(b"\n")[0].split())
-    expect(pid > 1 and b"(sleep 0.05" not in printed, f"a command runs as PID 1 (its pid is {pid}, parent {parent})")
+    expect(
+        pid > 1 and b"(sleep 0.05" not in printed,
+        f"a command runs as PID 1 (its pid is {pid}, parent {parent})",
+    )
     time.sleep(0.5)
 
     def zombies() -> list[str]:
         lines = shell(context.container, _LIST_STATES).stdout.decode(errors="replace").splitlines()
-        return [line for line in lines if "(sleep)" in line and line.rpartition(")")[2].split()[:1] == ["Z"]]
+        return [
+            line
+            for line in lines
+            if "(sleep)" in line and line.rpartition(")")[2].split()[:1] == ["Z"]
+        ]
 
-    expect(context.load.wait_until(lambda: not zombies(), REAPED_S), f"zombies are not reaped: {zombies()}")
+    expect(
+        context.load.wait_until(lambda: not zombies(), REAPED_S),
+        f"zombies are not reaped: {zombies()}",
+    )
 
 
 @check("isolation.exchange")
 def exchange(context: Context) -> None:
     """The library's own files in a container cannot be changed from inside."""
-    script = "cd /run/hyperruntime || exit; (: >new); rm -rf ./*; mv lane.sh moved; (: >lane.sh); ls"
+    script = (
+        "cd /run/hyperruntime || exit; (: >new); rm -rf ./*; mv lane.sh moved; (: >lane.sh); ls"
+    )
     with context.start() as container:
         listed = shell(container, script).stdout.split()
         expect(
@@ -203,26 +243,37 @@ def exchange(context: Context) -> None:
 
 @check("isolation.mounts-reclaimed")
 def mounts_reclaimed(context: Context) -> None:
-    """Files that any user wrote to a mount get the owner's uid on the host, and lose their special bits."""
+    """Files that any user wrote to a mount get the owner's uid on the host, and lose their special
+    bits.
+    """
     tree = context.place()
-    with context.start(mounts=(Mount(source=str(tree), target="/mnt/tree", read_only=False),)) as container:
+    with context.start(
+        mounts=(Mount(source=str(tree), target="/mnt/tree", read_only=False),)
+    ) as container:
         shell(container, _WRITE_SPECIAL, "/mnt/tree").check()
     reclaim_trees([tree], context.info.reclaim_args, 60.0)
     found = {str(path.relative_to(tree)): path.lstat() for path in tree.rglob("*")}
     names = {"shut", "shut/shell", "shut/fifo", "other", "other/shell"}
     expect_equal(set(found), names, "readable files of the mount")
-    expect_equal({status.st_uid for status in found.values()}, {os.geteuid()}, "the uids of its files")
+    expect_equal(
+        {status.st_uid for status in found.values()}, {os.geteuid()}, "the uids of its files"
+    )
     special = [name for name, status in found.items() if status.st_mode & 0o6000]
     expect_equal(special, [], "files that still have special bits")
 
 
 @check("network.none")
 def no_network(context: Context) -> None:
-    """By default there is no network: only the interface lo, no route, and not the host's network."""
+    """By default there is no network: only the interface lo, no route, and not the host's
+    network.
+    """
     expect_equal(_interfaces(context.container), {"lo"}, "the interfaces inside")
     routes = context.container.exec(["cat", "/proc/net/route"]).stdout.decode().splitlines()[1:]
     expect_equal(routes, [], "the routes inside")
-    expect(_namespace(context.container) != os.readlink("/proc/self/ns/net"), "the network is the host's")
+    expect(
+        _namespace(context.container) != os.readlink("/proc/self/ns/net"),
+        "the network is the host's",
+    )
 
 
 @check("network.host", needs="network.host")
@@ -239,7 +290,9 @@ def bridge(context: Context) -> None:
     with context.start(network="bridge") as container:
         found = _interfaces(container)
         expect("lo" in found and len(found) > 1, f"the interfaces inside are {sorted(found)}")
-        expect(_namespace(container) != os.readlink("/proc/self/ns/net"), "the network is the host's")
+        expect(
+            _namespace(container) != os.readlink("/proc/self/ns/net"), "the network is the host's"
+        )
         routes = container.exec(["cat", "/proc/net/route"]).stdout.decode().splitlines()[1:]
         expect(bool(routes), "there is no route out")
 

@@ -12,11 +12,18 @@ from hyperruntime.driver import PostMortem
 from hyperruntime.errors import ContainerLostError
 from hyperruntime.spec import Mount
 from hyperruntime.testing.conformance.capability import declares_refusal
-from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error, expect_in_time
+from hyperruntime.testing.conformance.check import (
+    check,
+    expect,
+    expect_equal,
+    expect_error,
+    expect_in_time,
+)
 from hyperruntime.testing.conformance.context import Context, shell
 from hyperruntime.units import MIB
 
-# Uses a processor for two seconds, then prints the used processor time. Source: POSIX.1 sh, `times`.
+# Uses a processor for two seconds, then prints the used processor time. Source: POSIX.1 sh,
+# `times`.
 BURN = "trap 'times; exit 0' USR1; (sleep 2; kill -USR1 $$) & while :; do :; done"
 FLOOD = "dd if=/dev/zero of=/dev/null bs=300M count=1 2>/dev/null && echo fits"
 WALL_S = 3.0
@@ -25,7 +32,8 @@ WATCHED_BYTES = 96 * MIB
 DISK_BYTES = 64 * MIB
 _WRITE = 'mkdir -p "${1%/*}"; dd if=/dev/zero of="$1" bs=1M count=300 2>/dev/null; sleep 60'
 _WRITE_DELETED = (
-    'mkdir -p "${1%/*}"; exec 3>"$1"; rm -f "$1"; dd if=/dev/zero bs=1M count=300 >&3 2>/dev/null; sleep 60'
+    'mkdir -p "${1%/*}"; exec 3>"$1"; rm -f "$1"; dd if=/dev/zero bs=1M count=300 >&3 '
+    "2>/dev/null; sleep 60"
 )
 PLACES = (
     ("/data/file", _WRITE),
@@ -41,10 +49,17 @@ def memory(context: Context) -> None:
     """A command that exceeds the memory limit fails and does not get the memory."""
     with context.start(limits=context.limits(memory_bytes=64 * MIB)) as container:
         try:
-            expect_equal(shell(container, FLOOD, timeout_s=40).stdout, b"", "300 MiB in a container of 64 MiB")
+            expect_equal(
+                shell(container, FLOOD, timeout_s=40).stdout,
+                b"",
+                "300 MiB in a container of 64 MiB",
+            )
             _expect_usable(container)
         except ContainerLostError as error:
-            expect(error.post_mortem is not None, f"the container was lost without a post-mortem: {error}")
+            expect(
+                error.post_mortem is not None,
+                f"the container was lost without a post-mortem: {error}",
+            )
 
 
 @check("limits.cpus", needs="limits.cpus")
@@ -56,12 +71,18 @@ def cpus(context: Context) -> None:
     if found is None:
         raise AssertionError(f"the command did not print its processor time: {result}")
     used, allowed = int(found[1]) * 60 + float(found[2]), 0.3 * result.duration_s
-    expect(used < allowed * 1.4 + 0.2, f"{used:.2f} s of processor time in {result.duration_s:.2f} s with 0.3 cpus")
+    expect(
+        used < allowed * 1.4 + 0.2,
+        f"{used:.2f} s of processor time in {result.duration_s:.2f} s with 0.3 cpus",
+    )
 
 
-@check("limits.pids", needs="limits.pids", when="alone")  # engines may count all processes of the user
+# engines may count all processes of the user
+@check("limits.pids", needs="limits.pids", when="alone")
 def pids(context: Context) -> None:
-    """A container has its own process limit, cannot exceed it, and is usable after the processes end."""
+    """A container has its own process limit, cannot exceed it, and is usable after the processes
+    end.
+    """
     with context.start(limits=context.limits(pids=60)) as container:
         script = "i=0; while [ $i -lt 200 ]; do sleep 3 & i=$((i + 1)); done; echo all"
         result = shell(container, script, timeout_s=20)
@@ -70,13 +91,22 @@ def pids(context: Context) -> None:
     with ExitStack() as stack:
         for _ in range(3):  # at the same time
             container = stack.enter_context(context.start(limits=context.limits(pids=60)))
-            made = shell(container, "i=0; while [ $i -lt 30 ]; do sleep 60 & i=$((i + 1)); done; echo made $i")
-            expect_equal((made.stdout, made.stderr), (b"made 30\n", b""), "30 processes in each of three containers")
+            made = shell(
+                container,
+                "i=0; while [ $i -lt 30 ]; do sleep 60 & i=$((i + 1)); done; echo made $i",
+            )
+            expect_equal(
+                (made.stdout, made.stderr),
+                (b"made 30\n", b""),
+                "30 processes in each of three containers",
+            )
 
 
 @check("limits.tmpfs", needs="limits.tmpfs_bytes")
 def tmpfs(context: Context) -> None:
-    """The directory /tmp holds at most its limit; a command that exceeds it fails, and the container lives on."""
+    """The directory /tmp holds at most its limit; a command that exceeds it fails, and the
+    container lives on.
+    """
     with context.start(limits=context.limits(tmpfs_bytes=4 * MIB)) as container:
         _expect_size(container, "/tmp", 4)  # noqa: S108 - in the container
 
@@ -96,12 +126,17 @@ def wall_clock(context: Context) -> None:
     limits = context.limits(wall_s=WALL_S)
     with context.start(limits=limits) as container, context.start(limits=limits) as idle:
         started = time.monotonic()
-        with expect_error(ContainerLostError, "a command past the wall clock", f"limits.wall_s={WALL_S:g}"):
+        with expect_error(
+            ContainerLostError, "a command past the wall clock", f"limits.wall_s={WALL_S:g}"
+        ):
             container.exec(["sleep", "60"])
         expect_in_time(context, started, WALL_S + SOON_S, f"ending a container of {WALL_S:g} s")
         with expect_error(ContainerLostError, "the next command", "limits.wall_s"):
             container.exec(["true"])
-        expect(context.load.wait_until(lambda: not idle.is_alive, SOON_S), "a container without a command lives on")
+        expect(
+            context.load.wait_until(lambda: not idle.is_alive, SOON_S),
+            "a container without a command lives on",
+        )
         with expect_error(ContainerLostError, "a command in it", "limits.wall_s"):
             idle.exec(["true"])
 
@@ -120,34 +155,56 @@ def _fill(context: Context, path: str, script: str) -> None:
         try:
             result = shell(container, script, path, timeout_s=40)
         except ContainerLostError as error:
-            named = isinstance(error.post_mortem, PostMortem) and error.post_mortem.limit == "disk_bytes"
-            expect(named and f"disk_bytes={DISK_BYTES}" in str(error), f"the error does not name the limit: {error}")
+            named = (
+                isinstance(error.post_mortem, PostMortem)
+                and error.post_mortem.limit == "disk_bytes"
+            )
+            expect(
+                named and f"disk_bytes={DISK_BYTES}" in str(error),
+                f"the error does not name the limit: {error}",
+            )
         else:
             raise AssertionError(f"a container with too much in {path} was not ended: {result}")
 
 
 @check("limits.watchdog")
 def watchdog(context: Context) -> None:
-    """If the engine cannot limit memory, the watchdog ends a container above its limit, and the error says so."""
+    """If the engine cannot limit memory, the watchdog ends a container above its limit, and the
+    error says so.
+    """
     limits = context.limits(memory_bytes=WATCHED_BYTES)
     with context.start(limits=limits, limits_mode="watchdog") as container:
-        expect_equal(container.exec(["echo", "fits"]).stdout, b"fits\n", "a command below the limit")
+        expect_equal(
+            container.exec(["echo", "fits"]).stdout, b"fits\n", "a command below the limit"
+        )
         if not declares_refusal(context.info, "limits.memory_bytes"):
-            expect_equal(shell(container, FLOOD, timeout_s=40).stdout, b"", "300 MiB in a container of 96 MiB")
+            expect_equal(
+                shell(container, FLOOD, timeout_s=40).stdout,
+                b"",
+                "300 MiB in a container of 96 MiB",
+            )
             return
-        with expect_error(ContainerLostError, "a command past the limit", "watchdog", f"={WATCHED_BYTES}"):
+        with expect_error(
+            ContainerLostError, "a command past the limit", "watchdog", f"={WATCHED_BYTES}"
+        ):
             shell(container, FLOOD.replace("count=1", "count=1000"), timeout_s=40)
 
 
 def _expect_size(container: Container, path: str, mib: int) -> None:
-    """Check that a directory holds about its size and no more, and that the writer learns the reason."""
+    """Check that a directory holds about its size and no more, and that the writer learns the
+    reason.
+    """
     full = shell(container, f"dd if=/dev/zero of={path}/full bs=1M count={mib + 5}", timeout_s=60)
     expect(full.exit_code != 0, f"{mib + 5} MiB were written to a {path} of {mib} MiB")
-    expect(b"No space left" in full.stderr, f"the command does not learn the reason: {full.stderr!r}")
+    expect(
+        b"No space left" in full.stderr, f"the command does not learn the reason: {full.stderr!r}"
+    )
     size = int(shell(container, f"wc -c <{path}/full").check().stdout)
     expect((mib - 2) * MIB <= size <= mib * MIB, f"{size} bytes fit into a {path} of {mib} MiB")
     _expect_usable(container)
 
 
 def _expect_usable(container: Container) -> None:
-    expect_equal(container.exec(["echo", "usable"], timeout_s=20).stdout, b"usable\n", "the next command")
+    expect_equal(
+        container.exec(["echo", "usable"], timeout_s=20).stdout, b"usable\n", "the next command"
+    )

@@ -1,8 +1,9 @@
 """How slow the machine is now, so that a loaded machine fails no check: time bounds grow with it.
 
-Each bound in a check is the time that suffices on a quiet machine. :class:`Load` multiplies it by a factor: 1 on a
-quiet machine, more on a loaded one. It measures at the start of the suite, and again when a bound is
-missed, because the load may have begun later. A slow engine on a quiet machine therefore fails.
+Each bound in a check is the time that suffices on a quiet machine. :class:`Load` multiplies it by a
+factor: 1 on a quiet machine, more on a loaded one. It measures at the start of the suite, and again
+when a bound is missed, because the load may have begun later. A slow engine on a quiet machine
+therefore fails.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class Measurement:
     write_worst_s: float
 
 
-# A machine is quiet up to these values. The 4 cores on which they were chosen need half of them or less.
+# A machine is quiet up to these values. The 4 cores on which they were chosen need half of them or
+# less.
 QUIET = Measurement(
     start_median_s=0.070,
     start_worst_s=0.140,
@@ -59,7 +61,8 @@ QUIET = Measurement(
 
 
 def load_factor(measured: Measurement, quiet: Measurement = QUIET) -> float:
-    """Return how many times longer than on a quiet machine an operation may take: from 1 to ``MAX_FACTOR``.
+    """Return how many times longer than on a quiet machine an operation may take: from 1 to
+    ``MAX_FACTOR``.
 
     Args:
         measured: the measurement of this machine.
@@ -67,7 +70,9 @@ def load_factor(measured: Measurement, quiet: Measurement = QUIET) -> float:
     """
     found: tuple[float, ...] = attrs.astuple(measured)
     usual: tuple[float, ...] = attrs.astuple(quiet)
-    return min(MAX_FACTOR, max(1.0, *(one / other for one, other in zip(found, usual, strict=True))))
+    return min(
+        MAX_FACTOR, max(1.0, *(one / other for one, other in zip(found, usual, strict=True)))
+    )
 
 
 def measure_load() -> Measurement:
@@ -103,7 +108,9 @@ class Load:
         self.factor = self.first = load_factor(measure())
 
     def bound(self, quiet_s: float) -> float:
-        """Return the time bound in seconds that holds now, for one that holds on a quiet machine."""
+        """Return the time bound in seconds that holds now, for one that holds on a quiet
+        machine.
+        """
         return quiet_s * self.factor
 
     def allows(self, took_s: float, quiet_s: float) -> bool:
@@ -118,7 +125,9 @@ class Load:
         self.measure_again()
         return took_s < self.bound(quiet_s)
 
-    def wait_until(self, condition: Callable[[], bool], quiet_s: float, interval_s: float = 0.05) -> bool:
+    def wait_until(
+        self, condition: Callable[[], bool], quiet_s: float, interval_s: float = 0.05
+    ) -> bool:
         """Poll a condition until it holds or the bound has passed; return whether it holds.
 
         Args:
@@ -153,7 +162,10 @@ class Load:
         if self.factor < 1.05:
             return "this machine is quiet: time bounds are the strict ones"
         later = "" if self.factor == self.first else f" ({self.first:.1f} times at the start)"
-        return f"this machine is loaded or slow: time bounds are {self.factor:.1f} times the strict ones{later}"
+        return (
+            f"this machine is loaded or slow: time bounds are {self.factor:.1f} times the "
+            f"strict ones{later}"
+        )
 
 
 def _times(operation: Callable[[], object], times: int = _TIMES) -> list[float]:
@@ -166,7 +178,9 @@ def _times(operation: Callable[[], object], times: int = _TIMES) -> list[float]:
 
 
 def _start() -> None:
-    started = [spawn(_COUNT, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL) for _ in range(_AT_ONCE)]
+    started = [
+        spawn(_COUNT, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL) for _ in range(_AT_ONCE)
+    ]
     for process in started:
         process.wait()
 

@@ -1,4 +1,5 @@
-"""A process that owns containers, for checks that kill it: ``python -P -m`` with the arguments of :func:`main`.
+"""A process that owns containers, for checks that kill it: ``python -P -m`` with the arguments of
+:func:`main`.
 
 It prints one JSON object when its containers run, then waits to be killed.
 """
@@ -32,7 +33,9 @@ _OPENING = 4  # threads for each container
 HIDE = "trap '' TERM; setsid sleep $1 & sleep $1"
 
 
-def start_owner(driver: Driver, image: str, *words: str, env: Mapping[str, str] | None = None) -> HostProcess:
+def start_owner(
+    driver: Driver, image: str, *words: str, env: Mapping[str, str] | None = None
+) -> HostProcess:
     """Start a process that owns containers.
 
     Args:
@@ -42,8 +45,14 @@ def start_owner(driver: Driver, image: str, *words: str, env: Mapping[str, str] 
         env: changes of the environment.
     """
     kind = type(driver)
-    environment = {**os.environ, PYTHONPATH: safe_python_path(os.pathsep.join(sys.path)), **(env or {})}
-    args = python_args("-W", "ignore", "-m", MODULE, kind.__module__, kind.__qualname__, image, *words)
+    environment = {
+        **os.environ,
+        PYTHONPATH: safe_python_path(os.pathsep.join(sys.path)),
+        **(env or {}),
+    }
+    args = python_args(
+        "-W", "ignore", "-m", MODULE, kind.__module__, kind.__qualname__, image, *words
+    )
     return spawn(args, stdin=PIPE, stdout=PIPE, env=environment)
 
 
@@ -56,9 +65,9 @@ def main(module: str, name: str, image: str, count: str, mark: str, how: str) ->
         image: image of the containers.
         count: number of containers.
         mark: seconds that the commands in the containers sleep; also the containers' label.
-        how: ``fork``: fork a child that lives on; ``stop``: stop all processes in the containers; ``job``: close them
-            on SIGTERM; ``use``: have a process, a terminal, a port and a shell open in each, and go on to open more;
-            else nothing.
+        how: ``fork``: fork a child that lives on; ``stop``: stop all processes in the containers;
+            ``job``: close them on SIGTERM; ``use``: have a process, a terminal, a port and a shell
+            open in each, and go on to open more; else nothing.
     """
     driver = getattr(importlib.import_module(module), name)()
     driver.probe()
@@ -84,7 +93,9 @@ def own(context: Context, count: int, mark: str, how: str) -> None:
     time.sleep(0.5)
     if how == "stop":
         for container in containers:
-            threading.Thread(target=container.exec, args=(["sh", "-c", STOP_ALL],), daemon=True).start()
+            threading.Thread(
+                target=container.exec, args=(["sh", "-c", STOP_ALL],), daemon=True
+            ).start()
         time.sleep(0.5)
     for container in containers if how == "use" else ():
         _open_all(container, mark)
@@ -96,7 +107,8 @@ def own(context: Context, count: int, mark: str, how: str) -> None:
         os._exit(0)
     reader, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     if how == "job":
-        signal.set_wakeup_fd(writer)  # a signal that comes just before the wait below would not end it
+        # a signal that comes just before the wait below would not end it
+        signal.set_wakeup_fd(writer)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     private = os.path.dirname(containers[0]._dir)  # noqa: SLF001 - these files must be removed too
     print(json.dumps({"pid": os.getpid(), "child": child, "private": private}), flush=True)
@@ -115,7 +127,9 @@ def _open_all(container: Container, mark: str) -> None:
 
 
 def _open_more(container: Container, mark: str) -> None:
-    """Open and close processes without an end, so that one is being opened when the owner is killed."""
+    """Open and close processes without an end, so that one is being opened when the owner is
+    killed.
+    """
     while True:
         with container.spawn(["sleep", mark]), container.spawn(["sleep", mark]):
             pass

@@ -1,4 +1,6 @@
-"""Checks of ownership: nothing outlives its owner, and pruning removes nothing of live or foreign owners."""
+"""Checks of ownership: nothing outlives its owner, and pruning removes nothing of live or foreign
+owners.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,14 @@ from hyperruntime.host.owner import OwnerIdentity
 from hyperruntime.host.process import HostProcess, kill_group, python_args, run_process
 from hyperruntime.spec import Mount
 from hyperruntime.testing.conformance.check import check, expect, expect_equal
-from hyperruntime.testing.conformance.context import LABEL, RUN_ID, Context, host_processes, marker, shell
+from hyperruntime.testing.conformance.context import (
+    LABEL,
+    RUN_ID,
+    Context,
+    host_processes,
+    marker,
+    shell,
+)
 from hyperruntime.testing.conformance.owner import start_owner
 
 GONE_S = 10.0
@@ -50,7 +59,9 @@ def close_removes(context: Context) -> None:
     gone = context.load.wait_until(lambda: mark not in context.own(), UNLISTED_S)
     expect(gone, f"a closed container is still listed after {context.load.bound(UNLISTED_S):g} s")
     ended = context.load.wait_until(lambda: not host_processes(f"sleep {mark}"), ENDED_S)
-    expect(ended, f"a process of a closed container still runs after {context.load.bound(ENDED_S):g} s")
+    expect(
+        ended, f"a process of a closed container still runs after {context.load.bound(ENDED_S):g} s"
+    )
     expect(not files.exists(), "the files of a closed container still exist")
 
 
@@ -59,9 +70,15 @@ def listing(context: Context) -> None:
     """A container is listed with its owner, its run and its own labels."""
     mark = marker()
     with context.start(labels={LABEL: mark, "mine": 'it\'s "quoted", = and all'}):
-        found = [owned for owned in context.runtime.containers() if owned.record.labels.get(LABEL) == mark]
+        found = [
+            owned
+            for owned in context.runtime.containers()
+            if owned.record.labels.get(LABEL) == mark
+        ]
         expect_equal(len(found), 1, "number of listed containers with its label")
-        expect_equal((found[0].owner.pid, found[0].owner_state), (os.getpid(), "alive"), "its owner")
+        expect_equal(
+            (found[0].owner.pid, found[0].owner_state), (os.getpid(), "alive"), "its owner"
+        )
         labels = found[0].record.labels
         expect_equal(labels.get("mine"), 'it\'s "quoted", = and all', "its label")
         expect_equal(labels.get(f"{OWNER_LABEL}.run"), RUN_ID, "its run")
@@ -69,7 +86,9 @@ def listing(context: Context) -> None:
 
 @check("owner.killed", deadline_s=240)
 def killed(context: Context) -> None:
-    """If an owner is killed with SIGKILL, nothing of it is left after 10 s, even if a forked child lives on."""
+    """If an owner is killed with SIGKILL, nothing of it is left after 10 s, even if a forked child
+    lives on.
+    """
     _expect_gone(context, "3", "fork", signal.SIGKILL)
 
 
@@ -81,7 +100,9 @@ def killed_while_stopped(context: Context) -> None:
 
 @check("owner.killed-in-use", deadline_s=240)
 def killed_in_use(context: Context) -> None:
-    """If an owner is killed with processes, terminals, ports and shells open or being opened, nothing of it is left."""
+    """If an owner is killed with processes, terminals, ports and shells open or being opened,
+    nothing of it is left.
+    """
     _expect_gone(context, "2", "use", signal.SIGKILL)
 
 
@@ -93,7 +114,9 @@ def terminated(context: Context) -> None:
 
 @check("owner.terminated-job", deadline_s=240)
 def terminated_job(context: Context) -> None:
-    """If a batch system sends SIGTERM to an owner and its processes, and it closes its containers, nothing is left."""
+    """If a batch system sends SIGTERM to an owner and its processes, and it closes its containers,
+    nothing is left.
+    """
     _expect_gone(context, "2", "job", signal.SIGTERM)
 
 
@@ -121,7 +144,9 @@ def _expect_gone(context: Context, count: str, how: str, number: signal.Signals)
     mark = marker()
     with _no_other_prunes(context), _owner(context, count, mark, how) as (process, facts):
         listed = _listed(context, mark)
-        expect_equal(len(listed), int(count), f"number of listed containers of the owner ({listed})")
+        expect_equal(
+            len(listed), int(count), f"number of listed containers of the owner ({listed})"
+        )
         owned = [one for one in context.runtime.containers() if one.record.id in listed]
         found = {(one.owner.pid, one.owner_state) for one in owned}
         expect_equal(found, {(process.pid, "alive")}, "the owner of its containers")
@@ -168,7 +193,9 @@ def _listed(context: Context, mark: str) -> list[str]:
 
 @check("owner.prune", deadline_s=240, when="alone")
 def prune(context: Context) -> None:
-    """Pruning removes the containers of dead owners on this machine, not those of live owners or other machines."""
+    """Pruning removes the containers of dead owners on this machine, not those of live owners or
+    other machines.
+    """
     dead = json.loads(run_process(python_args("-c", _PRINT_IDENTITY)).stdout)
     elsewhere = {
         **dead,
@@ -186,7 +213,9 @@ def prune(context: Context) -> None:
 
 @contextmanager
 def _no_other_prunes(context: Context) -> Iterator[None]:
-    """Exclude this user's other checks of dead owners, because each would prune the containers of the others."""
+    """Exclude this user's other checks of dead owners, because each would prune the containers of
+    the others.
+    """
     path = cache_directory() / f"conformance-{context.driver.name}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path, timeout=OTHERS_S):

@@ -1,4 +1,6 @@
-"""Checks of commands that run beside their caller, and of signals to them and to a persistent shell."""
+"""Checks of commands that run beside their caller, and of signals to them and to a persistent
+shell.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def spawn_script(context: Context, container: Container, script: str, *args: str
     """
     process = container.spawn(["sh", "-c", script, "check", *args])
     try:
-        expect_soon(context, lambda: process.stdout.startswith(b"up\n"), "the first output of a process")
+        expect_soon(
+            context, lambda: process.stdout.startswith(b"up\n"), "the first output of a process"
+        )
     except BaseException:
         process.close()
         raise
@@ -61,20 +65,30 @@ def _has_said(process: Process, output: bytes) -> bool:
 
 @check("process.streams")
 def streams(context: Context) -> None:
-    """A background command's input stays open, its output can be read while it runs, and its result is that of exec."""
+    """A background command's input stays open, its output can be read while it runs, and its result
+    is that of exec.
+    """
     with context.container.spawn(["sh", "-c", "cat; echo end >&2; exit 5"]) as process:
         for sent in (b"one\n", b"one\ntwo\n"):
             new = sent.splitlines(keepends=True)[-1]
             process.write(new)
-            expect_soon(context, partial(_has_said, process, sent), "the output of a running command")
+            expect_soon(
+                context, partial(_has_said, process, sent), "the output of a running command"
+            )
             expect_equal(
-                (process.read(), process.read(), process.poll()), (new, b"", None), "new output, and the state"
+                (process.read(), process.read(), process.poll()),
+                (new, b"", None),
+                "new output, and the state",
             )
         with expect_error(TimeoutError, "a wait for a command that runs on"):
             process.wait(0.01)
         process.close_stdin()
         result = process.wait(context.load.bound(_WAIT_S))
-        expect_equal((result.exit_code, result.stdout, result.stderr), (5, b"one\ntwo\n", b"end\n"), "the result")
+        expect_equal(
+            (result.exit_code, result.stdout, result.stderr),
+            (5, b"one\ntwo\n", b"end\n"),
+            "the result",
+        )
         expect_equal(process.poll(), 5, "the exit code afterwards")
         with expect_error(BrokenPipeError, "input for a command that has ended"):
             process.write(b"more")
@@ -88,35 +102,56 @@ def signals(context: Context) -> None:
     mark, container = marker(), context.container
     with spawn_script(context, container, _ALIVE) as other:
         with spawn_script(context, container, _TREE, mark) as process:
-            expect_soon(context, lambda: len(left_of(container, f"sleep {mark}")) >= 2, "a tree of processes")
+            expect_soon(
+                context,
+                lambda: len(left_of(container, f"sleep {mark}")) >= 2,
+                "a tree of processes",
+            )
             expect(process.signal(signal.SIGTERM), "no process got the signal")
             expect_equal(
-                process.wait(context.load.bound(_WAIT_S)).exit_code, 128 + signal.SIGTERM, "exit code after SIGTERM"
+                process.wait(context.load.bound(_WAIT_S)).exit_code,
+                128 + signal.SIGTERM,
+                "exit code after SIGTERM",
             )
-            expect_soon(context, lambda: not left_of(container, mark), "the end of its other processes")
+            expect_soon(
+                context, lambda: not left_of(container, mark), "the end of its other processes"
+            )
             expect(not process.signal(signal.SIGTERM), "a command that has ended got a signal")
         expect(other.signal(signal.SIGUSR1), "no process got the signal")
         result = other.wait(context.load.bound(_WAIT_S))
-        expect_equal((result.exit_code, result.stdout), (3, b"up\nheard\n"), "a command that handles its signal")
-    with container.spawn(["sleep", mark]) as process, expect_error(SpecError, "signal 1000", "number"):
+        expect_equal(
+            (result.exit_code, result.stdout),
+            (3, b"up\nheard\n"),
+            "a command that handles its signal",
+        )
+    with (
+        container.spawn(["sleep", mark]) as process,
+        expect_error(SpecError, "signal 1000", "number"),
+    ):
         process.signal(1000)
 
 
 @check("process.interrupt")
 def interrupt(context: Context) -> None:
-    """SIGINT ends a running command with exit code 130, also by the name of its group and from an event loop."""
+    """SIGINT ends a running command with exit code 130, also by the name of its group and from an
+    event loop.
+    """
     container = context.container
 
     async def scenario() -> None:
         process = await container.aspawn(["sleep", marker()])
         expect(await process.ainterrupt(), "no process got the signal")
-        expect_equal((await process.await_end()).exit_code, 130, "exit code of an interrupted command")
+        expect_equal(
+            (await process.await_end()).exit_code, 130, "exit code of an interrupted command"
+        )
         await process.aclose()
         group = marker()
         running = asyncio.create_task(container.aexec(["sleep", group], group=group))
         while not await container.asignal_group(group, signal.SIGINT):
             await asyncio.sleep(0.01)
-        expect_equal((await running).exit_code, 130, "exit code of an exec whose group is interrupted")
+        expect_equal(
+            (await running).exit_code, 130, "exit code of an exec whose group is interrupted"
+        )
 
     asyncio.run(scenario())
 
@@ -128,7 +163,11 @@ def end(context: Context) -> None:
     with context.start() as container:
         process = spawn_script(context, container, _TREE, mark)
         expect(process.close(), "processes of a closed command are left")
-        expect_equal((left_of(container, mark), process.wait().exit_code), ([], 137), "what is left, and the exit code")
+        expect_equal(
+            (left_of(container, mark), process.wait().exit_code),
+            ([], 137),
+            "what is left, and the exit code",
+        )
         process = spawn_script(context, container, _TREE, mark)
         container.close()
         with expect_error(ContainerLostError, "a wait for a command of a closed container"):
@@ -139,27 +178,47 @@ def end(context: Context) -> None:
 @check("process.merged-output")
 def merged_output(context: Context) -> None:
     """With merge_output, standard error is in the standard output, in the order of the writes."""
-    script = 'i=0; while [ $i -lt 50 ]; do echo "out $i"; echo "err $i" >&2; i=$((i + 1)); done; exit 4'
+    script = (
+        'i=0; while [ $i -lt 50 ]; do echo "out $i"; echo "err $i" >&2; i=$((i + 1)); done; exit 4'
+    )
     wanted = b"".join(b"out %d\nerr %d\n" % (i, i) for i in range(50))
     result = shell(context.container, script, merge_output=True)
-    expect_equal((result.stdout, result.stderr, result.exit_code), (wanted, b"", 4), "the merged output")
+    expect_equal(
+        (result.stdout, result.stderr, result.exit_code), (wanted, b"", 4), "the merged output"
+    )
     missing = context.container.exec(["no-such-program"], merge_output=True)
-    expect_equal((missing.exit_code, missing.not_executed), (127, True), "a missing program with merged output")
+    expect_equal(
+        (missing.exit_code, missing.not_executed),
+        (127, True),
+        "a missing program with merged output",
+    )
 
 
 @check("process.shell-interrupt")
 def shell_interrupt(context: Context) -> None:
-    """SIGINT ends the running text of a persistent shell; its state, earlier jobs and other commands go on."""
+    """SIGINT ends the running text of a persistent shell; its state, earlier jobs and other
+    commands go on.
+    """
     container, mark = context.container, marker()
     with container.shell() as text, ThreadPoolExecutor(1) as thread:
         text.run(f"cd /tmp; sleep {mark} & job=$!")
-        for loop in ("sleep 300; echo no", "while :; do sleep 0.05; done; echo no", "while :; do :; done; echo no"):
+        for loop in (
+            "sleep 300; echo no",
+            "while :; do sleep 0.05; done; echo no",
+            "while :; do :; done; echo no",
+        ):
             running = thread.submit(text.run, f"before=yes; {loop}")
             while not running.done():
                 text.interrupt()
                 wait([running], 0.05)
             result = running.result()
-            expect_equal((result.exit_code, result.stdout), (130, b""), f"an interrupted text ({loop})")
-        said = text.run('echo "$before $PWD"; kill -0 "$job" && echo job; echo e >&2', merge_output=True)
-        expect_equal((said.stdout, said.stderr), (b"yes /tmp\njob\ne\n", b""), "the state afterwards")
+            expect_equal(
+                (result.exit_code, result.stdout), (130, b""), f"an interrupted text ({loop})"
+            )
+        said = text.run(
+            'echo "$before $PWD"; kill -0 "$job" && echo job; echo e >&2', merge_output=True
+        )
+        expect_equal(
+            (said.stdout, said.stderr), (b"yes /tmp\njob\ne\n", b""), "the state afterwards"
+        )
         expect(not text.interrupt(), "a shell without a running text was interrupted")

@@ -40,35 +40,50 @@ class CheckResult:
 
 
 def select_checks(pattern: str = "*") -> tuple[Check, ...]:
-    """Return the checks whose name matches a shell pattern, or whose family (``exec``) is the pattern.
+    """Return the checks whose name matches a shell pattern, or whose family (``exec``) is the
+    pattern.
 
     Raises:
         SpecError: no check matches.
     """
-    chosen = tuple(c for c in CHECKS.values() if fnmatch.fnmatch(c.name, pattern) or c.name.startswith(f"{pattern}."))
+    chosen = tuple(
+        c
+        for c in CHECKS.values()
+        if fnmatch.fnmatch(c.name, pattern) or c.name.startswith(f"{pattern}.")
+    )
     if not chosen:
         raise SpecError(
-            "--only", pattern, f"a check's name or a pattern such as 'exec.*'; {name_hint(pattern, CHECKS)}"
+            "--only",
+            pattern,
+            f"a check's name or a pattern such as 'exec.*'; {name_hint(pattern, CHECKS)}",
         )
     return chosen
 
 
 def run_checks(context: Context, checks: Iterable[Check]) -> Generator[CheckResult, None, None]:
-    """Run checks at the same time, except those that run alone; yield their results in the given order.
+    """Run checks at the same time, except those that run alone; yield their results in the given
+    order.
 
     Args:
         context: the runtime under test.
         checks: the checks to run.
     """
     chosen = tuple(checks)
-    groups = {when: [one for one in chosen if one.when == when] for when in ("first", "beside", "alone")}
+    groups = {
+        when: [one for one in chosen if one.when == when] for when in ("first", "beside", "alone")
+    }
     contexts = _Contexts(context)
     threads = ThreadPoolExecutor(WORKERS + len(groups["first"]), thread_name_prefix="checks")
     lonely = ThreadPoolExecutor(1, thread_name_prefix="checks")
     try:
-        running = {one.name: threads.submit(contexts.run, one) for one in (*groups["first"], *groups["beside"])}
+        running = {
+            one.name: threads.submit(contexts.run, one)
+            for one in (*groups["first"], *groups["beside"])
+        }
         others = [running[one.name] for one in groups["beside"]]
-        running |= {one.name: lonely.submit(contexts.run_after, others, one) for one in groups["alone"]}
+        running |= {
+            one.name: lonely.submit(contexts.run_after, others, one) for one in groups["alone"]
+        }
         for one in chosen:
             yield running[one.name].result()
     finally:
@@ -77,7 +92,9 @@ def run_checks(context: Context, checks: Iterable[Check]) -> Generator[CheckResu
 
 
 class _Contexts(threading.local):
-    """Runs checks in threads, each with its own context: a failed check replaces the container of no other thread."""
+    """Runs checks in threads, each with its own context: a failed check replaces the container of
+    no other thread.
+    """
 
     def __init__(self, context: Context) -> None:
         self._context = context.beside()
@@ -92,7 +109,8 @@ class _Contexts(threading.local):
 
 
 def run_check(context: Context, one: Check) -> CheckResult:
-    """Run a check until it ends or its deadline passes; after a failure, the shared container is replaced.
+    """Run a check until it ends or its deadline passes; after a failure, the shared container is
+    replaced.
 
     Args:
         context: the runtime under test.
@@ -141,14 +159,19 @@ def judge(context: Context, one: Check, error: BaseException | None) -> tuple[Ou
     if isinstance(error, UnsupportedOptionError):
         field = refused_field(one.needs)
         if not declared:
-            return "fail", f"refused, but the driver does not declare that it refuses {one.needs or 'this'}: {error}"
+            return (
+                "fail",
+                "refused, but the driver does not declare that it refuses "
+                f"{one.needs or 'this'}: {error}",
+            )
         if error.field != field:
             return "fail", f"the refusal names the field {error.field!r}, not {field!r}: {error}"
         return "refused", str(error)
     if declared:
         return (
             "fail",
-            f"the driver declares that it refuses {one.needs}, but it does not: {_one_line(error) or 'it works'}",
+            f"the driver declares that it refuses {one.needs}, but it does not: "
+            f"{_one_line(error) or 'it works'}",
         )
     return ("pass", "") if error is None else ("fail", _one_line(error))
 

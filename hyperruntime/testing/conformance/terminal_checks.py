@@ -1,4 +1,6 @@
-"""Checks of terminals: a program on one works as on a terminal of the host, and is confined as every command."""
+"""Checks of terminals: a program on one works as on a terminal of the host, and is confined as
+every command.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,23 @@ _DATA_BYTES = 10_000_000
 _RAW = "stty raw -echo; echo go; "
 # Without the limits that mark commands: locks, and the resident set. Shells call them differently.
 _FACTS = (
-    "id; ulimit -a | grep -vE '^locks|file locks|: locks|resident|^memory|^max memory'; echo $GIVEN; "
-    "env | grep with.dot; "
-    "grep -E 'Cap|NoNew|Seccomp|Sig(Blk|Ign)' /proc/self/status"
+    "id; ulimit -a | grep -vE '^locks|file locks|: locks|resident|^memory|^max memory'; echo "
+    "$GIVEN; env | grep with.dot; grep -E 'Cap|NoNew|Seccomp|Sig(Blk|Ign)' /proc/self/status"
 )
 _ENV = {"GIVEN": "it's", "with.dot": "a b"}
 _SIZE = 'trap "stty size" WINCH; tty; stty size; while :; do sleep 0.05; done'
-_STUBBORN = "trap '' HUP TERM; setsid sleep $1 & nohup sleep $1 >/dev/null 2>&1 & echo up; while :; do sleep 1; done"
+_STUBBORN = (
+    "trap '' HUP TERM; setsid sleep $1 & nohup sleep $1 >/dev/null 2>&1 & echo up; while :; do "
+    "sleep 1; done"
+)
 OWNER = RunAs(uid=20_031)
 
 
 def start(container: Container, script: str, *args: str, user: RunAs | None = None) -> Terminal:
     """Start a script with ``sh`` on a terminal."""
-    return container.terminal(["sh", "-c", script, "check", *args], rows=33, cols=77, user=user, env=_ENV)
+    return container.terminal(
+        ["sh", "-c", script, "check", *args], rows=33, cols=77, user=user, env=_ENV
+    )
 
 
 def read_until(context: Context, terminal: Terminal, text: bytes) -> bytes:
@@ -77,10 +83,18 @@ def size(context: Context) -> None:
 
 @check("terminal.job-control", needs="terminal")
 def job_control(context: Context) -> None:
-    """On a terminal Ctrl-C interrupts the program in front, Ctrl-Z stops it, and `fg` continues it."""
-    script = "set -m; trap : INT; cat; echo first $?; cat; echo second $?; fg; echo third $?; exit 7"
+    """On a terminal Ctrl-C interrupts the program in front, Ctrl-Z stops it, and `fg` continues
+    it.
+    """
+    script = (
+        "set -m; trap : INT; cat; echo first $?; cat; echo second $?; fg; echo third $?; exit 7"
+    )
     with start(context.container, script) as terminal:
-        for key, answer in ((b"\x03", b"first 130\r\n"), (b"\x1a", b"cat\r\n"), (b"\x04", b"third 0\r\n")):
+        for key, answer in (
+            (b"\x03", b"first 130\r\n"),
+            (b"\x1a", b"cat\r\n"),
+            (b"\x04", b"third 0\r\n"),
+        ):
             terminal.write(b"word\r")
             read_until(context, terminal, b"word\r\nword\r\n")  # from the terminal, and from cat
             terminal.write(key)
@@ -89,21 +103,35 @@ def job_control(context: Context) -> None:
     with start(context.container, "echo up; sleep 300; exit 9") as terminal:
         read_until(context, terminal, b"up")
         # dash loses a signal that comes at the instant in which it starts `sleep`
-        expect_soon(context, lambda: not terminal.interrupt() or terminal.poll() is not None, "the end by an interrupt")
-        expect_equal(terminal.wait(context.load.bound(_WAIT_S)), 130, "the exit code of an interrupted command")
+        expect_soon(
+            context,
+            lambda: not terminal.interrupt() or terminal.poll() is not None,
+            "the end by an interrupt",
+        )
+        expect_equal(
+            terminal.wait(context.load.bound(_WAIT_S)),
+            130,
+            "the exit code of an interrupted command",
+        )
 
 
 @check("terminal.exact", needs="terminal")
 def exact(context: Context) -> None:
-    """A terminal in raw mode passes 10 MB unchanged in each direction, and all output of a command that has ended."""
+    """A terminal in raw mode passes 10 MB unchanged in each direction, and all output of a command
+    that has ended.
+    """
     data = os.urandom(_DATA_BYTES)
     with start(context.container, f"{_RAW} head -c {_DATA_BYTES} | sha256sum") as terminal:
         read_until(context, terminal, b"go\n")
         terminal.write(data)
-        expect_equal(read_all(terminal)[:64], hashlib.sha256(data).hexdigest().encode(), "the input's hash")
+        expect_equal(
+            read_all(terminal)[:64], hashlib.sha256(data).hexdigest().encode(), "the input's hash"
+        )
     path = f"/tmp/{marker()}"  # noqa: S108 - inside
     with start(
-        context.container, f'{_RAW} head -c {_DATA_BYTES} /dev/urandom >"$1"; cat "$1"; exit 3', path
+        context.container,
+        f'{_RAW} head -c {_DATA_BYTES} /dev/urandom >"$1"; cat "$1"; exit 3',
+        path,
     ) as terminal:
         found = hashlib.sha256(read_all(terminal).partition(b"go\n")[2]).hexdigest()
         wanted = context.container.exec(["sha256sum", path]).stdout[:64].decode()
@@ -113,7 +141,9 @@ def exact(context: Context) -> None:
 
 @check("terminal.confined", needs="terminal")
 def confined(context: Context) -> None:
-    """A program on a terminal has the user, rights, limits and environment of an exec, and no terminal of the host."""
+    """A program on a terminal has the user, rights, limits and environment of an exec, and no
+    terminal of the host.
+    """
     container = context.container
     wanted = container.exec(["sh", "-c", _FACTS], env=_ENV).stdout.decode()
     with start(container, _FACTS) as terminal:
@@ -123,20 +153,33 @@ def confined(context: Context) -> None:
     with start(container, "ls /dev/pts; ls -l /proc/self/fd; echo $TERM") as terminal:
         said = read_all(terminal).decode()
     number = terminal.name.rpartition("/")[2]
-    expect_equal(said.split()[: said.split().index("ptmx") + 1], [number, "ptmx"], "all terminals of the container")
+    expect_equal(
+        said.split()[: said.split().index("ptmx") + 1],
+        [number, "ptmx"],
+        "all terminals of the container",
+    )
     expect("xterm-256color" in said, f"TERM is not set: {said!r}")
 
 
 @check("terminal.user", needs="terminal")
 def other_user(context: Context) -> None:
-    """A terminal belongs to the command's user, who can open it by name; no other user of the container can."""
-    container, script = context.container, 'id -u; echo by-name >"$(tty)"; echo by-dev >/dev/tty; read -r line'
+    """A terminal belongs to the command's user, who can open it by name; no other user of the
+    container can.
+    """
+    container, script = (
+        context.container,
+        'id -u; echo by-name >"$(tty)"; echo by-dev >/dev/tty; read -r line',
+    )
     user, uid = (OWNER, OWNER.uid) if context.info.users else (None, 0)
     with start(container, script, user=user) as terminal:
         said = read_until(context, terminal, b"by-dev\r\n")
-        expect_equal(said, b"%d\r\nby-name\r\nby-dev\r\n" % uid, "the user, and both ways to its terminal")
+        expect_equal(
+            said, b"%d\r\nby-name\r\nby-dev\r\n" % uid, "the user, and both ways to its terminal"
+        )
         if user is not None:
-            other = container.exec(["sh", "-c", 'echo >"$1"', "check", terminal.name], user=RunAs(uid=20_032))
+            other = container.exec(
+                ["sh", "-c", 'echo >"$1"', "check", terminal.name], user=RunAs(uid=20_032)
+            )
             expect(other.exit_code != 0, "another user may write to the terminal")
         terminal.write(b"\r")
         expect_equal(terminal.wait(context.load.bound(_WAIT_S)), 0, "the exit code")
@@ -145,19 +188,29 @@ def other_user(context: Context) -> None:
 def _start_stubborn(context: Context, container: Container, mark: str) -> Terminal:
     terminal = start(container, _STUBBORN, mark)
     read_until(context, terminal, b"up")
-    expect_soon(context, lambda: len(left_of(container, f"sleep {mark}")) >= 2, "the start of hidden processes")
+    expect_soon(
+        context,
+        lambda: len(left_of(container, f"sleep {mark}")) >= 2,
+        "the start of hidden processes",
+    )
     return terminal
 
 
 @check("terminal.end", needs="terminal")
 def end(context: Context) -> None:
-    """Closing a terminal kills all its processes, also hidden ones, and a terminal ends with its container."""
+    """Closing a terminal kills all its processes, also hidden ones, and a terminal ends with its
+    container.
+    """
     mark = marker()
     with context.start() as container:
         terminal = _start_stubborn(context, container, mark)
         expect(terminal.close(), "processes of a closed terminal are left")
         expect_equal(left_of(container, mark), [], "the processes of a closed terminal")
-        expect_equal((terminal.read(), terminal.wait()), (b"", 137), "output and exit code of a closed terminal")
+        expect_equal(
+            (terminal.read(), terminal.wait()),
+            (b"", 137),
+            "output and exit code of a closed terminal",
+        )
         terminal = _start_stubborn(context, container, mark)
         container.close()
         expect_equal(read_all(terminal), b"", "the output after the container's end")
@@ -173,7 +226,9 @@ def asynchronous(context: Context) -> None:
     """Terminals work from an event loop, many at once, and each gets its own input and output."""
 
     async def talk(number: int) -> None:
-        terminal = await context.container.aterminal(["sh", "-c", "read -r line; echo got $line; exit 6"])
+        terminal = await context.container.aterminal(
+            ["sh", "-c", "read -r line; echo got $line; exit 6"]
+        )
         async with terminal:
             await terminal.awrite(b"%d\r" % number)
             said = b""

@@ -15,7 +15,9 @@ TRIES = 3  # the command may not have begun in time
 LATE_FORKS_S = 10.0  # the fork loop takes processor time from the library
 
 
-def run_late(context: Context, container: Container, script: str, mark: str, timeout_s: float = 0.5) -> ExecResult:
+def run_late(
+    context: Context, container: Container, script: str, mark: str, timeout_s: float = 0.5
+) -> ExecResult:
     """Run a script that exceeds its timeout, and check that the call returns in time.
 
     Args:
@@ -55,7 +57,8 @@ def expect_nothing_escapes(context: Context, script: str) -> None:
     for _ in range(TRIES - 1):
         if result.stdout:
             break
-        result = run_late(context, context.container, f"echo before; {script}", mark)  # it had not started in time
+        # it had not started in time
+        result = run_late(context, context.container, f"echo before; {script}", mark)
     expect_equal(result.stdout, b"before\n", "the output before the timeout")
     expect_equal(left_of(context.container, mark), [], "remaining processes")
 
@@ -75,7 +78,9 @@ def background_child(context: Context) -> None:
 @check("timeout.daemon")
 def daemon(context: Context) -> None:
     """A timeout ends a daemon in its own session without a parent, streams or environment."""
-    expect_nothing_escapes(context, "(env -i /bin/sh -c 'exec setsid sleep $1' x $1 <&- >&- 2>&- &); sleep $1")
+    expect_nothing_escapes(
+        context, "(env -i /bin/sh -c 'exec setsid sleep $1' x $1 <&- >&- 2>&- &); sleep $1"
+    )
     expect_nothing_escapes(context, "ulimit -n 64; ulimit -c 0; setsid sleep $1 & sleep $1")
 
 
@@ -99,8 +104,13 @@ def fork_loop(context: Context) -> None:
         started = time.monotonic()
         result = shell(container, "f() { f | f & }; f & exec sleep $1", mark, timeout_s=1)
         took = time.monotonic() - started
-        expect(result.timed_out, f"the command did not time out; its exit code is {result.exit_code}")
-        expect(context.load.allows(took - 1, LATE_FORKS_S), f"the call returned {took - 1:.1f} s after its timeout")
+        expect(
+            result.timed_out, f"the command did not time out; its exit code is {result.exit_code}"
+        )
+        expect(
+            context.load.allows(took - 1, LATE_FORKS_S),
+            f"the call returned {took - 1:.1f} s after its timeout",
+        )
         expect_equal(container.exec(["echo", "usable"]).stdout, b"usable\n", "the next command")
         expect_equal(left_of(container, mark), [], "remaining processes")
 
@@ -109,9 +119,15 @@ def fork_loop(context: Context) -> None:
 def siblings(context: Context) -> None:
     """A timeout does not end concurrent commands, or background processes of earlier commands."""
     earlier, mark = marker(), marker()
-    pid = shell(context.container, "setsid sleep $1 >/dev/null 2>&1 & echo $!", earlier).stdout.decode().strip()
+    pid = (
+        shell(context.container, "setsid sleep $1 >/dev/null 2>&1 & echo $!", earlier)
+        .stdout.decode()
+        .strip()
+    )
     with ThreadPoolExecutor(1) as threads:
-        sibling = threads.submit(shell, context.container, "for i in 1 2 3; do sleep 0.5; echo $i; done")
+        sibling = threads.submit(
+            shell, context.container, "for i in 1 2 3; do sleep 0.5; echo $i; done"
+        )
         for _ in range(3):
             run_late(context, context.container, "setsid sleep $1 & sleep $1", mark, 0.3)
         expect_equal(sibling.result().stdout, b"1\n2\n3\n", "the output of a sibling")
@@ -136,7 +152,10 @@ def many(context: Context) -> None:
     mark = marker()
     with ThreadPoolExecutor(20) as threads:
         script = "setsid sleep $1 & sleep $1"
-        late = [threads.submit(run_late, context, context.container, script, mark, 1.0) for _ in range(20)]
+        late = [
+            threads.submit(run_late, context, context.container, script, mark, 1.0)
+            for _ in range(20)
+        ]
         for one in late:
             one.result()
     expect_equal(left_of(context.container, mark), [], "remaining processes")

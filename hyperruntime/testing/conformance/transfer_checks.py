@@ -43,7 +43,9 @@ def tree(context: Context) -> None:
     _make_tree(source)
     context.container.put(source, f"{INSIDE}/in side/tree")
     inside = shell(
-        context.container, 'cd "$1" && test -L link && test -x deep/er/script && ./link', f"{INSIDE}/in side/tree"
+        context.container,
+        'cd "$1" && test -L link && test -x deep/er/script && ./link',
+        f"{INSIDE}/in side/tree",
     )
     expect_equal(inside.stdout, b"ran\n", f"running a link to a copied script ({inside.stderr!r})")
     report = context.container.get(f"{INSIDE}/in side/tree", place / "back")
@@ -84,7 +86,9 @@ def one_file(context: Context) -> None:
     (place / "local name").write_bytes(b"\0\xff\n" * 100_000)
     context.container.put(place / "local name", f"{INSIDE}/made/on the way")
     expect_equal(
-        context.container.exec(["cat", f"{INSIDE}/made/on the way"]).stdout, b"\0\xff\n" * 100_000, "the file inside"
+        context.container.exec(["cat", f"{INSIDE}/made/on the way"]).stdout,
+        b"\0\xff\n" * 100_000,
+        "the file inside",
     )
     context.container.get(f"{INSIDE}/made/on the way", place / "back")
     expect_equal((place / "back").read_bytes(), b"\0\xff\n" * 100_000, "the file after copying out")
@@ -103,7 +107,9 @@ def clear_errors(context: Context) -> None:
 
 @check("transfer.hostile-tree")
 def hostile_tree(context: Context) -> None:
-    """Copying a hostile tree out writes nothing outside the target, and reports each refused member."""
+    """Copying a hostile tree out writes nothing outside the target, and reports each refused
+    member.
+    """
     place = context.place()
     (place / "canary").mkdir()
     (place / "archive").write_bytes(_hostile_archive())
@@ -111,10 +117,17 @@ def hostile_tree(context: Context) -> None:
         container.put(place / "archive", f"{TOOLS}/archive")
         _replace_tar(container, f"exec cat {TOOLS}/archive")
         report = container.get("/usr", place / "target")
-    expect_equal({path.name for path in place.iterdir()}, {"canary", "archive", "target"}, "files beside the target")
+    expect_equal(
+        {path.name for path in place.iterdir()},
+        {"canary", "archive", "target"},
+        "files beside the target",
+    )
     expect_equal(list((place / "canary").iterdir()), [], "files written through a link")
     kept = {path.name for path in (place / "target").iterdir()}
-    expect({"good", "last"} <= kept <= {"good", "last", "out", "rooted"}, f"the target contains {sorted(kept)}")
+    expect(
+        {"good", "last"} <= kept <= {"good", "last", "out", "rooted"},
+        f"the target contains {sorted(kept)}",
+    )
     links = [path.name for path in (place / "target").rglob("*") if path.is_symlink()]
     expect_equal(links, [], "links in the target that lead out of it")
     refused = " ".join(name for name, _ in report.refused)
@@ -144,8 +157,14 @@ def bomb(context: Context) -> None:
     """Copying out a tree above the byte or member limit fails and leaves no files."""
     place = context.place()
     limits = ExtractLimits(max_bytes=1 << 20, max_members=100)
-    large = f"mkdir -p {INSIDE}/large && dd if=/dev/zero of={INSIDE}/large/sparse bs=1 count=1 seek=50000000"
-    members = f"mkdir -p {INSIDE}/many && cd {INSIDE}/many && i=0; while [ $i -lt 300 ]; do : >$i; i=$((i + 1)); done"
+    large = (
+        f"mkdir -p {INSIDE}/large && dd if=/dev/zero of={INSIDE}/large/sparse bs=1 count=1 "
+        "seek=50000000"
+    )
+    members = (
+        f"mkdir -p {INSIDE}/many && cd {INSIDE}/many && i=0; while [ $i -lt 300 ]; do : >$i; "
+        "i=$((i + 1)); done"
+    )
     for name, script in (("large", large), ("many", members)):
         shell(context.container, script).check()
         with expect_error(UnsafeArchiveError, f"a tree that is too {name}"):
@@ -156,18 +175,29 @@ def bomb(context: Context) -> None:
 
 @check("transfer.deadline")
 def deadline(context: Context) -> None:
-    """A copy ends at its deadline even if tar hangs; no process and no file is left on either side."""
+    """A copy ends at its deadline even if tar hangs; no process and no file is left on either
+    side.
+    """
     place = context.place()
     (place / "file").write_bytes(bytes(1 << 22))
     with context.start(env=TOOLS_PATH) as container:
         shell(container, f"mkdir {INSIDE}").check()
-        _replace_tar(container, f"(setsid sleep {(mark := marker())} &) 2>/dev/null; sleep {mark} & exec sleep {mark}")
-        with expect_error(TransferTimeoutError, "getting from a tar that never ends", "/usr", "timeout_s"):
+        _replace_tar(
+            container,
+            f"(setsid sleep {(mark := marker())} &) 2>/dev/null; sleep {mark} & exec sleep {mark}",
+        )
+        with expect_error(
+            TransferTimeoutError, "getting from a tar that never ends", "/usr", "timeout_s"
+        ):
             container.get("/usr", place / "target", timeout_s=0.5)
-        with expect_error(TransferTimeoutError, "putting to a tar that never ends", f"{INSIDE}/file", "timeout_s"):
+        with expect_error(
+            TransferTimeoutError, "putting to a tar that never ends", f"{INSIDE}/file", "timeout_s"
+        ):
             container.put(place / "file", f"{INSIDE}/file", timeout_s=0.5)
         expect_equal(left_of(container, mark), [], "remaining processes of tar")
-        expect_equal(shell(container, f"ls -A {INSIDE}").stdout, b"", "remaining files in the container")
+        expect_equal(
+            shell(container, f"ls -A {INSIDE}").stdout, b"", "remaining files in the container"
+        )
     expect_equal([path.name for path in place.iterdir()], ["file"], "remaining files on the host")
 
 
@@ -179,6 +209,10 @@ def endless(context: Context) -> None:
     with context.start(env=TOOLS_PATH) as container:
         container.put(place / "archive", f"{TOOLS}/archive")
         _replace_tar(container, f"cat {TOOLS}/archive; exec cat /dev/zero")
-        with expect_error(UnsafeArchiveError, "getting an archive with data after its end", "after the end"):
+        with expect_error(
+            UnsafeArchiveError, "getting an archive with data after its end", "after the end"
+        ):
             container.get("/usr", place / "target", timeout_s=120)
-    expect_equal([path.name for path in place.iterdir()], ["archive"], "remaining files on the host")
+    expect_equal(
+        [path.name for path in place.iterdir()], ["archive"], "remaining files on the host"
+    )

@@ -1,4 +1,6 @@
-"""Measure one framework and print its table; `--json FILE` saves the rows, `--write FILE...` writes the page."""
+"""Measure one framework and print its table; `--json FILE` saves the rows, `--write FILE...` writes
+the page.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.frameworks", description=__doc__)
     parser.add_argument("framework", nargs="?", help="name of its integration, such as inspect_ai")
     parser.add_argument("--json", metavar="FILE", help="write the rows to this file")
-    parser.add_argument("--write", metavar="FILE", nargs="+", help="only write the page, from files of --json")
+    parser.add_argument(
+        "--write", metavar="FILE", nargs="+", help="only write the page, from files of --json"
+    )
     options = parser.parse_args()
     if options.write:
         reports = [json.loads(Path(name).read_text()) for name in options.write]
@@ -67,7 +71,12 @@ def measure(name: str) -> dict[str, Any]:
 
 def _engine(runtime: Runtime) -> str:
     info = runtime.info
-    facts = [f"{runtime.name} {info.version}", "rootless" if info.rootless else "root", info.oci_runtime, info.storage]
+    facts = [
+        f"{runtime.name} {info.version}",
+        "rootless" if info.rootless else "root",
+        info.oci_runtime,
+        info.storage,
+    ]
     return ", ".join(fact for fact in facts if fact)
 
 

@@ -1,4 +1,6 @@
-"""A contest: the same calls of a framework on its own Docker sandbox and on ours, in turn, in one process."""
+"""A contest: the same calls of a framework on its own Docker sandbox and on ours, in turn, in one
+process.
+"""
 
 from __future__ import annotations
 
@@ -90,7 +92,9 @@ def contest_rows(contest: Contest) -> list[Row]:
 
 
 def _starts(contest: Contest, names: tuple[str, ...]) -> dict[str, float]:
-    """Return the median seconds from the start of a sandbox to the end of its first action; its end is not measured."""
+    """Return the median seconds from the start of a sandbox to the end of its first action; its end
+    is not measured.
+    """
     started: list[Side] = []
 
     def start(name: str) -> None:
@@ -105,7 +109,9 @@ def _starts(contest: Contest, names: tuple[str, ...]) -> dict[str, float]:
     return {name: sorted(values)[STARTS // 2] for name, values in times.items()}
 
 
-def _rows(contest: Contest, what: str, took: Mapping[str, float], wanted: int | None = None) -> list[Row]:
+def _rows(
+    contest: Contest, what: str, took: Mapping[str, float], wanted: int | None = None
+) -> list[Row]:
     return [
         Row(
             what=f"{what}, on {engine}",

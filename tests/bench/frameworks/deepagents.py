@@ -14,7 +14,10 @@ import hyperruntime as hr
 from hyperruntime_deepagents import Sandbox
 from tests.bench.frameworks.contest import CONTENTS, THEIRS, Contest, Side
 
-NOTE = "deepagents has no sandbox for Docker of its own. `langchain-docker-backend`, from PyPI, calls Docker's SDK."
+NOTE = (
+    "deepagents has no sandbox for Docker of its own. `langchain-docker-backend`, from PyPI, "
+    "calls Docker's SDK."
+)
 _numbers = itertools.count()
 
 
@@ -60,4 +63,8 @@ def _start(name: str, image: str) -> Side:
         else:
             sandbox.close()
 
-    return Side(act, {"`upload_files` and `download_files`": copies, "the tools `write` and `read`": tools}, close)
+    return Side(
+        act,
+        {"`upload_files` and `download_files`": copies, "the tools `write` and `read`": tools},
+        close,
+    )

@@ -1,4 +1,6 @@
-"""inspect_ai: the provider `docker`, which calls `docker compose`, and the provider `hyperruntime`."""
+"""inspect_ai: the provider `docker`, which calls `docker compose`, and the provider
+`hyperruntime`.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +28,19 @@ COMPOSE = """services:
     stop_grace_period: 1s
 """
 TOML = 'runtime = "{engine}"\nimage = "{image}"\n'
-OLD = "inspect_ai asks for a newer Docker at the start of a task; its other calls work with this one, and are measured."
+OLD = (
+    "inspect_ai asks for a newer Docker at the start of a task; its other calls work with this "
+    "one, and are measured."
+)
 
 
 @contextmanager
 def contest(image: str) -> Iterator[Contest]:
     """Yield the contest."""
     with tempfile.TemporaryDirectory() as place, asyncio.Runner() as runner:
-        configs = {THEIRS: Path(place, "compose.yaml")} | {name: Path(place, f"{name}.toml") for name in ENGINES}
+        configs = {THEIRS: Path(place, "compose.yaml")} | {
+            name: Path(place, f"{name}.toml") for name in ENGINES
+        }
         configs[THEIRS].write_text(COMPOSE.format(image=image))
         for engine in ENGINES:
             configs[engine].write_text(TOML.format(engine=engine, image=image))

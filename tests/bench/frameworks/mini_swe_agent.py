@@ -50,7 +50,11 @@ def _start(name: str, image: str) -> Side:
 
     def close() -> None:
         if name == THEIRS:  # its own cleanup goes on in the background, for ten seconds
-            subprocess.run(["docker", "rm", "--force", environment.container_id], check=True, capture_output=True)
+            subprocess.run(
+                ["docker", "rm", "--force", environment.container_id],
+                check=True,
+                capture_output=True,
+            )
             environment.container_id = None
         else:
             environment.cleanup()

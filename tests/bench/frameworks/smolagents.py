@@ -15,13 +15,17 @@ from hyperruntime_smolagents import Executor
 from tests.bench.frameworks.contest import THEIRS, Contest, Side, build_with_packages
 
 IMAGE = "localhost/hyperruntime-bench/smolagents:latest"
-# Its server, with what it needs, is in the image, on `dev`, which has libstdc++; its own build would download it.
+# Its server, with what it needs, is in the image, on `dev`, which has libstdc++; its own build
+# would download it.
 CONTAINERFILE = """FROM {image}
 COPY . /opt/jupyter/
 ENV PYTHONPATH=/opt/jupyter
 CMD ["python3", "-m", "kernel_gateway", "--KernelGatewayApp.ip=0.0.0.0", "--KernelGatewayApp.port=8888"]
 """
-NOTE = "Its server runs in the container and is reached through a published port, so that container has a network."
+NOTE = (
+    "Its server runs in the container and is reached through a published port, so that "
+    "container has a network."
+)
 CODE = "total = sum(range(10))"
 
 
@@ -42,7 +46,9 @@ def _start(name: str) -> Side:
     executor: Any
     if name == THEIRS:
         quiet = AgentLogger(level=LogLevel.OFF)
-        executor = DockerExecutor([], quiet, image_name=IMAGE, build_new_image=False, port=_free_port())
+        executor = DockerExecutor(
+            [], quiet, image_name=IMAGE, build_new_image=False, port=_free_port()
+        )
     else:
         executor = Executor(IMAGE, runtime=name)
 

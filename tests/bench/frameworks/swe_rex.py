@@ -11,7 +11,12 @@ from importlib.metadata import version
 from typing import Any
 
 from swerex.deployment.docker import DockerDeployment
-from swerex.runtime.abstract import BashAction, CreateBashSessionRequest, ReadFileRequest, WriteFileRequest
+from swerex.runtime.abstract import (
+    BashAction,
+    CreateBashSessionRequest,
+    ReadFileRequest,
+    WriteFileRequest,
+)
 
 from tests.bench.frameworks.contest import CONTENTS, THEIRS, Contest, Side, build_with_packages
 
@@ -22,7 +27,10 @@ COPY . /opt/swe-rex/
 RUN printf '#!/bin/sh\\nPYTHONPATH=/opt/swe-rex exec python3 -c "from swerex.server import main; main()" "$@"\\n' \
     >/usr/local/bin/swerex-remote && chmod 755 /usr/local/bin/swerex-remote
 """
-NOTE = "Its server runs in the container and is reached through a published port, so that container has a network."
+NOTE = (
+    "Its server runs in the container and is reached through a published port, so that "
+    "container has a network."
+)
 
 
 @contextmanager
@@ -44,9 +52,13 @@ def contest(_: str) -> Iterator[Contest]:
 async def _start(runner: asyncio.Runner, name: str) -> Side:
     deployment: Any
     if name == THEIRS:
-        deployment = DockerDeployment(image=IMAGE, pull="never", python_standalone_dir=None, startup_timeout=60)
+        deployment = DockerDeployment(
+            image=IMAGE, pull="never", python_standalone_dir=None, startup_timeout=60
+        )
     else:
-        deployment = importlib.import_module("hyperruntime_swe_rex").Deployment(image=IMAGE, runtime=name)
+        deployment = importlib.import_module("hyperruntime_swe_rex").Deployment(
+            image=IMAGE, runtime=name
+        )
     await deployment.start()
     await deployment.runtime.create_session(CreateBashSessionRequest(startup_timeout=30))
 
@@ -56,7 +68,9 @@ async def _start(runner: asyncio.Runner, name: str) -> Side:
 
     async def files() -> None:
         await deployment.runtime.write_file(WriteFileRequest(path="/tmp/file", content=CONTENTS))
-        if (await deployment.runtime.read_file(ReadFileRequest(path="/tmp/file"))).content != CONTENTS:
+        if (
+            await deployment.runtime.read_file(ReadFileRequest(path="/tmp/file"))
+        ).content != CONTENTS:
             raise AssertionError(name)
 
     return Side(

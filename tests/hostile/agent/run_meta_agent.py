@@ -1,4 +1,6 @@
-"""Do what ``plan.json`` says for this generation: attack, plant an attacking task agent, or work honestly."""
+"""Do what ``plan.json`` says for this generation: attack, plant an attacking task agent, or work
+honestly.
+"""
 
 import argparse
 import importlib
@@ -10,7 +12,15 @@ import subprocess
 from attacks.scene import Scene
 
 parser = argparse.ArgumentParser()
-for name in ("chat_history_file", "repo_path", "evals_folder", "git_dir", "base_commit", "outdir", "iterations_left"):
+for name in (
+    "chat_history_file",
+    "repo_path",
+    "evals_folder",
+    "git_dir",
+    "base_commit",
+    "outdir",
+    "iterations_left",
+):
     parser.add_argument("--" + name)
 options = parser.parse_args()
 with open("plan.json") as file:
@@ -25,7 +35,9 @@ scene.repo, scene.out, scene.evals, scene.base = (
 def hand_in():
     git = ["git", "-c", "safe.directory=*", "-C", scene.repo]
     subprocess.run([*git, "add", "--all"], check=True)
-    diff = subprocess.run([*git, "diff", "--cached", "--binary", scene.base], check=True, capture_output=True).stdout
+    diff = subprocess.run(
+        [*git, "diff", "--cached", "--binary", scene.base], check=True, capture_output=True
+    ).stdout
     with open(f"{scene.out}/model_patch.diff", "wb") as file:
         file.write(diff)
 

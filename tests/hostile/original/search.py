@@ -18,8 +18,13 @@ def labels_in(data, where):
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
     except csv.Error:
         return []
-    # An agent may have written its own answer as the outcome; so only another outcome counts as a label.
-    return [where] if any(row.get("outcome") not in (None, "", row.get("prediction")) for row in rows) else []
+    # An agent may have written its own answer as the outcome; so only another outcome counts as a
+    # label.
+    return (
+        [where]
+        if any(row.get("outcome") not in (None, "", row.get("prediction")) for row in rows)
+        else []
+    )
 
 
 def look_at(data, where):

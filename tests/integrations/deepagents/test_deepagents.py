@@ -28,7 +28,8 @@ class TestSandbox(SandboxIntegrationTests):
     def sandbox(self, runtime: hr.Runtime, base_image: str) -> Iterator[Sandbox]:
         """Yield a backend for these tests."""
         with runtime.container(hr.ContainerSpec(image=base_image, env=PATH)) as container:
-            link = "mkdir -p /opt/tools && ln -s $(command -v python3) /opt/tools/python"  # the suite runs python
+            # the suite runs python
+            link = "mkdir -p /opt/tools && ln -s $(command -v python3) /opt/tools/python"
             container.exec(["sh", "-c", link]).check()
             yield Sandbox(container)
 
@@ -40,7 +41,8 @@ def test_no_test_of_the_suite_is_left_out(request: pytest.FixtureRequest) -> Non
     assert len(names) == 86  # 85 of backends, and one that finds overridden tests
     assert not names - collected, "run the whole module"
     assert not names & set(vars(TestSandbox))
-    assert (TestSandbox().has_sync, TestSandbox().has_async) == (True, True)  # else its tests are skipped
+    # else its tests are skipped
+    assert (TestSandbox().has_sync, TestSandbox().has_async) == (True, True)
 
 
 class ScriptedModel(GenericFakeChatModel):
@@ -55,7 +57,10 @@ def test_an_agent_works_in_the_container(base_image: str, runtime_name: str) -> 
     sandbox = Sandbox.start(base_image, runtime_name)
     calls = [
         ("write_file", {"file_path": "/work/script.py", "content": "print(6 * 7)"}),
-        ("execute", {"command": "python3 /work/script.py >/work/answer; cat /work/answer; hostname"}),
+        (
+            "execute",
+            {"command": "python3 /work/script.py >/work/answer; cat /work/answer; hostname"},
+        ),
     ]
     messages = [
         AIMessage(content="", tool_calls=[{"name": name, "args": args, "id": str(number)}])
@@ -63,7 +68,9 @@ def test_an_agent_works_in_the_container(base_image: str, runtime_name: str) -> 
     ]
     model = ScriptedModel(messages=iter([*messages, AIMessage(content="done")]))
     try:
-        state = create_deep_agent(model=model, backend=sandbox).invoke({"messages": [("user", "compute")]})
+        state = create_deep_agent(model=model, backend=sandbox).invoke(
+            {"messages": [("user", "compute")]}
+        )
         assert state["messages"][-1].content == "done"
         assert sandbox.container.read_file("/work/answer") == b"42\n"
         assert "42" in str(state["messages"][-2].content)
@@ -71,7 +78,9 @@ def test_an_agent_works_in_the_container(base_image: str, runtime_name: str) -> 
         sandbox.close()
 
 
-def test_the_example_of_the_page_runs(runtime_name: str, base_image: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_the_page_runs(
+    runtime_name: str, base_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HYPERRUNTIME_RUNTIME", runtime_name)
     assert ask(ScriptedModel(messages=iter([AIMessage(content="hello")])), "hello?") == "hello"
 
@@ -84,7 +93,8 @@ def test_a_command_that_does_not_end_is_ended(base_image: str, runtime_name: str
         assert result.output == "before\n\n[the command timed out after 1 s]"
         impatient = Sandbox(sandbox.container, timeout_s=0.5)
         assert impatient.execute("sleep 1000").exit_code == 124
-        assert impatient.execute("sleep 1; echo done", timeout=0).output == "done\n"  # 0 means no limit
+        # 0 means no limit
+        assert impatient.execute("sleep 1; echo done", timeout=0).output == "done\n"
     finally:
         sandbox.close()
 

@@ -9,7 +9,9 @@ from inspect_ai.util import sandbox
 
 @solver
 def run_input() -> Solver:
-    """Return a solver that runs the sample's input as a command; a tool such as ``bash()`` does the same for models."""
+    """Return a solver that runs the sample's input as a command; a tool such as ``bash()`` does the
+    same for models.
+    """
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         result = await sandbox().exec(["sh", "-c", state.input_text], timeout=60)

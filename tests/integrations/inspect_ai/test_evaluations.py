@@ -1,4 +1,6 @@
-"""Evaluations of inspect_ai whose samples have containers of their own configurations, and one that is killed."""
+"""Evaluations of inspect_ai whose samples have containers of their own configurations, and one that
+is killed.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +37,21 @@ def run(log_dir: Path, *samples: Sample, sandbox: Any = "hyperruntime") -> list[
 
 @pytest.fixture
 def dockerfile(
-    runtime: hr.Runtime, runtime_name: str, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    runtime: hr.Runtime,
+    runtime_name: str,
+    base_image: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Path]:
-    """Yield a Dockerfile that copies a file of its context; the images that a test builds from it are removed."""
+    """Yield a Dockerfile that copies a file of its context; the images that a test builds from it
+    are removed.
+    """
     monkeypatch.setenv("HYPERRUNTIME_RUNTIME", runtime_name)
     context = tmp_path / "a context"
     context.mkdir()
     (context / "word").write_text("first")
-    own = f"LABEL made-for={uuid.uuid4().hex}"  # a run that was killed may have left images of the same files
+    # a run that was killed may have left images of the same files
+    own = f"LABEL made-for={uuid.uuid4().hex}"
     (context / "Dockerfile").write_text(f"FROM {base_image}\n{own}\nWORKDIR /srv\nCOPY word ./\n")
     before = images(runtime)
     yield context / "Dockerfile"
@@ -52,13 +61,22 @@ def dockerfile(
 
 def images(runtime: hr.Runtime) -> set[str]:
     """Return the names of the images that were built for evaluations."""
-    return {name for image in runtime.images.list() for name in image.references if name.startswith(PREFIX)}
+    return {
+        name
+        for image in runtime.images.list()
+        for name in image.references
+        if name.startswith(PREFIX)
+    }
 
 
-def test_a_sample_has_the_container_of_its_own_file(runtime_name: str, base_image: str, tmp_path: Path) -> None:
+def test_a_sample_has_the_container_of_its_own_file(
+    runtime_name: str, base_image: str, tmp_path: Path
+) -> None:
     def written(name: str, **fields: object) -> tuple[str, str]:
         lines = [f"{key} = {json.dumps(value)}" for key, value in fields.items()]
-        (tmp_path / name).write_text("\n".join((f'runtime = "{runtime_name}"', f'image = "{base_image}"', *lines)))
+        (tmp_path / name).write_text(
+            "\n".join((f'runtime = "{runtime_name}"', f'image = "{base_image}"', *lines))
+        )
         return "hyperruntime", str(tmp_path / name)
 
     of_task = written("task.toml", user="nobody", workdir="/usr")
@@ -90,11 +108,16 @@ def test_a_changed_file_of_a_dockerfiles_context_builds_its_image_again(
     assert len(images(runtime)) == len(built) + 1
 
 
-def test_a_base_image_without_a_registry_is_one_of_docker_hub(dockerfile: Path, runtime_name: str) -> None:
+def test_a_base_image_without_a_registry_is_one_of_docker_hub(
+    dockerfile: Path, runtime_name: str
+) -> None:
     if runtime_name == "bubblewrap":
         pytest.skip("it builds no images")
     dockerfile.write_text("FROM hyperruntime-no-such-image:1\n")
-    with pytest.raises(ImageBuildError, match=r"docker\.io/library/hyperruntime-no-such-image|registry-1\.docker\.io"):
+    with pytest.raises(
+        ImageBuildError,
+        match=r"docker\.io/library/hyperruntime-no-such-image|registry-1\.docker\.io",
+    ):
         asyncio.run(registry_find_sandboxenv("hyperruntime").task_init("x", str(dockerfile)))
 
 

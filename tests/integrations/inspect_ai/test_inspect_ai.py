@@ -53,13 +53,16 @@ def image(runtime: hr.Runtime, base_image: str, programs: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def config(runtime_name: str, image: str, programs: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+def config(
+    runtime_name: str, image: str, programs: Path, tmp_path_factory: pytest.TempPathFactory
+) -> str:
     """Return a configuration file for the engine under test."""
     path = tmp_path_factory.mktemp("config") / "hyperruntime.toml"
     text = f'runtime = "{runtime_name}"\nimage = "{image}"\nworkdir = "/tmp"\nuser = "nobody"\n'
     if runtime_name == "bubblewrap":  # it builds no images
         text += (
-            f'env = {{ PATH = "/programs:{os.defpath}" }}\n[[mounts]]\nsource = "{programs}"\ntarget = "/programs"\n'
+            f'env = {{ PATH = "/programs:{os.defpath}" }}\n[[mounts]]\nsource = '
+            f'"{programs}"\ntarget = "/programs"\n'
         )
     path.write_text(text)
     return str(path)
@@ -79,11 +82,14 @@ def test_the_suite_of_inspect_ai_has_the_expected_number_of_checks() -> None:
     assert len(self_check.__all__) == 44
 
 
-async def test_a_container_that_has_ended_is_not_the_output_of_a_command(sandbox_env: SandboxEnvironment) -> None:
+async def test_a_container_that_has_ended_is_not_the_output_of_a_command(
+    sandbox_env: SandboxEnvironment,
+) -> None:
     sandbox_env.container.close()
     with pytest.raises(SandboxUnavailableError):
         await sandbox_env.exec(["true"])
-    with pytest.raises((ConnectionError, NotImplementedError)):  # the second on engines without such a command
+    # the second on engines without such a command
+    with pytest.raises((ConnectionError, NotImplementedError)):
         await sandbox_env.connection()
 
 
@@ -97,7 +103,9 @@ async def test_the_command_of_a_connection_is_a_shell_of_the_user(
         return
     await sandbox_env.write_file("mine", "of this container")
     connection = await sandbox_env.connection(user=user)
-    said, code = in_terminal(connection.command, "echo $(cat mine) $((6 * 7)) $(id -un) $PWD; exit 3\n")
+    said, code = in_terminal(
+        connection.command, "echo $(cat mine) $((6 * 7)) $(id -un) $PWD; exit 3\n"
+    )
     assert f"of this container 42 {user or 'nobody'} /tmp\r\n" in said
     assert code == 3
 
@@ -105,10 +113,13 @@ async def test_the_command_of_a_connection_is_a_shell_of_the_user(
 def in_terminal(command: str, typed: str) -> tuple[str, int]:
     """Return what a command on a terminal shows after a text was typed, and its exit code."""
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(shlex.split(command), stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    process = subprocess.Popen(
+        shlex.split(command), stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    )
     os.close(theirs)
     os.write(ours, typed.encode())
-    with open(ours, "rb", buffering=0) as terminal, suppress(OSError):  # EIO: no program has the terminal any more
+    # EIO: no program has the terminal any more
+    with open(ours, "rb", buffering=0) as terminal, suppress(OSError):
         shown = b""
         while data := terminal.read(4096):
             shown += data
@@ -116,12 +127,16 @@ def in_terminal(command: str, typed: str) -> tuple[str, int]:
 
 
 async def test_the_tail_of_long_output_is_kept(sandbox_env: SandboxEnvironment) -> None:
-    result = await sandbox_env.exec(["sh", "-c", "head -c 40000000 /dev/zero | tr '\\0' x; echo the end"])
+    result = await sandbox_env.exec(
+        ["sh", "-c", "head -c 40000000 /dev/zero | tr '\\0' x; echo the end"]
+    )
     assert result.stdout.endswith("xxxthe end\n")
     assert len(result.stdout) == 10 * 1024**2
 
 
-async def test_a_command_that_timed_out_is_tried_again_up_to_twice(sandbox_env: SandboxEnvironment) -> None:
+async def test_a_command_that_timed_out_is_tried_again_up_to_twice(
+    sandbox_env: SandboxEnvironment,
+) -> None:
     late = ["sh", "-c", "echo x >>tries; sleep 1000"]
     with pytest.raises(TimeoutError):
         await sandbox_env.exec(late, timeout=1, timeout_retry=False)
@@ -142,7 +157,8 @@ def test_each_sample_of_an_evaluation_has_its_container(
     assert log.status == "success", log.error
     assert log.results is not None
     assert log.results.scores[0].metrics["accuracy"].value == 1
-    assert len({sample.output.completion for sample in log.samples or ()}) == 3  # the names of three containers
+    # the names of three containers
+    assert len({sample.output.completion for sample in log.samples or ()}) == 3
 
 
 @pytest.mark.parametrize(
@@ -150,9 +166,24 @@ def test_each_sample_of_an_evaluation_has_its_container(
     [
         ("x.toml", "imagee = 'base'", SpecError, "imagee"),
         ("x.toml", "[[[", SpecError, "TOML"),
-        ("compose.yaml", "services: {a: {image: x}, b: {image: y}}", UnsupportedOptionError, "services"),
-        ("compose.yaml", "services: {a: {image: x, privileged: true}}", UnsupportedOptionError, "privileged"),
-        ("compose.yaml", "services: {a: {build: {pull: true}}}", UnsupportedOptionError, r"build\.pull"),
+        (
+            "compose.yaml",
+            "services: {a: {image: x}, b: {image: y}}",
+            UnsupportedOptionError,
+            "services",
+        ),
+        (
+            "compose.yaml",
+            "services: {a: {image: x, privileged: true}}",
+            UnsupportedOptionError,
+            "privileged",
+        ),
+        (
+            "compose.yaml",
+            "services: {a: {build: {pull: true}}}",
+            UnsupportedOptionError,
+            r"build\.pull",
+        ),
         ("compose.yaml", "services: {a: {build: {target: x}}}", ValueError, "target"),
     ],
 )
@@ -167,11 +198,20 @@ def test_what_cannot_be_honoured_is_refused_by_name(
 
 def test_keys_of_a_compose_file_are_those_of_the_container(tmp_path: Path) -> None:
     (tmp_path / "compose.yaml").write_text(
-        "services: {one: {build: {context: ., no_cache: true}, mem_limit: 512m, cpus: 1.5, x-local: true}}"
+        "services: {one: {build: {context: ., no_cache: true}, mem_limit: 512m, cpus: 1.5, "
+        "x-local: true}}"
     )
     plan = read_config(str(tmp_path / "compose.yaml"))
-    assert (plan.spec.limits.memory_bytes, plan.spec.limits.cpus, plan.spec.network) == (512 * 1024**2, 1.5, "bridge")
-    assert (plan.dockerfile, plan.context, plan.is_cached) == (tmp_path / "Dockerfile", tmp_path, False)
+    assert (plan.spec.limits.memory_bytes, plan.spec.limits.cpus, plan.spec.network) == (
+        512 * 1024**2,
+        1.5,
+        "bridge",
+    )
+    assert (plan.dockerfile, plan.context, plan.is_cached) == (
+        tmp_path / "Dockerfile",
+        tmp_path,
+        False,
+    )
 
 
 async def test_a_compose_file_of_one_service_is_a_sandbox(
@@ -179,14 +219,16 @@ async def test_a_compose_file_of_one_service_is_a_sandbox(
 ) -> None:
     monkeypatch.setenv("HYPERRUNTIME_RUNTIME", runtime_name)
     (tmp_path / "compose.yaml").write_text(
-        f"services: {{one: {{image: '{image}', command: sleep infinity, network_mode: none, working_dir: /usr, "
-        "environment: [A=b=c]}}"
+        f"services: {{one: {{image: '{image}', command: sleep infinity, network_mode: none, "
+        "working_dir: /usr, environment: [A=b=c]}}"
     )
     path = str(tmp_path / "compose.yaml")
     provider = registry_find_sandboxenv("hyperruntime")
     await provider.task_init("x", path)
     environments = await provider.sample_init("x", path, {})
     try:
-        assert (await environments["default"].exec(["sh", "-c", "pwd; echo $A"])).stdout == "/usr\nb=c\n"
+        assert (
+            await environments["default"].exec(["sh", "-c", "pwd; echo $A"])
+        ).stdout == "/usr\nb=c\n"
     finally:
         await provider.sample_cleanup("x", path, environments, True)

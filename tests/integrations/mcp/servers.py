@@ -27,7 +27,9 @@ def command(runtime: str, *words: str) -> list[str]:
 def client_of(runtime: str, *words: str, mode: str = "auto") -> Client:
     """Return a client that starts a server of its own, on standard input and output."""
     program, *args = command(runtime, *words)
-    return Client(StdioServerParameters(command=program, args=args, env=dict(os.environ)), mode=mode)
+    return Client(
+        StdioServerParameters(command=program, args=args, env=dict(os.environ)), mode=mode
+    )
 
 
 def said(result: CallToolResult) -> str:
@@ -54,7 +56,9 @@ async def bash(client: Client, text: str, **args: object) -> str:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait until a condition holds. It is called in a thread, because clients run on this event loop."""
+    """Wait until a condition holds. It is called in a thread, because clients run on this event
+    loop.
+    """
     async with asyncio.timeout(_PATIENCE_S):
         while not await asyncio.to_thread(holds):
             await asyncio.sleep(0.02)
@@ -88,11 +92,15 @@ class Served:
 @contextmanager
 def served(runtime: str, *words: str, stderr: IO[str] | None = None) -> Iterator[Served]:
     """Yield a server over HTTP, which is ended by SIGTERM."""
-    process = subprocess.Popen(command(runtime, "--http", *words), stdout=subprocess.PIPE, stderr=stderr, text=True)
+    process = subprocess.Popen(
+        command(runtime, "--http", *words), stdout=subprocess.PIPE, stderr=stderr, text=True
+    )
     assert process.stdout is not None
     try:
         url = process.stdout.readline().strip()
-        yield Served(process, url, process.stdout.readline().strip().removeprefix("Authorization: Bearer "))
+        yield Served(
+            process, url, process.stdout.readline().strip().removeprefix("Authorization: Bearer ")
+        )
     finally:
         process.terminate()
         process.stdout.read()

@@ -53,9 +53,16 @@ def server(runtime_name: str, base_image: str) -> Iterator[Served]:
 
 
 def answer_to(
-    server: Served, headers: dict[str, str], *, path: str = "", body: bytes = b"", method: str = "POST"
+    server: Served,
+    headers: dict[str, str],
+    *,
+    path: str = "",
+    body: bytes = b"",
+    method: str = "POST",
 ) -> tuple[int, str]:
-    """Return the status and the text of the answer to a request; ``headers`` come after the usual ones."""
+    """Return the status and the text of the answer to a request; ``headers`` come after the usual
+    ones.
+    """
     usual = {
         "Authorization": f"Bearer {server.token}",
         "Content-Type": "application/json",
@@ -75,7 +82,8 @@ def answer_to(
 
 async def test_two_sessions_do_not_see_each_other(server: Served) -> None:
     async with server.client() as one, server.client(mode="legacy") as two:
-        assert one.protocol_version == two.protocol_version == "2025-11-25"  # the last one with sessions
+        # the last one with sessions
+        assert one.protocol_version == two.protocol_version == "2025-11-25"
         await bash(one, "echo 1 >mine; sleep 500 &")
         assert "No such file" in await bash(two, "ls -a; cat mine; ps -e")
         assert "sleep" not in await bash(two, "cat /proc/*/cmdline")
@@ -83,7 +91,9 @@ async def test_two_sessions_do_not_see_each_other(server: Served) -> None:
         assert await bash(one, "hostname") != await bash(two, "hostname")
 
 
-async def test_a_full_pool_refuses_the_call_and_a_session_that_ended_makes_room(server: Served) -> None:
+async def test_a_full_pool_refuses_the_call_and_a_session_that_ended_makes_room(
+    server: Served,
+) -> None:
     async with server.client() as third:
         async with server.client() as one, server.client() as two:
             names = {await bash(client, "echo 1 >mine; hostname") for client in (one, two)}
@@ -93,7 +103,9 @@ async def test_a_full_pool_refuses_the_call_and_a_session_that_ended_makes_room(
         assert await bash(third, "hostname") not in names
 
 
-async def test_a_client_that_is_killed_gives_its_slot_back(server: Served, engine_command: EngineCommand) -> None:
+async def test_a_client_that_is_killed_gives_its_slot_back(
+    server: Served, engine_command: EngineCommand
+) -> None:
     words = [sys.executable, "-c", CLIENT, server.url, server.token]
     killed = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert killed.stdout is not None
@@ -121,10 +133,20 @@ async def test_without_the_token_nothing_is_answered(server: Served) -> None:
         async with server.client(token="wrong"):
             pass
     assert failed.group_contains(MCPError)
-    for header in ("", "Bearer", "Bearer ", "Bearer wrong", f"Basic {server.token}", server.token, "Bearer \xff"):
+    for header in (
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer wrong",
+        f"Basic {server.token}",
+        server.token,
+        "Bearer \xff",
+    ):
         for path in ("", "/other"):
             status, text = answer_to(server, {"Authorization": header}, path=path)
-            assert (status, text) == (401, '{"error":"the bearer token is missing or wrong"}'), header
+            assert (status, text) == (401, '{"error":"the bearer token is missing or wrong"}'), (
+                header
+            )
     assert answer_to(server, {}, path="/other")[0] == 404
 
 
@@ -138,7 +160,9 @@ def test_requests_of_other_sites_and_names_are_refused(server: Served) -> None:
 
 def test_requests_that_open_no_session_are_refused(server: Served) -> None:
     assert answer_to(server, {}, body=b"{")[0] == 400
-    assert answer_to(server, {}, body=b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}')[0] == 400
+    assert (
+        answer_to(server, {}, body=b'{"jsonrpc": "2.0", "id": 1, "method": "tools/list"}')[0] == 400
+    )
     assert answer_to(server, {"Mcp-Session-Id": "0" * 32})[0] == 404
     assert answer_to(server, {"Mcp-Session-Id": "../x"})[0] == 404
     assert answer_to(server, {"Content-Length": str(17 * 1024**2)})[0] == 413
@@ -150,7 +174,10 @@ def test_requests_that_open_no_session_are_refused(server: Served) -> None:
 def test_connections_that_send_nothing_are_bounded(server: Served) -> None:
     port = int(server.url.rpartition(":")[2].partition("/")[0])
     with ExitStack() as stack:
-        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", port), 30)) for _ in range(530)]
+        silent = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+            for _ in range(530)
+        ]
         poll = select.poll()
         for one in silent:
             poll.register(one, select.POLLIN)
@@ -161,7 +188,9 @@ def test_connections_that_send_nothing_are_bounded(server: Served) -> None:
     assert answer_to(server, {})[0] == 200
 
 
-async def test_a_client_that_sends_no_whole_request_in_time_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_sends_no_whole_request_in_time_is_disconnected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Connection, "bounds", Connections(2, 0.3))
     listener = socket.create_server(("127.0.0.1", 0))
     where, sessions = listener.getsockname(), HttpSessions(Server("x"), "secret", (), 60)
@@ -180,7 +209,8 @@ async def test_a_client_that_sends_no_whole_request_in_time_is_disconnected(monk
             assert (await reading).partition(b"\r")[0] in (b"", b"HTTP/1.1 401 Unauthorized")
 
     try:
-        for begin in (b"", request, request + b"\r\n" + request):  # the last has an answer, and begins another one
+        # the last has an answer, and begins another one
+        for begin in (b"", request, request + b"\r\n" + request):
             await asyncio.wait_for(asyncio.gather(drip(begin), drip(begin)), 60)
         reader, writer = await asyncio.open_connection(*where)
         writer.write(request + b"Connection: close\r\n\r\n")
@@ -209,7 +239,11 @@ async def test_containers_end_with_the_server_while_clients_are_connected(
 ) -> None:
     seen, errors = list[object](), tmp_path / "errors"
     # The client notices that the server is gone.
-    with errors.open("w") as stderr, served(runtime_name, stderr=stderr) as server, suppress(BaseExceptionGroup):
+    with (
+        errors.open("w") as stderr,
+        served(runtime_name, stderr=stderr) as server,
+        suppress(BaseExceptionGroup),
+    ):
         async with server.client() as client:
             name = await bash(client, "hostname")
             running = asyncio.create_task(bash(client, "sleep 1000", timeout=500))

@@ -52,18 +52,30 @@ async def test_a_client_works_in_its_container(runtime_name: str, mode: str) -> 
         listed = (await client.list_tools()).tools
         assert [tool.name for tool in listed] == TOOLS
         assert all(tool.input_schema["type"] == "object" and tool.description for tool in listed)
-        wrote = await client.call_tool("write_file", {"path": "src/a.py", "content": "print(6 * 6)\n"})
+        wrote = await client.call_tool(
+            "write_file", {"path": "src/a.py", "content": "print(6 * 6)\n"}
+        )
         assert said(wrote) == "13 bytes written to src/a.py"
-        edited = await client.call_tool("edit_file", {"path": "src/a.py", "old": "6 * 6", "new": "6 * 7"})
+        edited = await client.call_tool(
+            "edit_file", {"path": "src/a.py", "old": "6 * 6", "new": "6 * 7"}
+        )
         assert said(edited) == "src/a.py is changed at line 1"
-        assert await bash(client, "python3 src/a.py; echo wrong >&2; exit 3") == "42\n[stderr]\nwrong\n[exit code 3]"
+        assert (
+            await bash(client, "python3 src/a.py; echo wrong >&2; exit 3")
+            == "42\n[stderr]\nwrong\n[exit code 3]"
+        )
         assert said(await client.call_tool("read_file", {"path": "src/a.py"})) == "print(6 * 7)"
         assert said(await client.call_tool("list_files")) == "src/"
-        assert said(await client.call_tool("search", {"pattern": r"\d \* 7"})) == "src/a.py:1:print(6 * 7)"
+        assert (
+            said(await client.call_tool("search", {"pattern": r"\d \* 7"}))
+            == "src/a.py:1:print(6 * 7)"
+        )
 
 
 async def test_what_a_client_cannot_have_is_one_sentence(runtime_name: str) -> None:
-    async with client_of(runtime_name, "--timeout", "1s", "--max-timeout", "2s", "--output-chars", "100") as client:
+    async with client_of(
+        runtime_name, "--timeout", "1s", "--max-timeout", "2s", "--output-chars", "100"
+    ) as client:
         for tool, args, why in [
             ("read_file", {"path": "nothing"}, "'nothing' does not exist"),
             ("read_file", {"path": "../../etc/passwd"}, "outside"),
@@ -100,30 +112,47 @@ async def test_what_a_client_cannot_have_is_one_sentence(runtime_name: str) -> N
         )
         assert 100 < len(await bash(client, "yes | head -c 1000000")) < 200
         late = text_of(await client.call_tool("bash", {"command": "echo before; sleep 100"}))
-        assert late == "before\nthe command timed out after 1 s; it and all processes that it started were ended"
+        assert (
+            late == "before\nthe command timed out after 1 s; it and all processes that it started "
+            "were ended"
+        )
         odd = await bash(client, r"printf '\377\ud800'; touch $'\377'")
         assert odd.startswith("\ufffd")
         assert said(await client.call_tool("list_files"))
 
 
-async def test_limits_are_those_of_the_command_line(runtime: Runtime, runtime_name: str, tmp_path: Path) -> None:
+async def test_limits_are_those_of_the_command_line(
+    runtime: Runtime, runtime_name: str, tmp_path: Path
+) -> None:
     (tmp_path / "word").write_text("of the host")
     memory: tuple[str, ...] = ("--memory", "100m")
     if runtime.info.limits.get("memory_bytes", "no") == "no":
-        done = subprocess.run(command(runtime_name, *memory), capture_output=True, text=True, input="")
+        done = subprocess.run(
+            command(runtime_name, *memory), capture_output=True, text=True, input=""
+        )
         assert "cannot honour limits.memory_bytes" in done.stderr
         memory = ()
     words = (*memory, "--mount", f"{tmp_path}:/data", "--env", "WORD=a b", "--workdir", "/srv")
     async with client_of(runtime_name, *words) as client:
-        assert await bash(client, 'cat /data/word; echo; echo "$WORD"; pwd') == "of the host\na b\n/srv"
+        assert (
+            await bash(client, 'cat /data/word; echo; echo "$WORD"; pwd')
+            == "of the host\na b\n/srv"
+        )
         assert "Read-only" in await bash(client, "echo >/data/word")
-        result = await client.call_tool("bash", {"command": "python3 -c 'print(len(b\"x\" * 500_000_000))'"})
+        result = await client.call_tool(
+            "bash", {"command": "python3 -c 'print(len(b\"x\" * 500_000_000))'"}
+        )
         assert ("500000000" in text_of(result)) == (not memory)
 
 
-async def test_a_profile_gives_all_limits(runtime_name: str, base_image: str, tmp_path: Path) -> None:
+async def test_a_profile_gives_all_limits(
+    runtime_name: str, base_image: str, tmp_path: Path
+) -> None:
     profiles = tmp_path / "pools.toml"
-    table = f'[profiles.one]\nimage = "{base_image}"\nmax_containers = 1\n[profiles.one.tools]\ntools = ["patch"]\n'
+    table = (
+        f'[profiles.one]\nimage = "{base_image}"\nmax_containers = '
+        '1\n[profiles.one.tools]\ntools = ["patch"]\n'
+    )
     profiles.write_text(table)
     async with client_of(runtime_name, "--pools", str(profiles)) as client:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["patch"]
@@ -143,15 +172,21 @@ async def test_a_container_that_ended_is_reported_and_replaced(
         assert await bash(client, "ls; hostname") not in (name, f"file\n{name}")
 
 
-async def test_containers_end_with_the_client(runtime_name: str, engine_command: EngineCommand) -> None:
+async def test_containers_end_with_the_client(
+    runtime_name: str, engine_command: EngineCommand
+) -> None:
     async with client_of(runtime_name) as client:
         name = await bash(client, "hostname")
         assert engine_command.containers(f"id={name}")
     await until(lambda: not engine_command.containers(f"id={name}"))
 
 
-async def test_containers_end_when_the_client_is_killed(runtime_name: str, engine_command: EngineCommand) -> None:
-    killed = subprocess.Popen([sys.executable, "-c", CLIENT, runtime_name], stdout=subprocess.PIPE, text=True)
+async def test_containers_end_when_the_client_is_killed(
+    runtime_name: str, engine_command: EngineCommand
+) -> None:
+    killed = subprocess.Popen(
+        [sys.executable, "-c", CLIENT, runtime_name], stdout=subprocess.PIPE, text=True
+    )
     assert killed.stdout is not None
     name = killed.stdout.readline().strip()
     assert engine_command.containers(f"id={name}")
@@ -182,8 +217,12 @@ def tell(server: subprocess.Popen[str], *messages: dict[str, object]) -> None:
     server.stdin.flush()
 
 
-async def ends(server: subprocess.Popen[str], number: int, code: int, left: Callable[[], object]) -> None:
-    """Send a signal; the server says that it ends because of it, not because its limit passed, and nothing is left."""
+async def ends(
+    server: subprocess.Popen[str], number: int, code: int, left: Callable[[], object]
+) -> None:
+    """Send a signal; the server says that it ends because of it, not because its limit passed, and
+    nothing is left.
+    """
     server.send_signal(number)  # its input stays open
     assert await asyncio.to_thread(server.wait) == code
     assert server.stdin is not None
@@ -191,12 +230,16 @@ async def ends(server: subprocess.Popen[str], number: int, code: int, left: Call
     assert server.stderr is not None
     server.stdin.close()
     server.stdout.close()
-    assert server.stderr.read().strip() == ("" if number == signal.SIGKILL else "hyperrun: interrupted")
+    assert server.stderr.read().strip() == (
+        "" if number == signal.SIGKILL else "hyperrun: interrupted"
+    )
     server.stderr.close()
     await until(lambda: not left())
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -9)]
+)
 async def test_containers_end_when_the_server_is_ended(
     runtime_name: str, engine_command: EngineCommand, number: int, code: int
 ) -> None:
@@ -233,7 +276,16 @@ def unread(pipe: IO[str]) -> int:
 async def test_lines_that_are_no_messages_end_nothing(runtime_name: str) -> None:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     server = subprocess.Popen(command(runtime_name), **pipes)  # type: ignore[call-overload]
-    lines = [b"", b"{", b"[]", b'"x"', b"\xff\xfe", b"[" * 100_000, b'{"jsonrpc": "2.0", "id": 1}', b"x" * 1_000_000]
+    lines = [
+        b"",
+        b"{",
+        b"[]",
+        b'"x"',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"jsonrpc": "2.0", "id": 1}',
+        b"x" * 1_000_000,
+    ]
     server.stdin.write(b"\n".join((*lines, json.dumps(OPENING).encode(), b"")))
     server.stdin.flush()
     while (answer := json.loads(server.stdout.readline())).get("id") != 1 or "error" in answer:

@@ -15,4 +15,6 @@ def make_agent(model: Model) -> Agent:
             "container": {"network": "none", "limits": {"memory_bytes": 1024**3}},
         }
     )
-    return DefaultAgent(model, environment, system_template="You are a programmer.", instance_template="{{task}}")
+    return DefaultAgent(
+        model, environment, system_template="You are a programmer.", instance_template="{{task}}"
+    )

@@ -1,4 +1,6 @@
-"""mini-swe-agent's own agent in our environment, beside its environment for Docker where that can run."""
+"""mini-swe-agent's own agent in our environment, beside its environment for Docker where that can
+run.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ CLASS = "hyperruntime_mini_swe_agent.Environment"
 
 @pytest.fixture
 def environment(base_image: str, runtime_name: str) -> Any:
-    return get_environment({"environment_class": CLASS, "image": base_image, "runtime": runtime_name, "cwd": "/tmp"})
+    return get_environment(
+        {"environment_class": CLASS, "image": base_image, "runtime": runtime_name, "cwd": "/tmp"}
+    )
 
 
 def test_an_agent_of_the_framework_solves_a_task(environment: Any) -> None:
@@ -51,7 +55,9 @@ def test_an_agent_of_the_framework_solves_a_task(environment: Any) -> None:
     )
     info = agent.run("write the answer")
     assert (info["exit_status"], info["submission"]) == ("Submitted", "42\n")
-    assert environment.serialize()["info"]["config"]["environment_type"].startswith("hyperruntime_mini_swe_agent.")
+    assert environment.serialize()["info"]["config"]["environment_type"].startswith(
+        "hyperruntime_mini_swe_agent."
+    )
 
 
 def test_the_example_of_the_page_runs(
@@ -60,7 +66,9 @@ def test_the_example_of_the_page_runs(
     monkeypatch.setenv("HYPERRUNTIME_RUNTIME", runtime_name)
     said = make_output("done", [{"command": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; pwd"}])
     with with_memory_limit:
-        assert make_agent(DeterministicModel(outputs=[said])).run("finish")["submission"] == "/tmp\n"
+        assert (
+            make_agent(DeterministicModel(outputs=[said])).run("finish")["submission"] == "/tmp\n"
+        )
 
 
 def test_outputs_are_merged_and_bounded_in_time(environment: Any) -> None:
@@ -70,7 +78,11 @@ def test_outputs_are_merged_and_bounded_in_time(environment: Any) -> None:
         "exception_info": "",
     }
     late = environment.execute({"command": "echo before; sleep 100"}, timeout=1)
-    assert (late["output"], late["returncode"], late["extra"]["exception_type"]) == ("before\n", -1, "TimeoutExpired")
+    assert (late["output"], late["returncode"], late["extra"]["exception_type"]) == (
+        "before\n",
+        -1,
+        "TimeoutExpired",
+    )
     assert "timed out after 1 seconds" in late["exception_info"]
     with pytest.raises(Submitted):
         environment.execute({"command": "echo; echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"})
@@ -93,11 +105,18 @@ def test_variables_and_directories_are_those_of_the_configuration(
     assert environment.execute({"command": "pwd"}, cwd="/etc")["output"] == "/etc\n"
 
 
-def test_mounts_and_limits_may_be_objects_of_the_library(base_image: str, runtime_name: str, tmp_path: Path) -> None:
+def test_mounts_and_limits_may_be_objects_of_the_library(
+    base_image: str, runtime_name: str, tmp_path: Path
+) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "given").write_text("from the host\n")
-    fields = {"mounts": [hr.Mount(source=str(tmp_path), target="/in")], "limits": hr.Limits(pids=200)}
-    environment = Environment(image=base_image, runtime=runtime_name, container=fields, container_timeout="1h")
+    fields = {
+        "mounts": [hr.Mount(source=str(tmp_path), target="/in")],
+        "limits": hr.Limits(pids=200),
+    }
+    environment = Environment(
+        image=base_image, runtime=runtime_name, container=fields, container_timeout="1h"
+    )
     assert environment.execute({"command": "cat /in/given"})["output"] == "from the host\n"
     limits = environment.container.spec.limits
     assert (limits.pids, limits.wall_s) == (200, 3600)
@@ -114,12 +133,18 @@ def test_a_submission_that_lost_bytes_is_an_error_that_the_agent_sees(environmen
 def test_keys_of_the_environment_for_docker_are_honoured_or_refused_with_what_to_use(
     base_image: str, runtime_name: str
 ) -> None:
-    given: dict[str, Any] = {"image": base_image, "runtime": runtime_name, "container_timeout": "7h"}
+    given: dict[str, Any] = {
+        "image": base_image,
+        "runtime": runtime_name,
+        "container_timeout": "7h",
+    }
     assert Environment(**given).container.spec.limits.wall_s == 7 * 3600
     of_container = {"limits": {"wall_s": 60, "pids": 100}}
     limits = Environment(**given, container=of_container).container.spec.limits
     assert (limits.wall_s, limits.pids) == (60, 100)
-    assert EnvironmentConfig(image="x", container_timeout="2d").container_fields() == {"limits": {"wall_s": 172800}}
+    assert EnvironmentConfig(image="x", container_timeout="2d").container_fields() == {
+        "limits": {"wall_s": 172800}
+    }
     for key, value, instead in (
         ("executable", "podman", "`runtime`"),
         ("run_args", ["--network", "none"], "`container`"),
@@ -136,7 +161,8 @@ def test_keys_of_the_environment_for_docker_are_honoured_or_refused_with_what_to
 def test_the_runner_for_swe_bench_of_the_page_gives_each_instance_its_image(
     base_image: str, runtime_name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(swebench, "get_sb_environment", swebench.get_sb_environment)  # restored afterwards
+    # restored afterwards
+    monkeypatch.setattr(swebench, "get_sb_environment", swebench.get_sb_environment)
     runpy.run_path(str(Path(__file__).with_name("runner.py")))
     submit = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; pwd; cat started"
     outputs = [make_output("done", [{"command": submit}])]
@@ -152,7 +178,9 @@ def test_the_runner_for_swe_bench_of_the_page_gives_each_instance_its_image(
     assert info["submission"] == "/tmp\none__two-3\n"
     environment = info["config"]["environment"]
     assert (environment["image"], environment["container"]["pull"]) == (base_image, "missing")
-    assert info["config"]["environment_type"] == "hyperruntime_mini_swe_agent.environment.Environment"
+    assert (
+        info["config"]["environment_type"] == "hyperruntime_mini_swe_agent.environment.Environment"
+    )
 
 
 def test_a_container_ends_with_its_environment(base_image: str, runtime_name: str) -> None:
@@ -170,10 +198,19 @@ def test_results_are_those_of_the_frameworks_own_environment(
         pytest.skip("theirs needs a program with the arguments of Docker, and the same images")
     options = podman_command(runtime).run_options
     theirs = DockerEnvironment(
-        image=base_image, cwd="/tmp", executable="podman", run_args=["--rm", "--network", "none", *options]
+        image=base_image,
+        cwd="/tmp",
+        executable="podman",
+        run_args=["--rm", "--network", "none", *options],
     )
     try:
-        for command in ("echo a; echo b >&2", "exit 7", "cat /nothing", "printf 'no newline'", "nosuchprogram"):
+        for command in (
+            "echo a; echo b >&2",
+            "exit 7",
+            "cat /nothing",
+            "printf 'no newline'",
+            "nosuchprogram",
+        ):
             action = {"command": command}
             assert environment.execute(action) == theirs.execute(action), command
     finally:

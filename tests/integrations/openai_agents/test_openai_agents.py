@@ -1,4 +1,6 @@
-"""Sessions of the OpenAI Agents SDK in our containers, beside its own sandbox here, and a run of an agent."""
+"""Sessions of the OpenAI Agents SDK in our containers, beside its own sandbox here, and a run of an
+agent.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,11 @@ from agents.sandbox import errors as sdk
 from agents.sandbox.entries import Dir, File
 from agents.sandbox.manifest import Environment
 from agents.sandbox.sandboxes.unix_local import UnixLocalSandboxClient
-from openai.types.responses import ResponseFunctionToolCall, ResponseOutputMessage, ResponseOutputText
+from openai.types.responses import (
+    ResponseFunctionToolCall,
+    ResponseOutputMessage,
+    ResponseOutputText,
+)
 
 import hyperruntime as hr
 from hyperruntime.errors import UnsupportedOptionError
@@ -84,7 +90,9 @@ async def refused(action: Any) -> bool:
 
 
 async def scenario(session: Any) -> list[Any]:
-    """Return the outcomes of all that an agent does with a session, without what names its place."""
+    """Return the outcomes of all that an agent does with a session, without what names its
+    place.
+    """
     root = session.state.manifest.root
     steps = [
         lambda: session.exec("cat notes.txt; python3 src/a.py; echo $WORD >&2; exit 3"),
@@ -100,7 +108,9 @@ async def scenario(session: Any) -> list[Any]:
         lambda: session.read(Path("src")),
         lambda: session.read(Path("../outside")),
         lambda: session.read(Path("/etc/passwd")),
-        lambda: session.exec("ln -s /etc/passwd leaves; ln -s notes.txt stays; mkdir full; touch full/x"),
+        lambda: session.exec(
+            "ln -s /etc/passwd leaves; ln -s notes.txt stays; mkdir full; touch full/x"
+        ),
         lambda: session.read(Path("leaves")),
         lambda: session.read(Path("stays")),
         lambda: session.write(Path("leaves"), io.BytesIO(b"x")),
@@ -111,7 +121,9 @@ async def scenario(session: Any) -> list[Any]:
         lambda: session.mkdir("made/by/mkdir", parents=True),
         lambda: session.mv("notes.txt", "moved.txt"),
         lambda: session.same_file("moved.txt", "src/a.py"),
-        lambda: session.apply_patch({"type": "create_file", "path": "patched.txt", "diff": "+one\n+two\n"}),
+        lambda: session.apply_patch(
+            {"type": "create_file", "path": "patched.txt", "diff": "+one\n+two\n"}
+        ),
         lambda: session.read(Path("patched.txt")),
         session.running,
         lambda: session.resolve_exposed_port(9999),
@@ -125,23 +137,37 @@ async def scenario(session: Any) -> list[Any]:
 
 async def test_a_session_does_what_the_sdks_own_does(session: Any, theirs: Any) -> None:
     ours, reference = await scenario(session), await scenario(theirs)
-    different = [(at, one, other) for at, (one, other) in enumerate(zip(ours, reference, strict=True)) if one != other]
+    different = [
+        (at, one, other)
+        for at, (one, other) in enumerate(zip(ours, reference, strict=True))
+        if one != other
+    ]
     assert different == []
 
 
 async def test_commands_run_beside_the_model(session: Any, theirs: Any) -> None:
     for each in (session, theirs):
         update = await each.pty_exec_start("echo out; echo err >&2; exit 4", yield_time_s=20)
-        assert (sorted(update.output.split()), update.exit_code, update.process_id) == ([b"err", b"out"], 4, None)
+        assert (sorted(update.output.split()), update.exit_code, update.process_id) == (
+            [b"err", b"out"],
+            4,
+            None,
+        )
 
-        update = await each.pty_exec_start("read -r line; echo you typed $line; exit 5", tty=True, yield_time_s=0.3)
+        update = await each.pty_exec_start(
+            "read -r line; echo you typed $line; exit 5", tty=True, yield_time_s=0.3
+        )
         assert (update.exit_code, update.process_id is None) == (None, False)
-        update = await each.pty_write_stdin(session_id=update.process_id, chars="hello\n", yield_time_s=20)
+        update = await each.pty_write_stdin(
+            session_id=update.process_id, chars="hello\n", yield_time_s=20
+        )
         assert (update.exit_code, update.process_id) == (5, None)
         assert b"you typed hello" in update.output
 
         update = await each.pty_exec_start("sleep 1000", tty=True, yield_time_s=0.3)
-        update = await each.pty_write_stdin(session_id=update.process_id, chars="\x03", yield_time_s=20)
+        update = await each.pty_write_stdin(
+            session_id=update.process_id, chars="\x03", yield_time_s=20
+        )
         assert update.exit_code not in (None, 0)
 
         update = await each.pty_exec_start("echo waits; sleep 1000", yield_time_s=0.3)
@@ -153,14 +179,19 @@ async def test_commands_run_beside_the_model(session: Any, theirs: Any) -> None:
             await each.pty_write_stdin(session_id=number, chars="")
 
 
-async def test_output_that_nothing_asked_for_is_bounded_and_does_not_stop_its_program(session: Any) -> None:
+async def test_output_that_nothing_asked_for_is_bounded_and_does_not_stop_its_program(
+    session: Any,
+) -> None:
     for tty in (False, True):
         command = "head -c 2000000 /dev/zero | tr '\\0' x; echo the end; echo done >>finished"
         update = await session.pty_exec_start(command, tty=tty, yield_time_s=0.25)
-        while not (await session.exec("test -s finished")).ok():  # the program ends although nothing reads
+        # the program ends although nothing reads
+        while not (await session.exec("test -s finished")).ok():
             await asyncio.sleep(0.1)
         if update.process_id is not None:
-            update = await session.pty_write_stdin(session_id=update.process_id, chars="", yield_time_s=20)
+            update = await session.pty_write_stdin(
+                session_id=update.process_id, chars="", yield_time_s=20
+            )
         assert update.exit_code == 0
         assert update.output.rstrip().endswith(b"the end")
         assert len(update.output) < 1024**2 + 1000
@@ -195,7 +226,9 @@ async def test_a_snapshot_brings_the_workspace_into_a_new_container(
     async with resumed:
         with await resumed.read(Path("notes.txt")) as notes:
             assert notes.read() == b"kept\n"
-        said = await resumed.exec("stat -c %a src/a.py; readlink inside; ls; pwd; cmp hard src/a.py; hostname")
+        said = await resumed.exec(
+            "stat -c %a src/a.py; readlink inside; ls; pwd; cmp hard src/a.py; hostname"
+        )
         mode, link, *names_inside, place, name = said.stdout.split()
         assert (mode, link, place) == (b"750", b"src/a.py", b"/workspace")
         assert names_inside == [b"hard", b"inside", b"notes.txt", b"src"]  # no pipe
@@ -204,7 +237,9 @@ async def test_a_snapshot_brings_the_workspace_into_a_new_container(
     assert names[0] != names[1]
 
 
-async def test_a_session_is_resumed_in_its_container_while_that_runs(session: Any, client: SandboxClient) -> None:
+async def test_a_session_is_resumed_in_its_container_while_that_runs(
+    session: Any, client: SandboxClient
+) -> None:
     await session.exec("echo only here >notes.txt; echo and here >/tmp/outside")
     payload = client.serialize_session_state(session.state)
     again = await client.resume(client.deserialize_session_state(payload))
@@ -223,14 +258,20 @@ async def test_a_state_gets_no_container_of_another_client_session_or_image(
         (client, {**payload, "image": "other:1"}),
     ]
     for chosen, each in forged:
-        resumed = await chosen.resume(chosen.deserialize_session_state(json.loads(json.dumps(each))))
+        resumed = await chosen.resume(
+            chosen.deserialize_session_state(json.loads(json.dumps(each)))
+        )
         assert not await resumed.running()
     same = await client.resume(client.deserialize_session_state(payload))
     assert await same.running()
 
 
 async def test_a_hostile_archive_is_refused_and_ephemeral_files_stay_behind(session: Any) -> None:
-    for name, kind, link in (("../x", tarfile.REGTYPE, ""), ("x", tarfile.SYMTYPE, "/etc"), ("x", tarfile.CHRTYPE, "")):
+    for name, kind, link in (
+        ("../x", tarfile.REGTYPE, ""),
+        ("x", tarfile.SYMTYPE, "/etc"),
+        ("x", tarfile.CHRTYPE, ""),
+    ):
         stream = io.BytesIO()
         with tarfile.open(fileobj=stream, mode="w") as archive:
             member = tarfile.TarInfo(name)
@@ -272,14 +313,18 @@ async def test_a_lost_workspace_is_an_error_of_the_sdk(session: Any) -> None:
         await session.exec("true")
 
 
-async def test_a_directory_of_the_host_is_refused_by_name(client: SandboxClient, options: SandboxOptions) -> None:
+async def test_a_directory_of_the_host_is_refused_by_name(
+    client: SandboxClient, options: SandboxOptions
+) -> None:
     grant = SandboxPathGrant(path="/data", host_path="/tmp")
     with pytest.raises(UnsupportedOptionError, match="mounts"):
         await client.create(manifest=Manifest(extra_path_grants=(grant,)), options=options)
 
 
 class ScriptedModel(Model):
-    """A model that calls the tools that a test names, and then answers with the last tool's output."""
+    """A model that calls the tools that a test names, and then answers with the last tool's
+    output.
+    """
 
     def __init__(self, *calls: tuple[str, dict[str, Any]]) -> None:
         self._calls = iter(enumerate(calls))
@@ -291,7 +336,10 @@ class ScriptedModel(Model):
         if (call := next(self._calls, None)) is not None:
             number, (name, arguments) = call
             output = ResponseFunctionToolCall(
-                type="function_call", name=name, arguments=json.dumps(arguments), call_id=f"call-{number}"
+                type="function_call",
+                name=name,
+                arguments=json.dumps(arguments),
+                call_id=f"call-{number}",
             )
         else:
             said = [
@@ -302,7 +350,9 @@ class ScriptedModel(Model):
             text = ResponseOutputText(
                 type="output_text", text=said[-1] if said else "no tool was called", annotations=[]
             )
-            output = ResponseOutputMessage(id="1", type="message", role="assistant", status="completed", content=[text])
+            output = ResponseOutputMessage(
+                id="1", type="message", role="assistant", status="completed", content=[text]
+            )
         return ModelResponse(output=[output], usage=Usage(), response_id=None)
 
     def stream_response(self, *args: Any, **options: Any) -> Any:
@@ -311,27 +361,40 @@ class ScriptedModel(Model):
 
 
 async def test_an_agent_works_in_a_container(
-    runtime_name: str, base_image: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, with_memory_limit: Any
+    runtime_name: str,
+    base_image: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    with_memory_limit: Any,
 ) -> None:
     monkeypatch.setenv("HYPERRUNTIME_RUNTIME", runtime_name)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     model = ScriptedModel(
         ("exec_command", {"cmd": "echo 'print(6 * 7)' >answer.py; pwd"}),
-        ("exec_command", {"cmd": "python3 answer.py; tail -n +3 /proc/net/dev | cut -d: -f1 | xargs"}),
+        (
+            "exec_command",
+            {"cmd": "python3 answer.py; tail -n +3 /proc/net/dev | cut -d: -f1 | xargs"},
+        ),
     )
     with with_memory_limit:
         said = (await ask(model, "compute")).splitlines()
         assert said[-2:] == ["42", "lo"]
 
 
-async def test_a_mount_is_seen_in_the_sandbox(runtime_name: str, options: SandboxOptions, tmp_path: Path) -> None:
+async def test_a_mount_is_seen_in_the_sandbox(
+    runtime_name: str, options: SandboxOptions, tmp_path: Path
+) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "given").write_text("from the host\n")
     mounts = [hr.Mount(source=str(tmp_path), target="/in")]
     client = SandboxClient(runtime_name, container={"mounts": mounts})
     made = await client.create(manifest=manifest(), options=options)
     async with made:
-        assert await outcome(made.exec("cat /in/given notes.txt")) == (0, b"from the host\nfrom the manifest\n", b"")
+        assert await outcome(made.exec("cat /in/given notes.txt")) == (
+            0,
+            b"from the host\nfrom the manifest\n",
+            b"",
+        )
     await client.delete(made)
 
 

@@ -100,7 +100,8 @@ HOME = os.environ["HOME"]
 @pytest.fixture(autouse=True)
 def _engine(pytester: pytest.Pytester, runtime_name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HYPERRUNTIME_RUNTIME", runtime_name)
-    monkeypatch.setenv("HOME", HOME)  # where rootless engines have their images; pytester has another one
+    # where rootless engines have their images; pytester has another one
+    monkeypatch.setenv("HOME", HOME)
     monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
 
 
@@ -144,7 +145,9 @@ def test_what_a_test_cannot_have_is_one_sentence(pytester: pytest.Pytester) -> N
     )
     result.stdout.no_fnmatch_line("*During handling*")
     pytester.makeini("[pytest]\nhyperruntime =\n    imag = x\n")
-    pytester.runpytest_subprocess("-k", "test_key").stdout.fnmatch_lines(["*no container: imag='x'*image*"])
+    pytester.runpytest_subprocess("-k", "test_key").stdout.fnmatch_lines(
+        ["*no container: imag='x'*image*"]
+    )
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")])
@@ -154,7 +157,9 @@ def test_containers_end_when_pytest_is_killed(
     pytester.makepyfile(WAITS)
     words = [sys.executable, "-m", "pytest", *workers]
     killed = subprocess.Popen(words, start_new_session=True, stdout=subprocess.DEVNULL)
-    wait_for(lambda: (pytester.path / "name").is_file() and (pytester.path / "name").read_text() != "")
+    wait_for(
+        lambda: (pytester.path / "name").is_file() and (pytester.path / "name").read_text() != ""
+    )
     name = (pytester.path / "name").read_text()
     assert name in engine_command.containers()
     os.killpg(killed.pid, signal.SIGKILL)

@@ -48,7 +48,9 @@ class ScriptedModel(Model):
     def generate(self, messages: Any, **options: Any) -> ChatMessage:
         """Return the next code."""
         self.seen.append(str(messages[-1]))
-        return ChatMessage(role="assistant", content=f"Thought: go on.\n<code>\n{next(self._texts)}\n</code>")
+        return ChatMessage(
+            role="assistant", content=f"Thought: go on.\n<code>\n{next(self._texts)}\n</code>"
+        )
 
 
 @pytest.fixture
@@ -134,13 +136,16 @@ def test_a_step_that_does_not_end_is_interrupted_and_its_variables_stay(
     try:
         executor.send_variables({"given": 7})
         with pytest.raises(AgentError, match="interrupted after 2 s; its variables stay"):
-            executor("kept = 1\nprint('before', flush=True)\nimport time\nwhile True: time.sleep(0.1)")
+            executor(
+                "kept = 1\nprint('before', flush=True)\nimport time\nwhile True: time.sleep(0.1)"
+            )
         assert executor.state["_print_outputs"].startswith("before\n")
         assert executor("kept").output == "1"
         stubborn = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
         with pytest.raises(AgentError, match="its variables are lost"):
             executor(stubborn)
-        assert executor("'kept' in dir(), given").output == "(False, 7)"  # what the agent sent is there again
+        # what the agent sent is there again
+        assert executor("'kept' in dir(), given").output == "(False, 7)"
     finally:
         executor.cleanup()
 
@@ -165,14 +170,18 @@ HOSTILE_ANSWERS = (
     'safe:[{"a": {"__type__": "ndarray", "data": ["a"], "dtype": "U30000000"}}]',
     'safe:{"__type__": "PIL.Image", "data": "UDYKMSAxCjI1NQr///8="}',  # a whole image, but no PNG
     "safe:" + json.dumps({"__type__": "PIL.Image", "data": base64.b64encode(WIDE_PNG).decode()}),
-    "safe:" + json.dumps({"__type__": "set", "data": [number * (2**61 - 1) for number in range(10_001)]}),
+    "safe:"
+    + json.dumps({"__type__": "set", "data": [number * (2**61 - 1) for number in range(10_001)]}),
 )
 
 
 @pytest.mark.parametrize("answer", HOSTILE_ANSWERS, ids=range(len(HOSTILE_ANSWERS)))
 def test_an_answer_in_another_form_is_refused(executor: Executor, answer: str) -> None:
     with pytest.raises(AgentError, match="form"):
-        executor(f"class FinalAnswerException(BaseException): pass\nraise FinalAnswerException({answer!r})")
+        executor(
+            "class FinalAnswerException(BaseException): pass\nraise "
+            f"FinalAnswerException({answer!r})"
+        )
     assert executor("1").output == "1"
 
 
@@ -197,7 +206,10 @@ def test_images_and_arrays_of_numbers_come_back() -> None:
 
 @pytest.mark.parametrize("reply", [b"[]\n", b"\xff\n", b'{"output": "forged", "more": 1}\n'])
 def test_a_forged_reply_harms_only_its_container(executor: Executor, reply: bytes) -> None:
-    forge = "import os\nfor number in range(3, 20):\n    try: os.write(number, {!r})\n    except OSError: pass"
+    forge = (
+        "import os\nfor number in range(3, 20):\n    try: os.write(number, {!r})\n    except "
+        "OSError: pass"
+    )
     with pytest.raises(AgentError, match="its variables are lost"):
         executor(forge.format(reply))
     assert executor("double(2)").output == "4"
@@ -210,12 +222,16 @@ def test_much_output_is_cut_in_the_middle(executor: Executor) -> None:
     assert len(done.logs) < 2_000_000
 
 
-def test_packages_that_the_image_lacks_are_refused_by_name(runtime_name: str, base_image: str) -> None:
+def test_packages_that_the_image_lacks_are_refused_by_name(
+    runtime_name: str, base_image: str
+) -> None:
     with pytest.raises(UnsupportedOptionError, match=r"no no-such-package==1\.0"):
         Executor(base_image, ["json", "no-such-package==1.0"], runtime=runtime_name)
 
 
-def test_an_image_without_python_is_refused_by_name(runtime_name: str, busybox_image: str, base_image: str) -> None:
+def test_an_image_without_python_is_refused_by_name(
+    runtime_name: str, busybox_image: str, base_image: str
+) -> None:
     if busybox_image != base_image:  # else the engine supports only one image
         with pytest.raises(UnsupportedOptionError, match="Python 3"):
             Executor(busybox_image, runtime=runtime_name)
@@ -224,7 +240,9 @@ def test_an_image_without_python_is_refused_by_name(runtime_name: str, busybox_i
 def test_an_agent_among_the_tools_is_refused_by_name(executor: Executor) -> None:
     other = CodeAgent(tools=[], model=ScriptedModel(), name="other", description="another agent")
     with pytest.raises(UnsupportedOptionError, match="other"):
-        CodeAgent(tools=[], model=ScriptedModel(), managed_agents=[other], executor=executor).run("x")
+        CodeAgent(tools=[], model=ScriptedModel(), managed_agents=[other], executor=executor).run(
+            "x"
+        )
 
 
 def test_a_mount_is_seen_by_the_code(runtime_name: str, base_image: str, tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ async def compute() -> str:
     try:
         await deployment.runtime.create_session(CreateBashSessionRequest())
         await deployment.runtime.run_in_session(BashAction(command="cd /tmp; answer=42"))
-        seen = await deployment.runtime.run_in_session(BashAction(command="echo $answer in $PWD", timeout=10))
+        seen = await deployment.runtime.run_in_session(
+            BashAction(command="echo $answer in $PWD", timeout=10)
+        )
         name = await deployment.runtime.execute(Command(command=["hostname"]))
         return f"{seen.output}on {name.stdout}"
     finally:

@@ -1,4 +1,6 @@
-"""What only ours does: the container, its end, and sessions that are shells with terminals for programs that ask."""
+"""What only ours does: the container, its end, and sessions that are shells with terminals for
+programs that ask.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ pytestmark = pytest.mark.engine
 
 @pytest.fixture
 async def deployment(base_image: str, runtime_name: str) -> AsyncIterator[Deployment]:
-    found = Deployment(image=base_image, runtime=runtime_name, container={"env": {"WORD": "from the spec"}})
+    found = Deployment(
+        image=base_image, runtime=runtime_name, container={"env": {"WORD": "from the spec"}}
+    )
     await found.start()
     await found.runtime.create_session(CreateBashSessionRequest())
     yield found
@@ -41,7 +45,9 @@ async def deployment(base_image: str, runtime_name: str) -> AsyncIterator[Deploy
 
 async def say(deployment: Deployment, command: str, **options: Any) -> BashObservation:
     """Run a command in the default session."""
-    return await deployment.runtime.run_in_session(BashAction(command=command, **{"timeout": 20, **options}))
+    return await deployment.runtime.run_in_session(
+        BashAction(command=command, **{"timeout": 20, **options})
+    )
 
 
 async def leave_running(deployment: Deployment, command: str, seen: str) -> None:
@@ -52,7 +58,9 @@ async def leave_running(deployment: Deployment, command: str, seen: str) -> None
 
 
 async def test_a_deployment_starts_and_stops(base_image: str, runtime_name: str) -> None:
-    config = DeploymentConfig(image=base_image, runtime=runtime_name, container={"limits": {"pids": 100}})
+    config = DeploymentConfig(
+        image=base_image, runtime=runtime_name, container={"limits": {"pids": 100}}
+    )
     deployment, steps = get_deployment(config), list[tuple[str, str]]()
     assert isinstance(deployment, Deployment)
     deployment.add_hook(SetStatusDeploymentHook("its id", lambda *step: steps.append(step)))
@@ -73,7 +81,9 @@ async def test_a_deployment_starts_and_stops(base_image: str, runtime_name: str)
     await deployment.stop()
 
 
-@pytest.mark.parametrize("wrong", [{"image": "localhost/no-such-image:1"}, {"container": {"netwrok": "none"}}])
+@pytest.mark.parametrize(
+    "wrong", [{"image": "localhost/no-such-image:1"}, {"container": {"netwrok": "none"}}]
+)
 async def test_a_container_that_cannot_be_started_is_an_error_of_the_framework(
     wrong: dict[str, Any], base_image: str, runtime_name: str
 ) -> None:
@@ -93,10 +103,16 @@ def test_each_call_may_have_an_event_loop_of_its_own(base_image: str, runtime_na
     deployment = Deployment(image=base_image, runtime=runtime_name)
     asyncio.run(deployment.start())
     try:
-        asyncio.run(deployment.runtime.create_session(CreateBashSessionRequest(startup_source=["/etc/profile"])))
+        asyncio.run(
+            deployment.runtime.create_session(
+                CreateBashSessionRequest(startup_source=["/etc/profile"])
+            )
+        )
         asyncio.run(say(deployment, "cd /usr; word=kept"))
         asyncio.run(leave_running(deployment, "echo output so far; sleep 1000", "output"))
-        assert asyncio.run(deployment.runtime.run_in_session(BashInterruptAction())).output == "so far"
+        assert (
+            asyncio.run(deployment.runtime.run_in_session(BashInterruptAction())).output == "so far"
+        )
         prompt: dict[str, Any] = {"is_interactive_command": True, "expect": ["word: "]}
         asyncio.run(say(deployment, "read -p 'word: ' word", **prompt))
         asyncio.run(say(deployment, "typed", is_interactive_quit=True))
@@ -105,16 +121,22 @@ def test_each_call_may_have_an_event_loop_of_its_own(base_image: str, runtime_na
         asyncio.run(deployment.stop())
 
 
-async def test_a_command_that_ignores_interrupts_is_killed_and_the_session_stays(deployment: Deployment) -> None:
+async def test_a_command_that_ignores_interrupts_is_killed_and_the_session_stays(
+    deployment: Deployment,
+) -> None:
     await say(deployment, "word=kept")
-    await leave_running(deployment, "trap '' INT; echo is started; while :; do sleep 1; done", "is ")
+    await leave_running(
+        deployment, "trap '' INT; echo is started; while :; do sleep 1; done", "is "
+    )
     seen = await deployment.runtime.run_in_session(BashInterruptAction())
     assert (seen.output, seen.exit_code) == ("started", 0)
     assert (await say(deployment, "echo $word")).output == "kept\n"
 
 
 async def test_a_command_waits_for_one_that_was_late(deployment: Deployment) -> None:
-    await leave_running(deployment, "echo first; until [ -e /tmp/go ]; do sleep 0.05; done; word=first", "first")
+    await leave_running(
+        deployment, "echo first; until [ -e /tmp/go ]; do sleep 0.05; done; word=first", "first"
+    )
     third = asyncio.create_task(say(deployment, "echo third after $word"))
     await deployment.runtime.execute(Command(command=["touch", "/tmp/go"], check=True))
     assert (await third).output == "third after first\n"
@@ -126,13 +148,21 @@ async def test_programs_see_a_terminal_only_where_they_ask(deployment: Deploymen
     lines = r"yes\s+yes\s+yes\s+"  # a terminal ends them with \r\n
     seen = await say(deployment, looks, is_interactive_command=True, expect=[lines])
     assert (seen.output, seen.expect_string) == ("", lines)
-    assert (await say(deployment, "seen again", is_interactive_command=True, expect=["again\\s"])).output == "seen"
+    assert (
+        await say(deployment, "seen again", is_interactive_command=True, expect=["again\\s"])
+    ).output == "seen"
     with pytest.raises(exceptions.NonZeroExitCodeError, match="130"):
-        await asyncio.gather(say(deployment, "typed"), deployment.runtime.run_in_session(BashInterruptAction()))
+        await asyncio.gather(
+            say(deployment, "typed"), deployment.runtime.run_in_session(BashInterruptAction())
+        )
 
 
-async def test_the_end_of_a_program_that_asks_is_not_lost_with_its_last_output(deployment: Deployment) -> None:
-    seen = await say(deployment, "seq 20000; cd /usr; exit_is() { return 3; }", is_interactive_command=True)
+async def test_the_end_of_a_program_that_asks_is_not_lost_with_its_last_output(
+    deployment: Deployment,
+) -> None:
+    seen = await say(
+        deployment, "seq 20000; cd /usr; exit_is() { return 3; }", is_interactive_command=True
+    )
     assert seen.output.split() == [str(number) for number in range(1, 20001)]
     assert (await say(deployment, "exit_is; echo $? $PWD")).output == "3 /usr\n"
 
@@ -140,12 +170,20 @@ async def test_the_end_of_a_program_that_asks_is_not_lost_with_its_last_output(d
 async def test_output_is_exact_whatever_the_command_is(deployment: Deployment) -> None:
     documents = "cat <<END\na\nEND\ncat <<'END'\n$b\nEND"
     assert (await say(deployment, documents)).output == "a\n$b\n"
-    for said in ("SHELLPS1PREFIX", "UNIQUESTRING29234", "EXITCODESTART0EXITCODEEND", "\t\r \r\n\n", "x" * 300000):
+    for said in (
+        "SHELLPS1PREFIX",
+        "UNIQUESTRING29234",
+        "EXITCODESTART0EXITCODEEND",
+        "\t\r \r\n\n",
+        "x" * 300000,
+    ):
         await deployment.runtime.write_file(WriteFileRequest(path="/tmp/said", content=said))
         assert (await say(deployment, "cat /tmp/said")).output == said
 
 
-async def test_an_expected_text_ends_the_wait_before_the_command_ends(deployment: Deployment) -> None:
+async def test_an_expected_text_ends_the_wait_before_the_command_ends(
+    deployment: Deployment,
+) -> None:
     served = "echo listening on 1; sleep 1000"
     seen = await say(deployment, served, expect=["on [0-9]", "listening"], check="silent")
     assert (seen.output, seen.expect_string, seen.exit_code) == ("", "listening", None)
@@ -160,7 +198,9 @@ async def test_the_end_of_the_shell_is_a_result(deployment: Deployment) -> None:
     assert (await say(deployment, "word=kept; exit 3", check="silent")).exit_code == 3
     assert (await say(deployment, "echo $word", check="silent")).output == "kept\n"
     assert (await say(deployment, "kill -9 $$", check="silent")).exit_code == 137
-    assert (await say(deployment, "echo $word $WORD", check="silent")).output == "kept from the spec\n"
+    assert (
+        await say(deployment, "echo $word $WORD", check="silent")
+    ).output == "kept from the spec\n"
 
 
 async def test_output_without_end_is_bounded(deployment: Deployment) -> None:
@@ -198,11 +238,16 @@ async def test_a_container_that_ended_is_an_error_of_the_framework(deployment: D
 
 async def wait_started(runtime: Runtime) -> None:
     """Wait until `sleep 1000` runs."""
-    look = "until cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -q 'sleep 100[0]'; do :; done"
+    look = (
+        "until cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -q 'sleep 100[0]'; do "
+        ":; done"
+    )
     await runtime.execute(Command(command=look, shell=True, timeout=20, check=True))
 
 
-async def test_a_deployment_that_is_dropped_ends_its_container(base_image: str, runtime_name: str) -> None:
+async def test_a_deployment_that_is_dropped_ends_its_container(
+    base_image: str, runtime_name: str
+) -> None:
     deployment = Deployment(image=base_image, runtime=runtime_name)
     await deployment.start()
     container = deployment.runtime.container

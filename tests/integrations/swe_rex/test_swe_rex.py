@@ -41,7 +41,9 @@ class Place:
 
     async def say(self, command: str, **options: Any) -> tuple[str, int | None]:
         """Run a command in the default session; return its output and its exit code."""
-        seen = await self.runtime.run_in_session(BashAction(command=command, **{"timeout": 20, **options}))
+        seen = await self.runtime.run_in_session(
+            BashAction(command=command, **{"timeout": 20, **options})
+        )
         return seen.output, seen.exit_code
 
 
@@ -54,9 +56,13 @@ def shared(runtime: hr.Runtime, base_image: str) -> Iterator[hr.Container]:
 # SWE-ReX's own waits at most 0.1 s for a prompt, which is too short on a busy machine.
 @pytest.fixture(params=[pytest.param("theirs", marks=pytest.mark.flaky(reruns=9)), "ours"])
 async def place(
-    request: pytest.FixtureRequest, shared: hr.Container, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    request: pytest.FixtureRequest,
+    shared: hr.Container,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Place]:
-    monkeypatch.setenv("TERM", "dumb")  # as in SWE-ReX's images; else its bash writes escape sequences
+    # as in SWE-ReX's images; else its bash writes escape sequences
+    monkeypatch.setenv("TERM", "dumb")
     if request.param == "theirs":
         found = Place(LocalRuntime(), str(tmp_path))
     else:
@@ -127,7 +133,9 @@ async def test_code_that_bash_cannot_parse_does_not_run(session: Place, command:
 
 async def test_sessions_last_and_do_not_see_each_other(place: Place) -> None:
     for name in ("one", "two"):
-        await place.runtime.create_session(CreateBashSessionRequest(session=name, startup_timeout=10))
+        await place.runtime.create_session(
+            CreateBashSessionRequest(session=name, startup_timeout=10)
+        )
         await place.say(f"x={name}; cd /usr; hello() {{ echo hello $x; }}", session=name)
     for name in ("one", "two"):
         assert await place.say("hello; pwd", session=name) == (f"hello {name}\n/usr\n", 0)
@@ -143,7 +151,9 @@ async def test_sessions_last_and_do_not_see_each_other(place: Place) -> None:
 
 async def test_files_are_read_at_the_start_of_a_session(place: Place) -> None:
     path = f"{place.directory}/start"
-    await place.runtime.write_file(WriteFileRequest(path=path, content="echo started; word=ready\n"))
+    await place.runtime.write_file(
+        WriteFileRequest(path=path, content="echo started; word=ready\n")
+    )
     request = CreateBashSessionRequest(startup_source=[path], startup_timeout=10)
     assert (await place.runtime.create_session(request)).output.strip().endswith("started")
     assert await place.say("echo $word") == ("ready\n", 0)
@@ -160,13 +170,16 @@ async def test_a_command_that_is_late_is_interrupted(session: Place) -> None:
 
 async def test_an_interrupt_of_a_session_that_does_nothing_does_nothing(session: Place) -> None:
     seen = await session.runtime.run_in_session(BashInterruptAction())
-    assert (seen.output.replace("^C", ""), seen.exit_code) == ("", 0)  # their terminal shows the key
+    # their terminal shows the key
+    assert (seen.output.replace("^C", ""), seen.exit_code) == ("", 0)
     assert await session.say("echo on") == ("on\n", 0)
 
 
 async def test_a_program_that_asks_is_answered(session: Place) -> None:
     prompt: dict[str, Any] = {"is_interactive_command": True, "expect": [">>> "]}
-    first = await session.runtime.run_in_session(BashAction(command="python3 -q", timeout=20, **prompt))
+    first = await session.runtime.run_in_session(
+        BashAction(command="python3 -q", timeout=20, **prompt)
+    )
     assert (first.exit_code, first.expect_string) == (0, ">>> ")
     assert await session.say("x = 6 * 7", **prompt) == ("", 0)
     assert await session.say("print(x, 'is it')", **prompt) == ("42 is it", 0)
@@ -176,14 +189,26 @@ async def test_a_program_that_asks_is_answered(session: Place) -> None:
 
 async def test_a_program_that_asks_may_be_late(session: Place) -> None:
     with pytest.raises(exceptions.CommandTimeoutError):
-        await session.say("python3 -q", is_interactive_command=True, expect=["never seen"], timeout=0.5)
+        await session.say(
+            "python3 -q", is_interactive_command=True, expect=["never seen"], timeout=0.5
+        )
 
 
 EXECUTED: list[tuple[dict[str, Any], str, str, int]] = [
     ({"command": ["echo", "-n", " a b\n"]}, " a b\n", "", 0),
     ({"command": "echo '\n x'; echo err >&2; exit 3", "shell": True}, "\n x\n", "err\n", 3),
-    ({"command": "echo out; echo err >&2", "shell": True, "merge_output_streams": True}, "out\nerr\n", "", 0),
-    ({"command": ["sh", "-c", "pwd; echo $WORD"], "cwd": "/usr", "env": {"WORD": "a b"}}, "/usr\na b\n", "", 0),
+    (
+        {"command": "echo out; echo err >&2", "shell": True, "merge_output_streams": True},
+        "out\nerr\n",
+        "",
+        0,
+    ),
+    (
+        {"command": ["sh", "-c", "pwd; echo $WORD"], "cwd": "/usr", "env": {"WORD": "a b"}},
+        "/usr\na b\n",
+        "",
+        0,
+    ),
     ({"command": "", "shell": True, "check": True}, "", "", 0),
     ({"command": ["echo $0 $1", "a", "b"], "shell": True}, "a b\n", "", 0),
     ({"command": "pwd", "cwd": "/"}, "/\n", "", 0),
@@ -195,10 +220,15 @@ async def test_commands_outside_sessions_have_the_same_results(place: Place) -> 
         done = await place.runtime.execute(Command(timeout=20, **options))
         assert (done.stdout, done.stderr, done.exit_code) == (stdout, stderr, code), options
     with pytest.raises(exceptions.NonZeroExitCodeError, match=r"why.*seen"):
-        await place.runtime.execute(Command(command="echo seen; false", shell=True, check=True, error_msg="why"))
+        await place.runtime.execute(
+            Command(command="echo seen; false", shell=True, check=True, error_msg="why")
+        )
     with pytest.raises(exceptions.CommandTimeoutError):
         await place.runtime.execute(Command(command=["sleep", "1000"], timeout=0.2))
-    for missing in ({"command": "no such program"}, {"command": "pwd", "cwd": "/no/such/directory"}):
+    for missing in (
+        {"command": "no such program"},
+        {"command": "pwd", "cwd": "/no/such/directory"},
+    ):
         with pytest.raises(FileNotFoundError):
             await place.runtime.execute(Command(**missing))
 
@@ -208,11 +238,15 @@ async def test_files_are_written_and_read(place: Place) -> None:
     for content in ("", "ä\nb\n", "x" * 1024**2):
         await place.runtime.write_file(WriteFileRequest(path=path, content=content))
         assert (await place.runtime.read_file(ReadFileRequest(path=path))).content == content
-    await place.runtime.execute(Command(command=f"printf 'a\\r\\n\\344' >'{path}'", shell=True, check=True))
+    await place.runtime.execute(
+        Command(command=f"printf 'a\\r\\n\\344' >'{path}'", shell=True, check=True)
+    )
     with pytest.raises(UnicodeDecodeError):
         await place.runtime.read_file(ReadFileRequest(path=path))
     for options, content in (({"encoding": "latin-1"}, "a\nä"), ({"errors": "replace"}, "a\n�")):
-        assert (await place.runtime.read_file(ReadFileRequest(path=path, **options))).content == content
+        assert (
+            await place.runtime.read_file(ReadFileRequest(path=path, **options))
+        ).content == content
     for missing in ("nothing-of-this-name", f"{place.directory}/nothing"):
         with pytest.raises(FileNotFoundError):
             await place.runtime.read_file(ReadFileRequest(path=missing))
@@ -225,15 +259,21 @@ async def test_files_and_directories_are_uploaded(place: Place, tmp_path: Path) 
     (source / "below").mkdir(parents=True)
     (source / "a").write_text("1")
     (source / "below/b").write_text("2")
-    await place.runtime.upload(UploadRequest(source_path=str(source), target_path=f"{place.directory}/target"))
+    await place.runtime.upload(
+        UploadRequest(source_path=str(source), target_path=f"{place.directory}/target")
+    )
     (tmp_path / "link").symlink_to(source / "a")
     for number, file in enumerate((source / "a", tmp_path / "link")):
         target = f"{place.directory}/file {number}"
         await place.runtime.upload(UploadRequest(source_path=str(file), target_path=target))
         assert (await place.runtime.read_file(ReadFileRequest(path=target))).content == "1"
-    assert (await place.runtime.read_file(ReadFileRequest(path=f"{place.directory}/target/below/b"))).content == "2"
+    assert (
+        await place.runtime.read_file(ReadFileRequest(path=f"{place.directory}/target/below/b"))
+    ).content == "2"
     with pytest.raises(FileNotFoundError):
-        await place.runtime.upload(UploadRequest(source_path="/no/such/file", target_path=f"{place.directory}/x"))
+        await place.runtime.upload(
+            UploadRequest(source_path="/no/such/file", target_path=f"{place.directory}/x")
+        )
 
 
 async def test_it_is_alive(place: Place) -> None:

@@ -1,4 +1,6 @@
-"""The published interface of verl: signatures, and a dry run whose model server is scripted. Nothing is trained."""
+"""The published interface of verl: signatures, and a dry run whose model server is scripted.
+Nothing is trained.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,12 @@ import pytest
 from omegaconf import OmegaConf
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase, DictConfigWrap, ToolListWrap, _agent_loop_registry
+from verl.experimental.agent_loop.agent_loop import (
+    AgentLoopBase,
+    DictConfigWrap,
+    ToolListWrap,
+    _agent_loop_registry,
+)
 from verl.experimental.agent_loop.tool_agent_loop import ToolAgentLoop
 from verl.tools.base_tool import BaseTool
 from verl.tools.tool_registry import load_all_tools
@@ -64,7 +71,9 @@ CONFIG = OmegaConf.create(
 @pytest.fixture(scope="module")
 def tokenizer() -> PreTrainedTokenizerFast:
     """Return a tokenizer of bytes with the chat template of a small model."""
-    alphabet = {letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    alphabet = {
+        letter: number for number, letter in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))
+    }
     made = Tokenizer(models.BPE(vocab=alphabet, merges=[]))
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.decoder = decoders.ByteLevel()
@@ -75,7 +84,9 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 class ScriptedServers:
-    """verl's client of model servers: says what a test tells it to, with the log probability -0.5 of each token."""
+    """verl's client of model servers: says what a test tells it to, with the log probability -0.5
+    of each token.
+    """
 
     def __init__(self, tokenizer: Any, *texts: str) -> None:
         self._tokenizer, self._texts, self.prompts = tokenizer, list(texts), list[str]()
@@ -87,15 +98,21 @@ class ScriptedServers:
         self.prompts.append(self._tokenizer.decode(prompt_ids))
         ids = self._tokenizer.encode(self._texts.pop(0) + END, add_special_tokens=False)
         extra = {"global_steps": 7, "min_global_steps": 7, "max_global_steps": 7}
-        return TokenOutput(token_ids=ids, log_probs=[-0.5] * len(ids), stop_reason="completed", extra_fields=extra)
+        return TokenOutput(
+            token_ids=ids, log_probs=[-0.5] * len(ids), stop_reason="completed", extra_fields=extra
+        )
 
 
 def call(command: str) -> str:
     """Return how a model writes a call of bash."""
-    return f"<tool_call>{json.dumps({'name': 'bash', 'arguments': {'command': command}})}</tool_call>"
+    return (
+        f"<tool_call>{json.dumps({'name': 'bash', 'arguments': {'command': command}})}</tool_call>"
+    )
 
 
-def make_loop(config: Any, tokenizer: Any, servers: ScriptedServers, tools: Sequence[Any] = ()) -> Any:
+def make_loop(
+    config: Any, tokenizer: Any, servers: ScriptedServers, tools: Sequence[Any] = ()
+) -> Any:
     """Return a loop as verl's worker makes one for each trajectory."""
     return hydra.utils.instantiate(
         config=config,
@@ -117,7 +134,9 @@ def loop_config(base_image: str, runtime_name: str) -> Any:
     return OmegaConf.merge(config, {"image": base_image, "runtime": runtime_name, "parallel": 4})
 
 
-@pytest.mark.parametrize("name", ["create", "execute", "calc_reward", "release", "get_openai_tool_schema", "__init__"])
+@pytest.mark.parametrize(
+    "name", ["create", "execute", "calc_reward", "release", "get_openai_tool_schema", "__init__"]
+)
 def test_the_tool_has_the_signatures_of_its_base(name: str) -> None:
     _check_signature(getattr(BashTool, name), inspect.unwrap(getattr(BaseTool, name)))
 
@@ -129,8 +148,12 @@ def test_the_agent_loop_has_the_signatures_of_its_base(loop_config: Any) -> None
 
 
 def _check_signature(ours: Any, theirs: Any) -> None:
-    mine, base = (inspect.signature(function).parameters for function in (inspect.unwrap(ours), theirs))
-    assert [(one.name, one.kind) for one in mine.values()] == [(one.name, one.kind) for one in base.values()]
+    mine, base = (
+        inspect.signature(function).parameters for function in (inspect.unwrap(ours), theirs)
+    )
+    assert [(one.name, one.kind) for one in mine.values()] == [
+        (one.name, one.kind) for one in base.values()
+    ]
     assert inspect.iscoroutinefunction(ours) == inspect.iscoroutinefunction(theirs)
 
 
@@ -141,11 +164,22 @@ async def test_a_trajectory_is_an_episode_in_a_slot(loop_config: Any, tokenizer:
     loop = make_loop(loop_config, tokenizer, servers)
     output = await loop.run({"temperature": 1.0}, raw_prompt=row["prompt"], index=0, **row)
     assert output.reward_score == 1.0
-    lengths = {len(part) for part in (output.response_ids, output.response_mask, output.response_logprobs)}
+    lengths = {
+        len(part) for part in (output.response_ids, output.response_mask, output.response_logprobs)
+    }
     assert len(lengths) == 1
-    spoken = [token for token, mask in zip(output.response_ids, output.response_mask, strict=True) if mask]
-    assert tokenizer.decode(spoken) == call("printf red > answer.txt; echo written") + END + "done" + END
-    told = [token for token, mask in zip(output.response_ids, output.response_mask, strict=True) if not mask]
+    spoken = [
+        token for token, mask in zip(output.response_ids, output.response_mask, strict=True) if mask
+    ]
+    assert (
+        tokenizer.decode(spoken)
+        == call("printf red > answer.txt; echo written") + END + "done" + END
+    )
+    told = [
+        token
+        for token, mask in zip(output.response_ids, output.response_mask, strict=True)
+        if not mask
+    ]
     assert "written" in tokenizer.decode(told)
     pairs = zip(output.response_mask, output.response_logprobs, strict=True)
     assert all((logprob == -0.5) == bool(mask) for mask, logprob in pairs)
@@ -159,11 +193,17 @@ async def test_a_trajectory_is_an_episode_in_a_slot(loop_config: Any, tokenizer:
     assert tensors["rollout_log_probs"].shape == tensors["responses"].shape
 
 
-async def test_trajectories_of_one_item_run_at_once_and_apart(loop_config: Any, tokenizer: Any) -> None:
+async def test_trajectories_of_one_item_run_at_once_and_apart(
+    loop_config: Any, tokenizer: Any
+) -> None:
     row = {"extra_info": {"item": "blue"}}
     words = ["blue", "wrong", "blue", "wrong"]
     loops = [
-        make_loop(loop_config, tokenizer, ScriptedServers(tokenizer, call(f"ls; printf {word} > answer.txt"), "done"))
+        make_loop(
+            loop_config,
+            tokenizer,
+            ScriptedServers(tokenizer, call(f"ls; printf {word} > answer.txt"), "done"),
+        )
         for word in words
     ]
     outputs = await asyncio.gather(*(loop.run({}, raw_prompt=[], **row) for loop in loops))
@@ -173,7 +213,12 @@ async def test_trajectories_of_one_item_run_at_once_and_apart(loop_config: Any, 
 async def test_a_response_ends_at_its_length(loop_config: Any, tokenizer: Any) -> None:
     servers = ScriptedServers(tokenizer, call("head -c 9000 /dev/zero | tr '\\0' x"), "never asked")
     output = await make_loop(loop_config, tokenizer, servers).run({}, extra_info={"item": "red"})
-    assert len(output.response_ids) == len(output.response_mask) == len(output.response_logprobs) == 4000
+    assert (
+        len(output.response_ids)
+        == len(output.response_mask)
+        == len(output.response_logprobs)
+        == 4000
+    )
     assert (len(servers.prompts), output.reward_score) == (1, 0.0)
 
 
@@ -216,9 +261,13 @@ async def test_instances_have_a_slot_each_until_they_are_released(tool: Any) -> 
         await tool.release(name)
 
 
-async def test_in_verls_own_loop_the_slot_is_that_of_the_trajectory(tool: Any, tokenizer: Any) -> None:
+async def test_in_verls_own_loop_the_slot_is_that_of_the_trajectory(
+    tool: Any, tokenizer: Any
+) -> None:
     for word in ("one", "two", "three"):  # one slot for each; there are two
-        servers = ScriptedServers(tokenizer, call(f"echo {word} >> kept; ls") * 2, call("cat kept"), "done")
+        servers = ScriptedServers(
+            tokenizer, call(f"echo {word} >> kept; ls") * 2, call("cat kept"), "done"
+        )
         config = {"_target_": f"{ToolAgentLoop.__module__}.ToolAgentLoop"}
         loop = make_loop(config, tokenizer, servers, [tool])
         output = await loop.run({}, raw_prompt=[{"role": "user", "content": "write"}])
@@ -236,14 +285,21 @@ async def test_a_slot_that_could_not_be_had_or_was_lost_is_asked_for_again(tool:
     for trajectory in (None, Conversation()):
         name, _ = await tool.create()
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(SlotPool, "acquire", AsyncMock(side_effect=PoolError("no slot became free")))
+            patch.setattr(
+                SlotPool, "acquire", AsyncMock(side_effect=PoolError("no slot became free"))
+            )
             response, _, _ = await tool.execute(name, {"command": "true"}, agent_data=trajectory)
             assert "no slot became free" in response.text
         response, _, _ = await tool.execute(name, {"command": "echo again"}, agent_data=trajectory)
         assert "again" in response.text
-        session = tool._of_instances[name] if trajectory is None else tool._of_trajectories[trajectory]
+        session = (
+            tool._of_instances[name] if trajectory is None else tool._of_trajectories[trajectory]
+        )
         await tool._pools.release(session._slot)  # as when its container ends
-        said = [await tool.execute(name, {"command": "echo again"}, agent_data=trajectory) for _ in range(2)]
+        said = [
+            await tool.execute(name, {"command": "echo again"}, agent_data=trajectory)
+            for _ in range(2)
+        ]
         assert ["lost its container" in response.text for response, _, _ in said] == [True, False]
         await tool.release(name)
     with pytest.MonkeyPatch.context() as patch:
@@ -273,5 +329,7 @@ asyncio.run(run())
 """
 
 
-def test_containers_end_with_a_worker_that_is_killed(base_image: str, runtime_name: str, engine_command: Any) -> None:
+def test_containers_end_with_a_worker_that_is_killed(
+    base_image: str, runtime_name: str, engine_command: Any
+) -> None:
     check_container_ends_with(KILLED, engine_command, base_image, runtime_name)

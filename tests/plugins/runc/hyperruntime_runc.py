@@ -15,11 +15,29 @@ from urllib.parse import quote, unquote
 import platformdirs
 import psutil
 
-from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Image, Launch, PostMortem
-from hyperruntime.errors import EngineError, EngineUnavailableError, ImageNotFoundError, UnsupportedOptionError
+from hyperruntime.driver import (
+    ContainerRecord,
+    Driver,
+    EngineInfo,
+    Finding,
+    Image,
+    Launch,
+    PostMortem,
+)
+from hyperruntime.errors import (
+    EngineError,
+    EngineUnavailableError,
+    ImageNotFoundError,
+    UnsupportedOptionError,
+)
 from hyperruntime.host import engine_program as common
 from hyperruntime.host.engine_findings import failure_finding
-from hyperruntime.host.inherited import is_own_directory, own_runtime_directory, process_ceiling, stricter
+from hyperruntime.host.inherited import (
+    is_own_directory,
+    own_runtime_directory,
+    process_ceiling,
+    stricter,
+)
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.process import (
     ProcessResult,
@@ -38,11 +56,13 @@ PATH, TMP = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "/tm
 SHM = "/dev/shm"
 ENV = {"PATH": PATH}  # of our programs; this process's own environment stays out
 ROOTLESS = os.geteuid() != 0
-# An ordinary user becomes root of a user namespace, in which the subordinate ids are the other users.
+# An ordinary user becomes root of a user namespace, in which the subordinate ids are the other
+# users.
 AS_ROOT = ["unshare", *common.ALL_IDS] if ROOTLESS else []
-# Mounts in a mount namespace of its own: the host sees none below the private directory. When the container has ended,
-# in any way, the keeper removes its files: some belong to other users, and only root of the namespace may. It survives
-# the SIGTERM that a batch system sends to all processes of a job.
+# Mounts in a mount namespace of its own: the host sees none below the private directory. When the
+# container has ended, in any way, the keeper removes its files: some belong to other users, and
+# only root of the namespace may. It survives the SIGTERM that a batch system sends to all processes
+# of a job.
 KEEPER = """trap : TERM
 cd "$1" && mount -t overlay overlay -o lowerdir=image,upperdir=upper,workdir=work root || exit 1
 runc --root "$2" run --bundle . "$3"; code=$?
@@ -58,8 +78,11 @@ LIST_TRIES, INSTALL = 20, "install runc"
 NO_BUILD = "it has no builder: make the image with another engine, and load its files"
 
 
-def config(launch: Launch, limits: Mapping[str, str], template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration of a container: pure, no I/O. Source: OCI runtime specification 1.0.2.
+def config(
+    launch: Launch, limits: Mapping[str, str], template: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the configuration of a container: pure, no I/O. Source: OCI runtime specification
+    1.0.2.
 
     Args:
         launch: the container.
@@ -89,7 +112,12 @@ def config(launch: Launch, limits: Mapping[str, str], template: Mapping[str, Any
     record = json.dumps({"image": spec.image, "labels": dict(launch.labels)})
     root = {"path": "root", "readonly": spec.read_only_rootfs}
     parts = {"process": process, "root": root, "linux": linux, "annotations": {NAME: record}}
-    return {**template, **parts, "hostname": launch.name, "mounts": mounts(launch, template["mounts"])}
+    return {
+        **template,
+        **parts,
+        "hostname": launch.name,
+        "mounts": mounts(launch, template["mounts"]),
+    }
 
 
 def resources(limits: Limits, by_cgroup: bool) -> dict[str, Any]:
@@ -121,7 +149,12 @@ def mounts(launch: Launch, usual: Sequence[Mapping[str, Any]]) -> list[Mapping[s
 def bind(mount: Mount) -> dict[str, Any]:
     """Return a mount of a host path; ``rro``: what is mounted below it is read-only too."""
     options = ["rbind", "nosuid", "nodev", *(["ro", "rro"] * mount.read_only)]
-    return {"destination": mount.target, "type": "bind", "source": os.path.abspath(mount.source), "options": options}
+    return {
+        "destination": mount.target,
+        "type": "bind",
+        "source": os.path.abspath(mount.source),
+        "options": options,
+    }
 
 
 @cache
@@ -134,7 +167,9 @@ def template() -> dict[str, Any]:
 
 
 def state() -> str:
-    """Return the directory of runc's records of this user's containers, the same for all processes of the user."""
+    """Return the directory of runc's records of this user's containers, the same for all processes
+    of the user.
+    """
     path = f"{own_runtime_directory(os.environ) or TMP}/hyperruntime-runc-{os.geteuid()}"
     os.makedirs(path, 0o700, exist_ok=True)
     if not is_own_directory(path):
@@ -143,13 +178,26 @@ def state() -> str:
 
 
 def start(launch: Launch, root: Path, limits: Mapping[str, str]) -> list[str]:
-    """Write a container's files; return the argv that starts it from the root file system of an image."""
+    """Write a container's files; return the argv that starts it from the root file system of an
+    image.
+    """
     bundle = Path(launch.private_dir, "runc")
     for name in ("root", "upper", "work"):
         (bundle / name).mkdir(parents=True)
-    (bundle / "image").symlink_to(root)  # mount options cannot hold every path, so they are relative
+    # mount options cannot hold every path, so they are relative
+    (bundle / "image").symlink_to(root)
     (bundle / "config.json").write_text(json.dumps(config(launch, limits, template())))
-    return [*(AS_ROOT or ["unshare"]), "--mount", "/bin/sh", "-c", KEEPER, "keeper", str(bundle), state(), launch.name]
+    return [
+        *(AS_ROOT or ["unshare"]),
+        "--mount",
+        "/bin/sh",
+        "-c",
+        KEEPER,
+        "keeper",
+        str(bundle),
+        state(),
+        launch.name,
+    ]
 
 
 class RuncImages:
@@ -158,8 +206,12 @@ class RuncImages:
     _, _, load, save, pull, build = common.refused_images(NAME, NO_BUILD)
 
     def path(self, reference: str) -> Path:
-        """Return where an image is or would be; not in the cache, which may be emptied at any time."""
-        return platformdirs.user_data_path("hyperruntime-runc") / f"{quote(reference, safe='')}.image"
+        """Return where an image is or would be; not in the cache, which may be emptied at any
+        time.
+        """
+        return (
+            platformdirs.user_data_path("hyperruntime-runc") / f"{quote(reference, safe='')}.image"
+        )
 
     def exists(self, reference: str) -> bool:
         """Return whether there is an image with exactly this reference."""
@@ -167,15 +219,30 @@ class RuncImages:
 
     def list(self) -> tuple[Image, ...]:
         """Return all images; to measure them would take too long."""
-        found = {unquote(path.stem): path.stat().st_mtime for path in self.path("").parent.glob("*.image")}
-        return tuple(Image(id=name, references=(name,), size_bytes=0, created=time) for name, time in found.items())
+        found = {
+            unquote(path.stem): path.stat().st_mtime
+            for path in self.path("").parent.glob("*.image")
+        }
+        return tuple(
+            Image(id=name, references=(name,), size_bytes=0, created=time)
+            for name, time in found.items()
+        )
 
     def load_rootfs(self, tar: Path, reference: str) -> str:
         """Unpack the root file system; it appears only when it is complete."""
         path = self.path(reference)
         partial = path.with_name(f"{os.getpid()}.partial")
         partial.mkdir(parents=True)
-        extract = ["tar", "--extract", "--numeric-owner", "--exclude=./dev/*", "--file", str(tar), "-C", str(partial)]
+        extract = [
+            "tar",
+            "--extract",
+            "--numeric-owner",
+            "--exclude=./dev/*",
+            "--file",
+            str(tar),
+            "-C",
+            str(partial),
+        ]
         done = run_process([*AS_ROOT, *extract], env=ENV)
         if done.exit_code == 0 and self.exists(reference):
             self.remove(reference)
@@ -183,7 +250,9 @@ class RuncImages:
             partial.rename(path)
             return reference
         run_process([*AS_ROOT, "rm", "-rf", str(partial)], env=ENV)
-        raise EngineError(f"{tar} cannot be unpacked: {done.error_text}; free space below {path.parent}")
+        raise EngineError(
+            f"{tar} cannot be unpacked: {done.error_text}; free space below {path.parent}"
+        )
 
     def remove(self, reference: str) -> None:
         """Remove an image that no container uses."""
@@ -202,7 +271,8 @@ class RuncContainer:
     def __init__(self, launch: Launch, args: Sequence[str]) -> None:
         """Start it, without waiting for its shell to answer."""
         self.id, self._launch = launch.name, launch
-        self.layer = f"{launch.private_dir}/runc/upper"  # the mount's own options name it by a relative path
+        # the mount's own options name it by a relative path
+        self.layer = f"{launch.private_dir}/runc/upper"
         with common.program_needed(NAME, "unshare", "install util-linux"):
             self.shell = ProcessShell(spawn_attached(args, ENV))
 
@@ -216,7 +286,10 @@ class RuncContainer:
 
     def explain_start_failure(self, error_text: str, user: str | None = None) -> Exception:
         """Return the error that says why the shell never answered."""
-        said, full = last_line(error_text), f"{self._launch.private_dir} has no space left; free space there"
+        said, full = (
+            last_line(error_text),
+            f"{self._launch.private_dir} has no space left; free space there",
+        )
         known = common.start_refusal(error_text, self._launch.spec, user, full)
         return known or common.unknown_failure(NAME, said, self.shell)
 
@@ -246,7 +319,9 @@ class RuncDriver:
             info = try_here()
         except EngineUnavailableError as error:
             return (failure_finding(NAME, error),)
-        return (Finding(subject=NAME, ok=True, detail=f"{info.version}; limits: {dict(info.limits)}"),)
+        return (
+            Finding(subject=NAME, ok=True, detail=f"{info.version}; limits: {dict(info.limits)}"),
+        )
 
     def launch(self, launch: Launch) -> RuncContainer:
         """Start a container with its shell attached."""
@@ -254,7 +329,9 @@ class RuncDriver:
         refuse(launch.spec, info)
         if not self.images.exists(launch.spec.image):
             raise ImageNotFoundError(launch.spec.image, "load its root file system")
-        return RuncContainer(launch, start(launch, self.images.path(launch.spec.image), info.limits))
+        return RuncContainer(
+            launch, start(launch, self.images.path(launch.spec.image), info.limits)
+        )
 
     def containers(self) -> tuple[ContainerRecord, ...]:
         """Return the containers of all owners."""
@@ -274,12 +351,19 @@ class RuncDriver:
 
 def refuse(spec: ContainerSpec, info: EngineInfo) -> None:
     """Raise for each field that cannot be honoured, under the name that ``info`` declares."""
-    unlimited = {f"limits.{name}": info.limits[name] == "no" and getattr(spec.limits, name) for name in LIMITS}
+    unlimited = {
+        f"limits.{name}": info.limits[name] == "no" and getattr(spec.limits, name)
+        for name in LIMITS
+    }
     others = {"network": spec.network not in info.networks, "gpus": spec.gpus is not None}
     user = {"user": spec.user not in (None, "root", "0", "0:0")}
     for field, wanted in {**unlimited, **others, **user}.items():
         if wanted:
-            why = common.ONLY_ROOT_USER if field == "user" else "runc has no such thing here; leave it at its default"
+            why = (
+                common.ONLY_ROOT_USER
+                if field == "user"
+                else "runc has no such thing here; leave it at its default"
+            )
             raise UnsupportedOptionError(NAME, field, why)
 
 
@@ -300,7 +384,10 @@ def records() -> tuple[ContainerRecord, ...]:
         raise EngineError(f"`runc list` fails: {done.error_text}; try again")
     found = []
     for row in json.loads(done.stdout) or ():
-        facts = {"created": datetime.fromisoformat(row["created"]).timestamp(), **json.loads(row["annotations"][NAME])}
+        facts = {
+            "created": datetime.fromisoformat(row["created"]).timestamp(),
+            **json.loads(row["annotations"][NAME]),
+        }
         found.append(ContainerRecord(id=row["id"], state=row["status"], **facts))
     return tuple(found)
 
@@ -309,7 +396,9 @@ def remove(*ids: str) -> None:
     """Kill containers, and wait at most 10 s for each keeper."""
     for one in ids:
         run_runc("delete", "--force", one)
-    wait_until(lambda: not any(is_keeper(process, ids) for process in psutil.process_iter()), 10, 0.05)
+    wait_until(
+        lambda: not any(is_keeper(process, ids) for process in psutil.process_iter()), 10, 0.05
+    )
 
 
 def is_keeper(process: psutil.Process, ids: Sequence[str]) -> bool:
@@ -330,7 +419,11 @@ def try_here() -> EngineInfo:
     version, done = run_runc("--version").stdout.decode().split()[2], run_trial()
     said = done.stdout.decode()
     if "memory" not in said:
-        step = f"{common.NEED_IDS}; overlay mounts of users need Linux 5.11" if ROOTLESS else "make cgroups writable"
+        step = (
+            f"{common.NEED_IDS}; overlay mounts of users need Linux 5.11"
+            if ROOTLESS
+            else "make cgroups writable"
+        )
         raise EngineUnavailableError(NAME, f"no container runs: {done.error_text}", step)
     limits = common.shown_limits(said)
     if limits["pids"] == "no" and common.is_fork_limited(said):
@@ -352,7 +445,10 @@ def run_trial() -> ProcessResult:
     links, directories = common.userland_links()
     shown = tuple(Mount(source=path, target=path) for path in ("/usr", *directories))
     limited = Limits(pids=100) if ROOTLESS else Limits(memory_bytes=64 << 20, cpus=0.5, pids=100)
-    spec, name = ContainerSpec(image="trial", mounts=shown, limits=limited), f"trial-{secrets.token_hex(6)}"
+    spec, name = (
+        ContainerSpec(image="trial", mounts=shown, limits=limited),
+        f"trial-{secrets.token_hex(6)}",
+    )
     with owned_directory() as place:
         (root := Path(place, "host")).mkdir()
         for link, target in links.items():

@@ -41,7 +41,11 @@ def main():
     folder = args.resume_from or os.path.join(args.output_dir, args.run_id or "run")
     os.makedirs(os.path.join(folder, "agent_evals"), exist_ok=True)
     path = os.path.join(folder, "predictions.csv")
-    known = {row["question_id"]: row["prediction"] for row in read(path)} if os.path.exists(path) else {}
+    known = (
+        {row["question_id"]: row["prediction"] for row in read(path)}
+        if os.path.exists(path)
+        else {}
+    )
     made = load_agent(args.agent_path)
 
     def answer(row):
@@ -57,7 +61,9 @@ def main():
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, [*rows[0], "prediction"])
         writer.writeheader()
-        writer.writerows({**row, "prediction": said} for row, said in zip(rows, answers, strict=True))
+        writer.writerows(
+            {**row, "prediction": said} for row, said in zip(rows, answers, strict=True)
+        )
     print(f"answered {len(rows)} rows")
 
 

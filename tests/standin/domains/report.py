@@ -28,10 +28,17 @@ def judge(rows, label):
         "total_correct": sum(good),
         "total": len(rows),
         "accuracy_by_ground_truth": by_label,
-        "label_distribution": {"ground_truth": dict(labels), "prediction": Counter(row["prediction"] for row in rows)},
+        "label_distribution": {
+            "ground_truth": dict(labels),
+            "prediction": Counter(row["prediction"] for row in rows),
+        },
         "random_guess_accuracy": 1 / len(labels),
-        "question_ids_failed": [row["question_id"] for row, ok in zip(rows, good, strict=True) if not ok],
-        "question_ids_passed": [row["question_id"] for row, ok in zip(rows, good, strict=True) if ok],
+        "question_ids_failed": [
+            row["question_id"] for row, ok in zip(rows, good, strict=True) if not ok
+        ],
+        "question_ids_passed": [
+            row["question_id"] for row, ok in zip(rows, good, strict=True) if ok
+        ],
     }
 
 

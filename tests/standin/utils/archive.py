@@ -9,10 +9,14 @@ KEY = dict.fromkeys(("paper_review", "search_arena"), "overall_accuracy")
 
 
 def load_archive(folder):
-    """Return the generations in the last entry of the archive; a truncated entry raises an error."""
+    """Return the generations in the last entry of the archive; a truncated entry raises an
+    error.
+    """
     with open(os.path.join(folder, "archive.jsonl")) as file:
         entries = file.read().strip().split("\n{")
-    return [json.loads(entry if entry.startswith("{") else "{" + entry) for entry in entries][-1]["archive"]
+    return [json.loads(entry if entry.startswith("{") else "{" + entry) for entry in entries][-1][
+        "archive"
+    ]
 
 
 def load_metadata(folder, genid):
@@ -28,13 +32,20 @@ def evaluation(domain, split):
 
 
 def get_score(domain, folder, genid, split="train"):
-    return _score_in(domain, os.path.join(folder, f"gen_{genid}", evaluation(domain, split), "report.json"))
+    return _score_in(
+        domain, os.path.join(folder, f"gen_{genid}", evaluation(domain, split), "report.json")
+    )
 
 
 def get_saved_score(domain, folder, genid, split="train", type="agent"):  # noqa: A002
-    """Return the score of ``agent`` or ``ensemble``, or ``max``, the higher one; without a full evaluation, scaled."""
+    """Return the score of ``agent`` or ``ensemble``, or ``max``, the higher one; without a full
+    evaluation, scaled.
+    """
     ensemble = os.path.join(folder, f"gen_{genid}", f"report_ensemble_{domain}_{split}.json")
-    found = {"agent": get_score(domain, folder, genid, split), "ensemble": _score_in(domain, ensemble)}
+    found = {
+        "agent": get_score(domain, folder, genid, split),
+        "ensemble": _score_in(domain, ensemble),
+    }
     known = [score for name, score in found.items() if score is not None and type in (name, "max")]
     if not known:
         return None

@@ -5,7 +5,9 @@ import subprocess
 
 
 def git(git_dir, *args, codes=(0,)):
-    result = subprocess.run(["git", "-C", git_dir, *args], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        ["git", "-C", git_dir, *args], capture_output=True, text=True, check=False
+    )
     if result.returncode not in codes:
         raise RuntimeError(f"git {args[0]}: {result.stderr}")
     return result.stdout

@@ -14,7 +14,9 @@ from ensemble import ensemble
 
 
 def score(domain, folder, num_samples, max_workers, subset):
-    """Return the score, the path of the answers and the path of the report; None for each after an error."""
+    """Return the score, the path of the answers and the path of the report; None for each after an
+    error.
+    """
     try:
         rows = read(f"./domains/{domain}/dataset{subset}.csv")
         rows = rows[:num_samples] if num_samples > 0 else rows
@@ -35,7 +37,9 @@ def score(domain, folder, num_samples, max_workers, subset):
         with open(path, "w", newline="") as file:
             writer = csv.DictWriter(file, [*rows[0], "prediction"])
             writer.writeheader()
-            writer.writerows({**row, "prediction": said} for row, said in zip(rows, answers, strict=True))
+            writer.writerows(
+                {**row, "prediction": said} for row, said in zip(rows, answers, strict=True)
+            )
         value, report_path = report(folder, domain, suffix)
         return value["overall_accuracy"], path, report_path
     except Exception as error:  # noqa: BLE001
@@ -51,5 +55,7 @@ if __name__ == "__main__":
     parser.add_argument("--max_workers", type=int, default=5)
     parser.add_argument("--subset", default="_filtered_100_train")
     args = parser.parse_args()
-    for line in score(args.domain, args.generate_output_dir, args.num_samples, args.max_workers, args.subset):
+    for line in score(
+        args.domain, args.generate_output_dir, args.num_samples, args.max_workers, args.subset
+    ):
         print(line)

@@ -73,8 +73,15 @@ def test_a_sparse_file_is_refused(exclude: tuple[str, ...]) -> None:
 
 def test_members_that_only_another_reader_sees_stay_behind() -> None:
     hidden = member("tree/hidden", b"x" * 100) + member("long", b"y" * 2000, type=b"L")
-    # For newer Pythons the old-style directory `x/` has no data: they read the data as members. Python 3.11.2 does not.
-    data = pax(path="tree/xy") + member("x/", type=b"\0", size=len(hidden)) + hidden + member("tree/z", b"z") + END
+    # For newer Pythons the old-style directory `x/` has no data: they read the data as members.
+    # Python 3.11.2 does not.
+    data = (
+        pax(path="tree/xy")
+        + member("x/", type=b"\0", size=len(hidden))
+        + hidden
+        + member("tree/z", b"z")
+        + END
+    )
     with archive_of(data) as archive, tarfile.open(fileobj=archive) as read:
         assert [(one.name, one.size, one.type) for one in read] == [
             ("tree/xy", len(hidden), tarfile.REGTYPE),
@@ -82,7 +89,9 @@ def test_members_that_only_another_reader_sees_stay_behind() -> None:
         ]
 
 
-def test_the_number_of_members_and_the_size_of_their_names_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_members_and_the_size_of_their_names_are_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(archives, "DEFAULT_LIMITS", ExtractLimits(max_members=3))
     archive_of(member("tree/x") * 3 + END).close()
     with pytest.raises(UnsafeArchiveError, match="more than 3 members"):
@@ -101,8 +110,12 @@ def test_a_name_outside_the_directory_is_refused(name: str) -> None:
 
 def test_what_is_kept_of_members() -> None:
     fields = {"mode": 0o4750, "mtime": -5, "uid": 1234, "gid": 2**21 + 7}
-    data = member("tree/", type=tarfile.DIRTYPE, mode=0o1777) + member("tree/file", b"data" * 999, **fields)
-    data += member("tree/soft", type=tarfile.SYMTYPE, linkname="/abs") + member("tree/pipe", type=tarfile.FIFOTYPE)
+    data = member("tree/", type=tarfile.DIRTYPE, mode=0o1777) + member(
+        "tree/file", b"data" * 999, **fields
+    )
+    data += member("tree/soft", type=tarfile.SYMTYPE, linkname="/abs") + member(
+        "tree/pipe", type=tarfile.FIFOTYPE
+    )
     data += member("tree/hard", type=tarfile.LNKTYPE, linkname="tree/file")
     data += pax(uid="70000", gid="70001") + member("tree/\xe9" + "n" * 200)
     with archive_of(data + END, exclude=["gone"]) as archive, tarfile.open(fileobj=archive) as read:

@@ -38,8 +38,8 @@ def test_an_image_of_another_processor_is_refused() -> None:
 
 def test_keys_of_a_service_are_fields_of_a_container() -> None:
     found = read(
-        "{image: x, mem_limit: 512m, shm_size: 1gb, cpus: 1.5, user: '7', read_only: true, working_dir: /w, "
-        "command: sleep}"
+        "{image: x, mem_limit: 512m, shm_size: 1gb, cpus: 1.5, user: '7', read_only: true, "
+        "working_dir: /w, command: sleep}"
     )
     assert found.fields == {
         "image": "x",
@@ -53,8 +53,12 @@ def test_keys_of_a_service_are_fields_of_a_container() -> None:
     }
 
 
-@pytest.mark.parametrize("given", ["[HERE, GONE, EMPTY=, SET=a=b]", "{HERE: , GONE: null, EMPTY: '', SET: a=b}"])
-def test_a_variable_without_a_value_has_the_value_of_this_process(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "given", ["[HERE, GONE, EMPTY=, SET=a=b]", "{HERE: , GONE: null, EMPTY: '', SET: a=b}"]
+)
+def test_a_variable_without_a_value_has_the_value_of_this_process(
+    given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HERE", "of the host")
     monkeypatch.setenv("EMPTY", "not this")
     monkeypatch.delenv("GONE", raising=False)
@@ -91,7 +95,9 @@ def test_a_build_has_its_file_its_context_and_its_cache(
         ("{image: x, environment: ['A=${B}']}", "", "environment"),
     ],
 )
-def test_what_would_make_another_container_is_refused_by_name(service: str, rest: str, word: str) -> None:
+def test_what_would_make_another_container_is_refused_by_name(
+    service: str, rest: str, word: str
+) -> None:
     with pytest.raises(UnsupportedOptionError, match=f"cannot honour {word}: "):
         read(service, rest)
 
@@ -125,7 +131,9 @@ def test_a_main_program_that_only_waits_is_not_needed(main: str) -> None:
     ],
 )
 def test_a_main_program_that_does_something_is_refused(main: str, word: str) -> None:
-    with pytest.raises(UnsupportedOptionError, match=f"cannot honour {word}: .* start the program in the sandbox"):
+    with pytest.raises(
+        UnsupportedOptionError, match=f"cannot honour {word}: .* start the program in the sandbox"
+    ):
         read(f"{{image: x, {main}}}")
 
 

@@ -1,4 +1,6 @@
-"""An environment that the program drops: its slot is released, and nobody waits for that. The containers are fakes."""
+"""An environment that the program drops: its slot is released, and nobody waits for that. The
+containers are fakes.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def test_the_garbage_collector_may_find_it_in_the_thread_of_the_pool(pool: SyncP
     assert pool.acquire(timeout_s=60).task_id
 
 
-def test_an_environment_may_be_dropped_after_its_cleanup_or_the_end_of_its_pool(pool: SyncPool) -> None:
+def test_an_environment_may_be_dropped_after_its_cleanup_or_the_end_of_its_pool(
+    pool: SyncPool,
+) -> None:
     first = HyperEnvironment(pool=pool)
     first.cleanup()
     second = HyperEnvironment(pool=pool)

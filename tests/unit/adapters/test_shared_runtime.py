@@ -13,7 +13,9 @@ from hyperruntime.testing import FakeDriver
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # of Python 3.12
-def test_a_child_that_is_forked_while_a_runtime_is_opened_opens_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_is_forked_while_a_runtime_is_opened_opens_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     begun, go_on = threading.Event(), threading.Event()
     parent = os.getpid()
 

@@ -1,4 +1,6 @@
-"""A session that waits for a pattern leaves the event loop to others, however often a command writes."""
+"""A session that waits for a pattern leaves the event loop to others, however often a command
+writes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The slot of a client: leased with the first call, replaced when it is lost, released at the end."""
+"""The slot of a client: leased with the first call, replaced when it is lost, released at the
+end.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,17 @@ import hyperruntime as hr
 from hyperruntime.adapters.slot_session import SlotSession
 from tests.doubles.slots import PromisedRuntime
 
-LOST = "this session lost its container, with all files and processes in it; the next call gets a new one"
+LOST = (
+    "this session lost its container, with all files and processes in it; the next call gets a "
+    "new one"
+)
 
 
 def pool_of(runtime: PromisedRuntime) -> hr.SlotPool:
     spec = hr.ContainerSpec(image="promised")
-    config = hr.PoolConfig(spec=spec, slots_per_container=1, max_containers=1, acquire_timeout_s=0.05)
+    config = hr.PoolConfig(
+        spec=spec, slots_per_container=1, max_containers=1, acquire_timeout_s=0.05
+    )
     return hr.SlotPool(cast(hr.Runtime, runtime), config)
 
 
@@ -23,7 +30,9 @@ def test_a_slot_is_leased_with_the_first_call_and_kept_until_the_end() -> None:
         async with pool_of(PromisedRuntime()) as pool:
             async with SlotSession(pool) as session, SlotSession(pool) as waiting:
                 assert pool.status().leased == 0
-                results = await asyncio.gather(*(session.call("bash", {"command": "true"}) for _ in range(5)))
+                results = await asyncio.gather(
+                    *(session.call("bash", {"command": "true"}) for _ in range(5))
+                )
                 assert len({result.slot_id for result in results}) == 1
                 assert pool.status().leased == 1
                 full = await waiting.call("bash", {"command": "true"})
@@ -51,7 +60,10 @@ def test_a_lost_container_fails_one_call_and_is_replaced() -> None:
 
 def test_the_policy_of_a_session_replaces_that_of_its_pool() -> None:
     async def work() -> None:
-        async with pool_of(PromisedRuntime()) as pool, SlotSession(pool, hr.ToolPolicy(tools=("search",))) as session:
+        async with (
+            pool_of(PromisedRuntime()) as pool,
+            SlotSession(pool, hr.ToolPolicy(tools=("search",))) as session,
+        ):
             assert "not allowed" in (await session.call("bash", {"command": "true"})).error
 
     asyncio.run(work())

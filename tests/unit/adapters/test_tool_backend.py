@@ -1,4 +1,6 @@
-"""R4 and R20: the tool backend has the interface that programs expect, and reports whether slots are used."""
+"""R4 and R20: the tool backend has the interface that programs expect, and reports whether slots
+are used.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,13 @@ class KnownBackend(Protocol):
     def default_timeout_s(self) -> float | None: ...
     async def start(self, profiles_to_start: Any = None) -> None: ...
     async def stop(self, *, purge: bool = False) -> None: ...
-    async def acquire(self, trajectory_id: str | None = None, profile: str | None = None) -> Any: ...
+    async def acquire(
+        self, trajectory_id: str | None = None, profile: str | None = None
+    ) -> Any: ...
     async def release(self, slot: Any, *, reset_workspace: bool = False) -> None: ...
-    async def execute_batch(self, requests: Any, *, timeout_s: float | None = None) -> list[Any]: ...
+    async def execute_batch(
+        self, requests: Any, *, timeout_s: float | None = None
+    ) -> list[Any]: ...
     async def read_artifact(
         self,
         slot: Any,
@@ -69,8 +75,20 @@ class KnownBackend(Protocol):
     def list_profiles(self) -> dict[str, Any]: ...
 
 
-METHODS = sorted(name for name, value in vars(KnownBackend).items() if inspect.isfunction(value) and name[0] != "_")
-SLOT = ("slot_id", "alloc_id", "container_addr", "workspace_dir", "state", "trajectory_id", "metadata")
+METHODS = sorted(
+    name
+    for name, value in vars(KnownBackend).items()
+    if inspect.isfunction(value) and name[0] != "_"
+)
+SLOT = (
+    "slot_id",
+    "alloc_id",
+    "container_addr",
+    "workspace_dir",
+    "state",
+    "trajectory_id",
+    "metadata",
+)
 STATES = {"AVAILABLE", "ACQUIRED", "EXECUTING", "RELEASING", "ERROR"}
 
 
@@ -111,18 +129,26 @@ class FakePools:
         self.released.append((slot, reset_workspace))
 
     async def execute_batch(
-        self, requests: Sequence[tuple[Slot, str, Mapping[str, Any]]], *, timeout_s: float | None = None
+        self,
+        requests: Sequence[tuple[Slot, str, Mapping[str, Any]]],
+        *,
+        timeout_s: float | None = None,
     ) -> list[ExecutionResult]:
         self.timeouts.append(timeout_s)
         self.seen += requests
         self.during()
         return [
-            ExecutionResult(success=True, output=tool, slot_id=slot.slot_id, metadata={"returncode": 0})
+            ExecutionResult(
+                success=True, output=tool, slot_id=slot.slot_id, metadata={"returncode": 0}
+            )
             for slot, tool, args in requests
         ]
 
     def status(self) -> Mapping[str, PoolStatus]:
-        return {name: PoolStatus(name=name, state="open", containers=2, total_slots=20) for name in self.started}
+        return {
+            name: PoolStatus(name=name, state="open", containers=2, total_slots=20)
+            for name in self.started
+        }
 
 
 def backend(pools: FakePools, *names: str) -> SlotToolBackend:
@@ -143,7 +169,9 @@ def backend(pools: FakePools, *names: str) -> SlotToolBackend:
 def test_each_method_has_the_expected_signature(name: str) -> None:
     known = inspect.signature(getattr(KnownBackend, name)).parameters.values()
     ours = inspect.signature(getattr(SlotToolBackend, name)).parameters.values()
-    assert [(p.name, p.kind, p.default) for p in ours] == [(p.name, p.kind, p.default) for p in known]
+    assert [(p.name, p.kind, p.default) for p in ours] == [
+        (p.name, p.kind, p.default) for p in known
+    ]
     kinds = [inspect.iscoroutinefunction(getattr(c, name)) for c in (KnownBackend, SlotToolBackend)]
     assert kinds[0] == kinds[1]
 
@@ -166,15 +194,25 @@ def test_a_slot_has_the_attributes_that_programs_read() -> None:
         assert set(slot.to_dict()) == set(SLOT)
         assert all(hasattr(slot, name) for name in SLOT)
         assert json.loads(json.dumps(slot.to_dict()))["state"] == "acquired"
-        assert (slot.trajectory_id, slot.workspace_dir, slot.is_acquired) == ("t1", "/workspace", True)
+        assert (slot.trajectory_id, slot.workspace_dir, slot.is_acquired) == (
+            "t1",
+            "/workspace",
+            True,
+        )
         await made.release(slot)
-        assert (slot.state, slot.trajectory_id, slot.is_available) == (SlotState.AVAILABLE, None, True)
+        assert (slot.state, slot.trajectory_id, slot.is_available) == (
+            SlotState.AVAILABLE,
+            None,
+            True,
+        )
 
     asyncio.run(go())
 
 
 def test_a_result_is_json_for_programs_that_know_tools_only() -> None:
-    result = ExecutionResult(success=False, output="o", error="e", execution_id="x", metadata={"returncode": 1})
+    result = ExecutionResult(
+        success=False, output="o", error="e", execution_id="x", metadata={"returncode": 1}
+    )
     assert json.loads(json.dumps(result.to_tool_result())) == {
         "success": False,
         "output": "o",
@@ -255,7 +293,9 @@ def test_an_unknown_profile_is_refused() -> None:
     async def go() -> None:
         config = PoolConfig(name="big", spec=hr.ContainerSpec(image="a"), min_containers=0)
         profiles, runtime = Profiles.of(config), PromisedRuntime()
-        made = SlotToolBackend(profiles, lambda: hr.PoolManager(cast(hr.Runtime, runtime), profiles))
+        made = SlotToolBackend(
+            profiles, lambda: hr.PoolManager(cast(hr.Runtime, runtime), profiles)
+        )
         with pytest.raises(SpecError, match="did you mean 'big'"):
             await made.start(["big", "bgi"])
         assert not uses_sandbox(made)
@@ -273,7 +313,13 @@ def test_the_status_has_the_numbers_that_programs_read() -> None:
         one, several = backend(FakePools()), backend(FakePools(), "big", "small")
         await one.start()
         await several.start(["small"])
-        known = {"sandboxes", "healthy_sandboxes", "max_sandboxes", "total_slots", "available_slots"}
+        known = {
+            "sandboxes",
+            "healthy_sandboxes",
+            "max_sandboxes",
+            "total_slots",
+            "available_slots",
+        }
         assert known | {"slots_per_sandbox"} <= set(one.get_status())
         assert one.get_status()["total_slots"] == 20
         status = several.get_status()
@@ -290,9 +336,15 @@ def test_the_status_has_the_numbers_that_programs_read() -> None:
 
 def test_create_tool_backend_returns_a_backend_for_slots_and_none_for_default() -> None:
     """R4."""
-    made = create_tool_backend("slots", profiles={"a": {"image": "x"}, "b": {"image": "y"}}, default_profile="b")
+    made = create_tool_backend(
+        "slots", profiles={"a": {"image": "x"}, "b": {"image": "y"}}, default_profile="b"
+    )
     assert isinstance(made, SlotToolBackend)
-    assert (made.profiles.default, made.default_timeout_s, uses_sandbox(made)) == ("b", 300.0, False)
+    assert (made.profiles.default, made.default_timeout_s, uses_sandbox(made)) == (
+        "b",
+        300.0,
+        False,
+    )
     assert create_tool_backend() is None
     assert not uses_sandbox(create_tool_backend("default"))
     with pytest.raises(ValueError, match="unknown tool backend 'modal'"):
@@ -300,26 +352,49 @@ def test_create_tool_backend_returns_a_backend_for_slots_and_none_for_default() 
 
 
 def test_configuration_objects_of_other_programs_are_accepted() -> None:
-    given = SandboxConfig(image="a", cpu=2.0, memory=4096, env_vars={"A": "1"}, execution_timeout_s=900, app_name="x")
+    given = SandboxConfig(
+        image="a", cpu=2.0, memory=4096, env_vars={"A": "1"}, execution_timeout_s=900, app_name="x"
+    )
     made = SlotToolBackend(given)
     config = made.profiles.configs["default"]
     assert config.spec.limits == hr.Limits(cpus=2.0, memory_bytes=4 * 1024**3)
-    assert (config.spec.env, config.workspace_base, made.default_timeout_s) == ({"A": "1"}, "/data", 900.0)
-    assert (config.slots_per_container, config.max_containers, config.spec.network) == (10, 5, "none")
+    assert (config.spec.env, config.workspace_base, made.default_timeout_s) == (
+        {"A": "1"},
+        "/data",
+        900.0,
+    )
+    assert (config.slots_per_container, config.max_containers, config.spec.network) == (
+        10,
+        5,
+        "none",
+    )
     facts = made.list_profiles()["default"]
-    assert (facts["cpu"], facts["memory"], facts["slots_per_sandbox"], facts["max_sandboxes"]) == (2.0, 4096, 10, 5)
-    plain = SlotToolBackend.with_profiles(profiles={"big": SandboxConfig(image="a"), "small": config})
+    assert (facts["cpu"], facts["memory"], facts["slots_per_sandbox"], facts["max_sandboxes"]) == (
+        2.0,
+        4096,
+        10,
+        5,
+    )
+    plain = SlotToolBackend.with_profiles(
+        profiles={"big": SandboxConfig(image="a"), "small": config}
+    )
     assert plain.profiles.configs["big"].spec.limits == hr.Limits()
     assert (plain.profiles.configs["small"].name, plain.default_timeout_s) == ("small", 30.0)
 
 
 def test_the_settings_of_a_training_environment_choose_a_backend() -> None:
     assert create_tool_backend(TrainingConfig()) is None
-    settings = TrainingConfig("modal", modal_image="a", modal_env_vars="A=1; B=2=3", modal_slots_per_sandbox=4)
+    settings = TrainingConfig(
+        "modal", modal_image="a", modal_env_vars="A=1; B=2=3", modal_slots_per_sandbox=4
+    )
     made = create_tool_backend(settings, runtime="podman")
     assert made is not None
     config = made.profiles.configs["default"]
-    assert (config.spec.env, config.slots_per_container, config.spec.network) == ({"A": "1", "B": "2=3"}, 4, "bridge")
+    assert (config.spec.env, config.slots_per_container, config.spec.network) == (
+        {"A": "1", "B": "2=3"},
+        4,
+        "bridge",
+    )
     offline = create_tool_backend(TrainingConfig("slots", allow_network=False, modal_image="a"))
     assert offline is not None
     assert offline.profiles.configs["default"].spec.network == "none"
@@ -336,7 +411,10 @@ def test_the_settings_of_a_training_environment_choose_a_backend() -> None:
         (SandboxConfig(secrets=["key"]), "there is no store of secrets here; give env_vars"),
         (SandboxConfig(slots_per_sandbox=0), "profiles.default.slots_per_container=0"),
         (SandboxConfig(cpu="many"), "values of the right types"),  # type: ignore[arg-type]
-        (SimpleNamespace(slots_per_sandbox=2, max_sandbox=3), "max_sandbox=3 is not allowed: did you mean"),
+        (
+            SimpleNamespace(slots_per_sandbox=2, max_sandbox=3),
+            "max_sandbox=3 is not allowed: did you mean",
+        ),
     ],
 )
 def test_an_object_that_cannot_be_honoured_is_refused_by_field(value: object, message: str) -> None:
@@ -365,7 +443,9 @@ def test_a_slot_is_executing_while_its_requests_run() -> None:
         slot = await made.acquire("t")
         states: list[SlotState] = []
         pools.during = lambda: states.append(slot.state)
-        results = await made.execute_batch([(slot, "bash", {"command": "true"}), (slot.lease, "search", {})])
+        results = await made.execute_batch(
+            [(slot, "bash", {"command": "true"}), (slot.lease, "search", {})]
+        )
         await made.execute_batch([(slot, "bash", {})], timeout_s=2)
         assert states == [SlotState.EXECUTING, SlotState.EXECUTING]
         assert slot.state is SlotState.ACQUIRED
@@ -401,7 +481,11 @@ def test_artifact_methods_call_the_tools_with_the_given_limits() -> None:
             await made.list_artifacts(slot, recursive=True),
             await made.archive_artifacts(slot, "d", archive_format="zip"),
         ]
-        assert [tool for _, tool, _ in pools.seen] == ["read_artifact", "list_artifacts", "archive_artifacts"]
+        assert [tool for _, tool, _ in pools.seen] == [
+            "read_artifact",
+            "list_artifacts",
+            "archive_artifacts",
+        ]
         assert all(answer["success"] is True and answer["error"] == "" for answer in answers)
         assert [args for _, _, args in pools.seen] == [
             {"path": "a", "encoding": "text", "max_bytes": 5},

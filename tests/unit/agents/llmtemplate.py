@@ -1,4 +1,6 @@
-"""Helpers for tests of the agent template ``llm``: import its modules as a container does, and copy it."""
+"""Helpers for tests of the agent template ``llm``: import its modules as a container does, and copy
+it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def imported(folder: Path = AGENT, *, only: Sequence[str] = ()) -> Iterator[Any]
     sys.path[:0] = map(str, folders)
     sys.dont_write_bytecode = True
     try:
-        yield SimpleNamespace(**{name: importlib.import_module(name) for name in only or (*names, "tools")})
+        yield SimpleNamespace(
+            **{name: importlib.import_module(name) for name in only or (*names, "tools")}
+        )
     finally:
         sys.path[:] = before
         sys.dont_write_bytecode = kept
@@ -52,10 +56,16 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, check=True).stdout.decode()
 
 
-def run_meta(repo: Path, outdir: Path, *arguments: str, url: str, **env: str) -> subprocess.CompletedProcess[str]:
+def run_meta(
+    repo: Path, outdir: Path, *arguments: str, url: str, **env: str
+) -> subprocess.CompletedProcess[str]:
     """Run the meta agent's command in a repository with this model server."""
     command = [sys.executable, "-B", "run_meta_agent.py", "--git_dir", ".", "--base_commit", "HEAD"]
     command += ["--outdir", str(outdir), *arguments]
-    base = {name: value for name, value in os.environ.items() if not name.startswith(("OPENAI", "HYPERRUN"))}
+    base = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("OPENAI", "HYPERRUN"))
+    }
     known = {"OPENAI_BASE_URL": url, "OPENAI_API_KEY": "token", **env}
     return subprocess.run(command, cwd=repo, capture_output=True, text=True, env={**base, **known})

@@ -1,4 +1,6 @@
-"""Whole runs of the agent template ``llm`` on the host, with a scripted model behind a real HTTP server."""
+"""Whole runs of the agent template ``llm`` on the host, with a scripted model behind a real HTTP
+server.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,12 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import AgentError
-from hyperruntime.loop.run_files.contract import AgentNeeds, agent_needs, parse_contract, parse_needs
+from hyperruntime.loop.run_files.contract import (
+    AgentNeeds,
+    agent_needs,
+    parse_contract,
+    parse_needs,
+)
 from hyperruntime.testing.model import ModelReply, ScriptedModel, calls, fails, says, scripted_model
 from tests.doubles.server_errors import OTHERS, TOO_LONG, Error
 from tests.unit.agents.llmtemplate import AGENT, git, imported, make_repository, run_meta
@@ -19,8 +26,17 @@ from tests.unit.agents.llmtemplate import AGENT, git, imported, make_repository,
 Modules = Any  # the modules are imported at run time
 Start = Callable[..., ScriptedModel]
 ROW = {"message": "The office is offline", "labels": ["low", "high"]}
-EXERCISE = {"language": "python", "statement": "Write add.", "files": {"add.py": "def add(a, b): ...\n"}}
-WORLD = {"mission": "go to the door", "observation": "a door", "actions": ["go", "go back", "wait"], "turn": 1}
+EXERCISE = {
+    "language": "python",
+    "statement": "Write add.",
+    "files": {"add.py": "def add(a, b): ...\n"},
+}
+WORLD = {
+    "mission": "go to the door",
+    "observation": "a door",
+    "actions": ["go", "go back", "wait"],
+    "turn": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +77,9 @@ def last(request: Mapping[str, Any]) -> str:
 # the task agent
 
 
-def test_a_row_is_answered_and_the_history_is_written(agent: Modules, start: Start, tmp_path: Path) -> None:
+def test_a_row_is_answered_and_the_history_is_written(
+    agent: Modules, start: Start, tmp_path: Path
+) -> None:
     model = start(says('It is urgent.\n```json\n"high"\n```'))
     history = tmp_path / "chat.md"
     prediction, messages = agent.task_agent.TaskAgent("some-model", str(history)).forward(ROW)
@@ -76,8 +94,12 @@ def test_a_row_is_answered_and_the_history_is_written(agent: Modules, start: Sta
     assert "It is urgent." in history.read_text()
 
 
-@pytest.mark.parametrize(("text", "prediction"), [("high", "high"), ('"high"', "high"), ("42", 42), ("[1]", [1])])
-def test_a_single_word_or_value_is_an_answer(agent: Modules, start: Start, text: str, prediction: Any) -> None:
+@pytest.mark.parametrize(
+    ("text", "prediction"), [("high", "high"), ('"high"', "high"), ("42", 42), ("[1]", [1])]
+)
+def test_a_single_word_or_value_is_an_answer(
+    agent: Modules, start: Start, text: str, prediction: Any
+) -> None:
     start(says(text))
     assert agent.task_agent.TaskAgent().forward(ROW)[0] == prediction
 
@@ -103,10 +125,14 @@ def test_an_exercise_is_solved_in_files_with_tools(agent: Modules, start: Start)
     assert roles(model.requests[2]) == ["system", "user", "assistant", "tool", "assistant", "tool"]
 
 
-def test_each_call_and_each_result_has_a_heading_in_the_history(agent: Modules, start: Start, tmp_path: Path) -> None:
+def test_each_call_and_each_result_has_a_heading_in_the_history(
+    agent: Modules, start: Start, tmp_path: Path
+) -> None:
     start(calls(bash={"command": "echo one"}, edit={"command": "view", "path": "."}), says("high"))
     agent.task_agent.TaskAgent("some-model", str(tmp_path / "chat.md")).forward(ROW)
-    headings = [one for one in (tmp_path / "chat.md").read_text().splitlines() if one.startswith("## ")]
+    headings = [
+        one for one in (tmp_path / "chat.md").read_text().splitlines() if one.startswith("## ")
+    ]
     assert headings[2:] == [
         "## Model",
         "## Call of bash",
@@ -133,7 +159,12 @@ def test_the_working_directory_is_removed_with_the_agent(agent: Modules, start: 
 
 
 def test_the_turns_of_a_world_share_one_conversation(agent: Modules, start: Start) -> None:
-    model = start(says('"go"'), says("I think I should go back now."), says("Wait or go?"), says("still: wait, go"))
+    model = start(
+        says('"go"'),
+        says("I think I should go back now."),
+        says("Wait or go?"),
+        says("still: wait, go"),
+    )
     one = agent.task_agent.TaskAgent()
     assert one.forward(WORLD)[0] == "go"
     assert one.forward({**WORLD, "observation": "a wall", "turn": 2})[0] == "go back"
@@ -161,7 +192,12 @@ def test_inputs_of_any_form_are_answered(agent: Modules, start: Start, inputs: A
     ],
 )
 def test_the_model_comes_from_the_argument_the_environment_or_the_default(
-    agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch, environment: Any, given: Any, asked: str
+    agent: Modules,
+    start: Start,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: Any,
+    given: Any,
+    asked: str,
 ) -> None:
     model = start(says('"x"'))
     for name, value in environment.items():
@@ -173,11 +209,19 @@ def test_the_model_comes_from_the_argument_the_environment_or_the_default(
 # models and servers that differ
 
 
-def test_tool_calls_are_written_as_text_if_the_server_does_not_support_them(agent: Modules, start: Start) -> None:
-    refusal = fails(400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
+def test_tool_calls_are_written_as_text_if_the_server_does_not_support_them(
+    agent: Modules, start: Start
+) -> None:
+    refusal = fails(
+        400,
+        '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set',
+    )
     model = start(
         refusal,
-        says('Let me see.\n```tool\n{"tool": "bash", "arguments": {"command": "echo $((6 * 7))"}}\n```'),
+        says(
+            'Let me see.\n```tool\n{"tool": "bash", "arguments": {"command": "echo $((6 * '
+            '7))"}}\n```'
+        ),
         says("```tool\n{broken\n```"),
         says("```json\n42\n```"),
     )
@@ -194,14 +238,21 @@ def test_text_calls_can_be_chosen_in_the_environment(
     agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HYPERRUN_MODEL_TOOLS", "text")
-    model = start(says('<tool_call>\n{"name": "bash", "arguments": {"command": "echo hi"}}\n</tool_call>'), says("1"))
+    model = start(
+        says('<tool_call>\n{"name": "bash", "arguments": {"command": "echo hi"}}\n</tool_call>'),
+        says("1"),
+    )
     assert agent.task_agent.TaskAgent().forward(ROW)[0] == 1
     assert "tools" not in model.requests[0]
     assert "hi\n[exit code 0]" in last(model.requests[1])
 
 
-def test_a_text_call_is_executed_also_if_native_calls_are_supported(agent: Modules, start: Start) -> None:
-    model = start(says('```tool\n{"tool": "bash", "arguments": {"command": "echo hi"}}\n```'), says("1"))
+def test_a_text_call_is_executed_also_if_native_calls_are_supported(
+    agent: Modules, start: Start
+) -> None:
+    model = start(
+        says('```tool\n{"tool": "bash", "arguments": {"command": "echo hi"}}\n```'), says("1")
+    )
     agent.task_agent.TaskAgent().forward(ROW)
     assert "hi\n[exit code 0]" in last(model.requests[1])
 
@@ -211,10 +262,18 @@ def test_each_invalid_call_is_answered_with_an_error(agent: Modules, start: Star
         message={
             "content": None,
             "tool_calls": [
-                {"id": "a", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls'}},
+                {
+                    "id": "a",
+                    "type": "function",
+                    "function": {"name": "bash", "arguments": '{"command": "ls'},
+                },
                 {"id": "b", "type": "function", "function": {"name": "hammer", "arguments": "{}"}},
                 {"id": "c", "type": "function", "function": {"name": "bash", "arguments": "[1]"}},
-                {"id": "d", "type": "function", "function": {"name": "bash", "arguments": {"command": "echo ok"}}},
+                {
+                    "id": "d",
+                    "type": "function",
+                    "function": {"name": "bash", "arguments": {"command": "echo ok"}},
+                },
                 {"id": "e", "type": "function", "function": None},
                 {"function": {"name": "bash", "arguments": '{"command": 5}'}},
                 "nonsense",
@@ -223,13 +282,27 @@ def test_each_invalid_call_is_answered_with_an_error(agent: Modules, start: Star
     )
     model = start(broken, says('"x"'))
     assert agent.task_agent.TaskAgent().forward(ROW)[0] == "x"
-    *_, asked = (message for message in model.requests[1]["messages"] if message["role"] == "assistant")
+    *_, asked = (
+        message for message in model.requests[1]["messages"] if message["role"] == "assistant"
+    )
     results = [message for message in model.requests[1]["messages"] if message["role"] == "tool"]
-    assert [call["id"] for call in asked["tool_calls"]] == [message["tool_call_id"] for message in results]
+    assert [call["id"] for call in asked["tool_calls"]] == [
+        message["tool_call_id"] for message in results
+    ]
     assert len({call["id"] for call in asked["tool_calls"]}) == 7
-    assert all(isinstance(json.loads(call["function"]["arguments"]), dict) for call in asked["tool_calls"])
+    assert all(
+        isinstance(json.loads(call["function"]["arguments"]), dict) for call in asked["tool_calls"]
+    )
     told = [message["content"] for message in results]
-    assert [text.startswith("Error: ") for text in told] == [True, True, True, False, True, True, True]
+    assert [text.startswith("Error: ") for text in told] == [
+        True,
+        True,
+        True,
+        False,
+        True,
+        True,
+        True,
+    ]
     assert "not valid JSON" in told[0]
     assert "hammer" in told[1]
     assert told[3] == "ok\n[exit code 0]"
@@ -246,9 +319,17 @@ def test_the_number_of_calls_is_limited_and_the_model_is_warned(
     agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent.settings, "TASK_TOOL_CALLS", 7)
-    model = start(script=lambda request: calls(bash={"command": "echo again"}, text="not yet\n```json\n3\n```"))
+    model = start(
+        script=lambda request: calls(
+            bash={"command": "echo again"}, text="not yet\n```json\n3\n```"
+        )
+    )
     assert agent.task_agent.TaskAgent().forward(ROW)[0] == 3
-    told = [message["content"] for message in model.requests[-1]["messages"] if message["role"] == "tool"]
+    told = [
+        message["content"]
+        for message in model.requests[-1]["messages"]
+        if message["role"] == "tool"
+    ]
     assert told[0] == "again\n[exit code 0]"
     assert told[1].endswith("[calls of tools left: 5]")
     assert "the last call" in told[6]
@@ -256,19 +337,30 @@ def test_the_number_of_calls_is_limited_and_the_model_is_warned(
     assert len(model.requests) == 10
 
 
-def test_newer_models_get_the_token_limit_as_max_completion_tokens(agent: Modules, start: Start) -> None:
-    said = "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+def test_newer_models_get_the_token_limit_as_max_completion_tokens(
+    agent: Modules, start: Start
+) -> None:
+    said = (
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use "
+        "'max_completion_tokens' instead."
+    )
     model = start(fails(400, said), says("1"))
     agent.task_agent.TaskAgent().forward(ROW)
     assert "max_tokens" not in model.requests[1]
     assert model.requests[1]["max_completion_tokens"] == agent.settings.MAX_TOKENS
 
 
-def test_the_oldest_results_of_a_long_conversation_are_removed(agent: Modules, start: Start) -> None:
+def test_the_oldest_results_of_a_long_conversation_are_removed(
+    agent: Modules, start: Start
+) -> None:
     def script(request: Mapping[str, Any]) -> ModelReply:
         size = sum(len(str(message["content"])) for message in request["messages"])
         if size > 40_000:
-            return fails(400, "This model's maximum context length is 10000 tokens.", "context_length_exceeded")
+            return fails(
+                400,
+                "This model's maximum context length is 10000 tokens.",
+                "context_length_exceeded",
+            )
         return says("5") if len(request["messages"]) > 20 else calls(bash={"command": "seq 2000"})
 
     model = start(script=script)
@@ -289,7 +381,9 @@ def test_a_full_context_is_recognised_in_the_words_of_each_server(
         agent.model.Model("m").ask([{"role": "user", "content": "hi"}])
 
 
-@pytest.mark.parametrize("error", [error for error in OTHERS.values() if error[0] in (401, 402, 403)])
+@pytest.mark.parametrize(
+    "error", [error for error in OTHERS.values() if error[0] in (401, 402, 403)]
+)
 def test_an_error_of_the_key_or_the_account_is_no_full_context(
     agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch, error: Error
 ) -> None:
@@ -304,7 +398,10 @@ def test_an_error_of_the_key_or_the_account_is_no_full_context(
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
-        (fails(403, "the run's budget of 5 requests is used up", "budget_exceeded"), "the run's budget of 5 requests"),
+        (
+            fails(403, "the run's budget of 5 requests is used up", "budget_exceeded"),
+            "the run's budget of 5 requests",
+        ),
         (fails(404, "The model `x` does not exist", "model_not_found"), "does not exist"),
         (fails(500, "it broke"), "HTTP status 500: it broke"),
         (ModelReply(body=b'{"choices": []}'), "not a chat completion"),
@@ -314,7 +411,9 @@ def test_an_error_of_the_key_or_the_account_is_no_full_context(
         (ModelReply(status=502, body=b"<html>bad gateway</html>"), "502"),
     ],
 )
-def test_an_error_of_the_server_raises_a_model_error(agent: Modules, start: Start, reply: Any, said: str) -> None:
+def test_an_error_of_the_server_raises_a_model_error(
+    agent: Modules, start: Start, reply: Any, said: str
+) -> None:
     start(script=lambda request: reply)
     with pytest.raises(agent.model.ModelError, match=said):
         agent.task_agent.TaskAgent().forward(ROW)
@@ -336,11 +435,15 @@ def test_a_lost_server_raises_an_error_and_a_short_outage_is_retried(
 # the meta agent
 
 
-def write_generation(evals: Path, name: str, parent: str | None, score: float | None, **ours: Any) -> Path:
+def write_generation(
+    evals: Path, name: str, parent: str | None, score: float | None, **ours: Any
+) -> Path:
     folder = evals / f"gen_{name}"
     (folder / "agent_output").mkdir(parents=True)
     shown = {"score": score, "failure": None, "detail": "", **ours}
-    (folder / "metadata.json").write_text(json.dumps({"parent_genid": parent, "hyperruntime": shown}))
+    (folder / "metadata.json").write_text(
+        json.dumps({"parent_genid": parent, "hyperruntime": shown})
+    )
     return folder
 
 
@@ -353,13 +456,27 @@ def evals(tmp_path: Path) -> Path:
     report = {"overall_accuracy": 0.25, "total": 4, "question_ids_failed": ["t1", "t2", "t4"]}
     (first / "tickets_eval" / "report.json").write_text(json.dumps(report))
     rows = [
-        {"task_id": "t1", "prediction": "urgent", "score": 0.0, "detail": "the answer is not one of the 3 labels"},
-        {"task_id": "t2", "prediction": None, "score": 0.0, "error": "the task took more than 60 s"},
+        {
+            "task_id": "t1",
+            "prediction": "urgent",
+            "score": 0.0,
+            "detail": "the answer is not one of the 3 labels",
+        },
+        {
+            "task_id": "t2",
+            "prediction": None,
+            "score": 0.0,
+            "error": "the task took more than 60 s",
+        },
         {"task_id": "t3", "prediction": "low", "score": 1.0, "detail": "right"},
     ]
-    (first / "tickets_eval" / "predictions.jsonl").write_text("\n".join(json.dumps(row) for row in rows) + "\n{torn")
+    (first / "tickets_eval" / "predictions.jsonl").write_text(
+        "\n".join(json.dumps(row) for row in rows) + "\n{torn"
+    )
     child = write_generation(evals, "1", "initial", 0.5)
-    (child / "agent_output" / "model_patch.diff").write_text("diff --git a/prompts.py b/prompts.py\n")
+    (child / "agent_output" / "model_patch.diff").write_text(
+        "diff --git a/prompts.py b/prompts.py\n"
+    )
     write_generation(evals, "2", "initial", None, failure="does-not-load", detail="SyntaxError: x")
     return evals
 
@@ -369,7 +486,8 @@ def test_the_meta_agent_changes_its_own_repository(tmp_path: Path, evals: Path) 
     script = [
         calls(bash={"command": f"cat {evals}/gen_initial/tickets_eval/report.json"}),
         calls(edit={"command": "replace", "path": "settings.py", "old": "TOOL_CALLS = 25", "new": "TOOL_CALLS = 9"}),
-        calls(bash={"command": "printf 'A = 1\\n' > tools/extra.py; mkdir __pycache__; echo x > __pycache__/a.pyc"}),
+        calls(bash={"command": "printf 'A = 1\\n' > tools/extra.py; mkdir __pycache__; echo x > "
+            "__pycache__/a.pyc"}),
         says("I changed the limit."),
     ]  # fmt: skip
     with scripted_model(script) as model:
@@ -417,7 +535,9 @@ def run_here(agent: Modules, repo: Path, outdir: Path, *arguments: str) -> int:
 
 
 @pytest.mark.slow
-def test_a_change_that_breaks_the_agent_is_returned_to_the_model(agent: Modules, start: Start, tmp_path: Path) -> None:
+def test_a_change_that_breaks_the_agent_is_returned_to_the_model(
+    agent: Modules, start: Start, tmp_path: Path
+) -> None:
     repo = make_repository(tmp_path / "repo")
     script = [
         calls(bash={"command": "echo 'def (' >> forms.py"}),
@@ -441,7 +561,10 @@ def test_a_used_up_budget_ends_the_meta_agent_with_a_one_line_error(tmp_path: Pa
     with scripted_model(script) as model:
         done = run_meta(repo, tmp_path / "out", url=model.url)
     assert done.returncode == 1
-    said = "the model server refuses further requests: the budget of 1 requests is used up (budget_exceeded)"
+    said = (
+        "the model server refuses further requests: the budget of 1 requests is used up "
+        "(budget_exceeded)"
+    )
     assert done.stderr.splitlines()[-1] == f"the meta agent stopped: {said}"
     assert "Traceback" not in done.stderr
     assert len(model.requests) == 2
@@ -449,14 +572,18 @@ def test_a_used_up_budget_ends_the_meta_agent_with_a_one_line_error(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_a_model_that_does_nothing_leaves_an_empty_diff(agent: Modules, start: Start, tmp_path: Path) -> None:
+def test_a_model_that_does_nothing_leaves_an_empty_diff(
+    agent: Modules, start: Start, tmp_path: Path
+) -> None:
     repo = make_repository(tmp_path / "repo")
     start(says("All is well."))
     assert run_here(agent, repo, tmp_path / "out") == 0
     assert (tmp_path / "out" / "model_patch.diff").read_bytes() == b""
 
 
-def test_the_parent_is_read_from_the_last_commit(agent: Modules, tmp_path: Path, evals: Path) -> None:
+def test_the_parent_is_read_from_the_last_commit(
+    agent: Modules, tmp_path: Path, evals: Path
+) -> None:
     repo = make_repository(tmp_path / "repo")
     git(repo, "commit", "-qm", "generation 1", "--allow-empty")
     assert "generation 1 (this repository)" in agent.past.summary(str(evals), repo)
@@ -465,7 +592,13 @@ def test_the_parent_is_read_from_the_last_commit(agent: Modules, tmp_path: Path,
 def test_a_summary_of_many_generations_stays_short(agent: Modules, tmp_path: Path) -> None:
     evals, repo = tmp_path / "evals", make_repository(tmp_path / "repo")
     for number in range(300):
-        write_generation(evals, str(number), str(number - 1) if number else None, number % 100 / 100, detail="x" * 5000)
+        write_generation(
+            evals,
+            str(number),
+            str(number - 1) if number else None,
+            number % 100 / 100,
+            detail="x" * 5000,
+        )
     text = agent.past.summary(str(evals), repo)
     assert len(text) < 20_000
     assert "300 generations; shown are" in text
@@ -489,9 +622,12 @@ def test_of_a_long_history_the_newest_generations_and_the_parent_are_read(
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"[]", b"{", b'{"hyperruntime": 5}', b"[" * 100_000, b"\xff", b'{"score": NaN}']
+    "content",
+    [b"", b"[]", b"{", b'{"hyperruntime": 5}', b"[" * 100_000, b"\xff", b'{"score": NaN}'],
 )
-def test_broken_files_of_earlier_generations_are_ignored(agent: Modules, tmp_path: Path, content: bytes) -> None:
+def test_broken_files_of_earlier_generations_are_ignored(
+    agent: Modules, tmp_path: Path, content: bytes
+) -> None:
     folder = tmp_path / "evals" / "gen_initial"
     (folder / "x_eval").mkdir(parents=True)
     for name in ("metadata.json", "x_eval/report.json", "x_eval/predictions.jsonl"):
@@ -514,10 +650,17 @@ def test_the_contract_of_the_template_is_read(tmp_path: Path) -> None:
     assert parse_contract(data).load == ("task_agent:TaskAgent", "meta_agent:MetaAgent")
     assert parse_needs(data) == AgentNeeds(image="agent", models=True)
     assert agent_needs("llm") == agent_needs(str(AGENT)) == parse_needs(data)
-    assert agent_needs("mutator") == agent_needs(str(tmp_path)) == parse_needs(b"[agent]\nname = 'x'") == AgentNeeds()
+    assert (
+        agent_needs("mutator")
+        == agent_needs(str(tmp_path))
+        == parse_needs(b"[agent]\nname = 'x'")
+        == AgentNeeds()
+    )
 
 
-@pytest.mark.parametrize("data", [b"[agent", b"agent = 1", b"[agent]\nimage = ''", b"[agent]\nmodels = 'yes'"])
+@pytest.mark.parametrize(
+    "data", [b"[agent", b"agent = 1", b"[agent]\nimage = ''", b"[agent]\nmodels = 'yes'"]
+)
 def test_invalid_needs_of_an_agent_are_rejected(data: bytes) -> None:
     with pytest.raises(AgentError, match=r"hyperrun\.toml"):
         parse_needs(data)

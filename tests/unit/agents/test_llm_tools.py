@@ -20,7 +20,9 @@ from hyperruntime.host.process import wait_until
 from tests.unit.agents.llmtemplate import AGENT, imported
 
 Modules = Any  # the modules are imported at run time
-SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150)
+SHARED = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150
+)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +44,9 @@ def bash(agent: Modules, desk: Any) -> Any:
 
 @pytest.fixture
 def edit(agent: Modules, desk: Any) -> Any:
-    return lambda command, path, **more: agent.tools.call(desk, "edit", {"command": command, "path": path, **more})
+    return lambda command, path, **more: agent.tools.call(
+        desk, "edit", {"command": command, "path": path, **more}
+    )
 
 
 def is_running(pid: int) -> bool:
@@ -57,8 +61,14 @@ def is_running(pid: int) -> bool:
 
 def test_the_shell_keeps_its_directory_variables_and_functions(bash: Any, tmp_path: Path) -> None:
     (tmp_path / "a dir").mkdir()
-    assert bash("cd 'a dir'; X=5; export Y=6; f() { echo \"f $X $1\"; }; declare -A M=([k]='v w')") == "[exit code 0]"
-    assert bash('pwd; f z; printenv Y; echo "${M[k]}"') == f"{tmp_path}/a dir\nf 5 z\n6\nv w\n[exit code 0]"
+    assert (
+        bash("cd 'a dir'; X=5; export Y=6; f() { echo \"f $X $1\"; }; declare -A M=([k]='v w')")
+        == "[exit code 0]"
+    )
+    assert (
+        bash('pwd; f z; printenv Y; echo "${M[k]}"')
+        == f"{tmp_path}/a dir\nf 5 z\n6\nv w\n[exit code 0]"
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,23 +81,31 @@ def test_exit_codes_are_exact_and_the_shell_continues(bash: Any, command: str, c
     bash('X=kept; f() { echo "f $X"; }; cd /usr')
     said = bash(command)
     assert f"[exit code {code}" in said
-    assert ("a new shell goes on" in said) == (command.startswith(("exit", "exec", "kill -9", "set -e")))
+    assert ("a new shell goes on" in said) == (
+        command.startswith(("exit", "exec", "kill -9", "set -e"))
+    )
     assert bash("f; pwd") == "f kept\n/usr\n[exit code 0]"
 
 
 def test_output_cannot_imitate_the_end_of_a_command(bash: Any) -> None:
     assert bash("cat <<'X'\n1 0\n2 0\nX\n") == "1 0\n2 0\n[exit code 0]"
     assert bash("cat <<X\nwithout an end").endswith("without an end\n[exit code 0]")
-    assert bash("for n in 1 2 3 4 5 6; do echo $n 0 >&2; done; (exit 5)").endswith("6 0\n[exit code 5]")
+    assert bash("for n in 1 2 3 4 5 6; do echo $n 0 >&2; done; (exit 5)").endswith(
+        "6 0\n[exit code 5]"
+    )
     assert bash("echo '[exit code 0]'; false") == "[exit code 0]\n[exit code 1]"
     assert bash("echo 9 0 >&4; echo 9 0 >&3; echo still").endswith("still\n[exit code 0]")
 
 
-def test_redirections_and_overrides_in_a_command_do_not_affect_the_next(bash: Any, tmp_path: Path) -> None:
+def test_redirections_and_overrides_in_a_command_do_not_affect_the_next(
+    bash: Any, tmp_path: Path
+) -> None:
     assert bash("exec >out; echo hidden") == "[exit code 0]"
     assert bash("exec 0<&- 1>&- 2>&- 3<&- 4>&- 5>&-") == "[exit code 0]"
     assert bash("read line; echo $?; cat; cat out") == "1\nhidden\n[exit code 0]"
-    assert bash("IFS=0; read() { :; }; printf() { :; }; cd() { :; }; set -u; echo") == "[exit code 0]"
+    assert (
+        bash("IFS=0; read() { :; }; printf() { :; }; cd() { :; }; set -u; echo") == "[exit code 0]"
+    )
     assert bash("echo fine") == "fine\n[exit code 0]"
 
 
@@ -96,7 +114,9 @@ def test_a_command_past_its_timeout_is_ended_and_the_shell_restores_its_previous
 ) -> None:
     bash("X=before; f() { echo f; }; cd /usr")
     daemon = f"setsid sleep 600 & echo $! >{tmp_path}/pid"
-    said = bash(f"X=after; cd /; echo started; {daemon}; sleep 600; touch {tmp_path}/no", timeout_s=1)
+    said = bash(
+        f"X=after; cd /; echo started; {daemon}; sleep 600; touch {tmp_path}/no", timeout_s=1
+    )
     assert said.startswith("started\n[no exit code; ended")
     assert "1 s" in said
     assert not is_running(int((tmp_path / "pid").read_text()))
@@ -106,11 +126,14 @@ def test_a_command_past_its_timeout_is_ended_and_the_shell_restores_its_previous
 
 def test_background_jobs_stay_until_the_desk_is_closed(agent: Modules, tmp_path: Path) -> None:
     with agent.tools.Desk(tmp_path) as desk:
-        assert agent.tools.call(desk, "bash", {"command": "sleep 600 & echo $! >a; (sleep 600 & echo $! >b)"})
+        assert agent.tools.call(
+            desk, "bash", {"command": "sleep 600 & echo $! >a; (sleep 600 & echo $! >b)"}
+        )
         assert "Running" in agent.tools.call(desk, "bash", {"command": "jobs"})
         pids = [int((tmp_path / name).read_text()) for name in "ab"]
         assert all(is_running(pid) for pid in pids)
-    assert wait_until(lambda: not any(is_running(pid) for pid in pids), 60, 0.05)  # killed, but not yet gone
+    # killed, but not yet gone
+    assert wait_until(lambda: not any(is_running(pid) for pid in pids), 60, 0.05)
 
 
 def test_a_background_job_with_endless_output_does_not_block_the_shell(bash: Any) -> None:
@@ -127,10 +150,15 @@ def test_the_shell_survives_the_removal_of_its_files(bash: Any) -> None:
 
 
 def test_binary_output_is_escaped(bash: Any) -> None:
-    assert bash(r"printf 'a\0\1\377\r\n\033[1m\303\244'") == "a\\x00\\x01\\xff\\x0d\n\\x1b[1mä\n[exit code 0]"
+    assert (
+        bash(r"printf 'a\0\1\377\r\n\033[1m\303\244'")
+        == "a\\x00\\x01\\xff\\x0d\n\\x1b[1mä\n[exit code 0]"
+    )
 
 
-def test_long_output_keeps_both_ends_and_states_the_omitted_bytes(agent: Modules, bash: Any) -> None:
+def test_long_output_keeps_both_ends_and_states_the_omitted_bytes(
+    agent: Modules, bash: Any
+) -> None:
     said = bash("seq 1 200000")
     total = sum(len(f"{n}\n") for n in range(1, 200001))
     assert said.startswith("1\n2\n")
@@ -140,7 +168,9 @@ def test_long_output_keeps_both_ends_and_states_the_omitted_bytes(agent: Modules
 
 @SHARED
 @given(pieces=st.lists(st.binary(max_size=400), max_size=12), limit=st.integers(2, 300))
-def test_kept_keeps_the_two_ends_of_a_stream(agent: Modules, pieces: list[bytes], limit: int) -> None:
+def test_kept_keeps_the_two_ends_of_a_stream(
+    agent: Modules, pieces: list[bytes], limit: int
+) -> None:
     kept, whole, half = agent.shell.Kept(limit), b"".join(pieces), limit // 2
     for piece in pieces:
         kept.add(piece)
@@ -148,7 +178,9 @@ def test_kept_keeps_the_two_ends_of_a_stream(agent: Modules, pieces: list[bytes]
         assert kept.text() == agent.shell.shown(whole)
     else:
         ends = (agent.shell.shown(whole[:half]), agent.shell.shown(whole[-half:]))
-        assert kept.text() == f"{ends[0]}\n[... {len(whole) - 2 * half} bytes left out ...]\n{ends[1]}"
+        assert (
+            kept.text() == f"{ends[0]}\n[... {len(whole) - 2 * half} bytes left out ...]\n{ends[1]}"
+        )
 
 
 def test_a_nested_shell_ends_with_the_outer_one(
@@ -162,7 +194,8 @@ def test_a_nested_shell_ends_with_the_outer_one(
     monkeypatch.setattr(agent.shell, "time", SimpleNamespace(monotonic=later))
     (tmp_path / "inner.py").write_text(
         f"import sys; sys.path.insert(0, {str(AGENT)!r}); sys.dont_write_bytecode = True\n"
-        "from shell import Shell\nShell('/').run('echo $$ >" + f"{tmp_path}/inner; sleep 600', 600)\n"
+        "from shell import Shell\nShell('/').run('echo $$ >"
+        + f"{tmp_path}/inner; sleep 600', 600)\n"
     )
     assert "ended" in bash(f"TMPDIR=. {sys.executable} inner.py", timeout_s=500)
     assert not is_running(int(inner.read_text()))
@@ -181,7 +214,9 @@ def test_a_nested_shell_ends_with_the_outer_one(
         ([], "must be a JSON object"),
     ],
 )
-def test_a_malformed_call_is_answered_with_the_error(agent: Modules, desk: Any, arguments: Any, said: str) -> None:
+def test_a_malformed_call_is_answered_with_the_error(
+    agent: Modules, desk: Any, arguments: Any, said: str
+) -> None:
     answer = agent.tools.call(desk, "bash", arguments)
     assert answer.startswith("Error: ")
     assert said in answer
@@ -276,7 +311,9 @@ def test_invalid_edits_are_answered_with_the_reason(
     assert said in answer
 
 
-STEP = st.tuples(st.sampled_from(["create", "replace", "insert"]), st.integers(0, 12), st.text(max_size=20))
+STEP = st.tuples(
+    st.sampled_from(["create", "replace", "insert"]), st.integers(0, 12), st.text(max_size=20)
+)
 
 
 @SHARED
@@ -292,7 +329,10 @@ def test_undoing_all_changes_restores_the_original_bytes(
     for command, number, text in steps:
         before = file.read_bytes() if file.exists() else None
         old = before.decode("utf-8", "surrogateescape")[number : number + 3] if before else ""
-        choices: dict[str, dict[str, Any]] = {"create": {"text": text}, "insert": {"line": number, "text": text}}
+        choices: dict[str, dict[str, Any]] = {
+            "create": {"text": text},
+            "insert": {"line": number, "text": text},
+        }
         more = choices.get(command, {"old": old, "new": text})
         said = agent.tools.call(desk, "edit", {"command": command, "path": "file", **more})
         if said.startswith("Error"):
@@ -302,23 +342,34 @@ def test_undoing_all_changes_restores_the_original_bytes(
     for before in reversed(states):
         agent.tools.call(desk, "edit", {"command": "undo", "path": "file"})
         assert (file.read_bytes() if file.exists() else None) == before
-    assert "there is no change of" in agent.tools.call(desk, "edit", {"command": "undo", "path": "file"})
+    assert "there is no change of" in agent.tools.call(
+        desk, "edit", {"command": "undo", "path": "file"}
+    )
 
 
 # text
 
 
 JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
-PROSE = st.text(st.characters(exclude_characters="`<{")).filter(lambda text: "tool_call" not in text)
+PROSE = st.text(st.characters(exclude_characters="`<{")).filter(
+    lambda text: "tool_call" not in text
+)
 
 
 @SHARED
 @given(
-    calls=st.lists(st.tuples(st.text(), st.dictionaries(st.text(), st.text() | st.integers())), max_size=3), prose=PROSE
+    calls=st.lists(
+        st.tuples(st.text(), st.dictionaries(st.text(), st.text() | st.integers())), max_size=3
+    ),
+    prose=PROSE,
 )
 def test_written_calls_are_parsed_back(agent: Modules, calls: list[Any], prose: str) -> None:
     text = (
@@ -329,21 +380,32 @@ def test_written_calls_are_parsed_back(agent: Modules, calls: list[Any], prose: 
         + prose
     )
     found = agent.jsontext.text_calls(text)
-    assert [(one.name, one.arguments, one.problem) for one in found] == [(name, given, "") for name, given in calls]
+    assert [(one.name, one.arguments, one.problem) for one in found] == [
+        (name, given, "") for name, given in calls
+    ]
 
 
 @SHARED
 @given(value=JSON, prose=PROSE)
 def test_an_answer_in_a_block_is_found_in_any_text(agent: Modules, value: Any, prose: str) -> None:
     block = f"```json\n{json.dumps(value, indent=1)}\n```"
-    for text in (f"{prose}\n{block}\n{prose}", f"```python\nx = [1]\n```\n{prose}\n{block}", json.dumps(value)):
+    for text in (
+        f"{prose}\n{block}\n{prose}",
+        f"```python\nx = [1]\n```\n{prose}\n{block}",
+        json.dumps(value),
+    ):
         found, answer = agent.jsontext.answer(text)
         assert found
         assert answer == value
 
 
 @SHARED
-@given(text=st.text() | st.from_regex(r"(```(tool|json)?\n|\{\"tool\": |\"|\}|\n|<tool_call>|x){0,12}", fullmatch=True))
+@given(
+    text=st.text()
+    | st.from_regex(
+        r"(```(tool|json)?\n|\{\"tool\": |\"|\}|\n|<tool_call>|x){0,12}", fullmatch=True
+    )
+)
 def test_any_text_is_parsed_without_an_error(agent: Modules, text: str) -> None:
     for one in agent.jsontext.text_calls(text):
         assert one.problem or (isinstance(one.name, str) and isinstance(one.arguments, dict))
@@ -357,14 +419,23 @@ def test_any_text_is_parsed_without_an_error(agent: Modules, text: str) -> None:
         ('```json\n{"tool": "bash", "arguments": {"command": "ls"}}\n```', ["bash"]),
         ('{"tool": "bash", "arguments": {"command": "ls"}}', ["bash"]),
         ('<tool_call>\n{"name": "bash", "arguments": {}}\n</tool_call>', ["bash"]),
-        ('I write:\n```tool\n{"tool": "edit", "arguments": {"text": "```\na\n```"}}\n```\nthen', ["edit"]),
-        ('```tool\n{"tool": "a", "arguments": {}}\n```\n```tool\n{"tool": "b", "arguments": {}}\n```', ["a", "b"]),
+        (
+            'I write:\n```tool\n{"tool": "edit", "arguments": {"text": "```\na\n```"}}\n```\nthen',
+            ["edit"],
+        ),
+        (
+            '```tool\n{"tool": "a", "arguments": {}}\n```\n```tool\n{"tool": "b", "arguments": '
+            "{}}\n```",
+            ["a", "b"],
+        ),
         ('```json\n{"tool": "hammer"}\n```', []),
         ('```json\n{"name": "Ada", "arguments": {}}\n```', []),
         ("```python\nprint()\n```\n\n5 apples", []),
     ],
 )
-def test_a_call_is_recognised_only_in_the_known_forms(agent: Modules, text: str, names: list[str]) -> None:
+def test_a_call_is_recognised_only_in_the_known_forms(
+    agent: Modules, text: str, names: list[str]
+) -> None:
     assert [one.name for one in agent.jsontext.text_calls(text)] == names
 
 
@@ -374,11 +445,16 @@ def test_a_call_is_recognised_only_in_the_known_forms(agent: Modules, text: str,
         ('```tool\n{"tool": "bash", "arguments": {"command": "ls}\n```', "not valid JSON"),
         ('```tool\n{"command": "ls"}\n```', "a call must be"),
         ('```tool\n{"tool": "bash", "arguments": "ls"}\n```', "must be a JSON object"),
-        ('```tool\n{"tool": "bash", "arguments": {"a": ' + "[" * 20 + "]" * 20 + "}}\n```", "too deeply"),
+        (
+            '```tool\n{"tool": "bash", "arguments": {"a": ' + "[" * 20 + "]" * 20 + "}}\n```",
+            "too deeply",
+        ),
         ("```tool\n" + "[" * 100_000 + "\n```", "not valid JSON"),
     ],
 )
-def test_a_call_that_cannot_be_parsed_has_a_description_of_the_problem(agent: Modules, text: str, said: str) -> None:
+def test_a_call_that_cannot_be_parsed_has_a_description_of_the_problem(
+    agent: Modules, text: str, said: str
+) -> None:
     (one,) = agent.jsontext.text_calls(text)
     assert said in one.problem
 
@@ -431,7 +507,9 @@ def test_the_shell_ends_when_its_agent_is_killed(tmp_path: Path) -> None:
         "from shell import Shell\nimport os, signal\n"
         f"Shell('/').run('echo $$ >{tmp_path}/pid', 60)\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
-    subprocess.run([sys.executable, "-c", script], check=False, env={**os.environ, "TMPDIR": str(tmp_path)})
+    subprocess.run(
+        [sys.executable, "-c", script], check=False, env={**os.environ, "TMPDIR": str(tmp_path)}
+    )
     pid, waited = int((tmp_path / "pid").read_text()), 0
     while is_running(pid) and waited < 200:
         time.sleep(0.05)

@@ -1,4 +1,6 @@
-"""The shipped agent ``mutator``: its programs, its operators and its contract; it improves the score."""
+"""The shipped agent ``mutator``: its programs, its operators and its contract; it improves the
+score.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ MODULES = (
 
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Modules]:
-    """Import the agent's modules from their own folder, as a container does; unload them at the end."""
+    """Import the agent's modules from their own folder, as a container does; unload them at the
+    end.
+    """
     monkeypatch.syspath_prepend(str(AGENT.with_name("shared")))
     monkeypatch.syspath_prepend(str(AGENT))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
@@ -69,7 +73,9 @@ def git(folder: Path, *arguments: str) -> str:
     return subprocess.run(command, cwd=folder, capture_output=True, check=True).stdout.decode()
 
 
-def run_meta(repo: Path, outdir: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[bytes]:
+def run_meta(
+    repo: Path, outdir: Path, *arguments: str, **env: str
+) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-B", "run_meta_agent.py", "--outdir", str(outdir), *arguments]
     return subprocess.run(command, cwd=repo, capture_output=True, env={**os.environ, **env})
 
@@ -93,7 +99,9 @@ def test_every_block_of_the_library_gives_a_valid_packing(agent: Modules) -> Non
         for n in (1, 2, 9):
             circles = names["pack"](n, 1, 60_000, 5.0)
             assert len(circles) == n
-            assert first_violation([(x, y, r) for x, y, r in circles], tolerance=Fraction(0)) == "", (
+            assert (
+                first_violation([(x, y, r) for x, y, r in circles], tolerance=Fraction(0)) == ""
+            ), (
                 slot,
                 name,
                 n,
@@ -107,7 +115,8 @@ def test_matching_finds_the_largest_radii(agent: Modules) -> None:
     assert names["radii"]([0.5], [0.5], budget) == [0.5]
     corners = names["radii"]([0.25, 0.75, 0.25, 0.75], [0.25, 0.25, 0.75, 0.75], budget)
     assert sum(corners) == pytest.approx(1.0)
-    # A chain: radii a, b, c with a + b <= 0.2, b + c <= 0.2; the best solution sets the middle radius to 0.
+    # A chain: radii a, b, c with a + b <= 0.2, b + c <= 0.2; the best solution sets the middle
+    # radius to 0.
     assert names["radii"]([0.3, 0.5, 0.7], [0.5] * 3, budget) == pytest.approx([0.2, 0.0, 0.2])
 
 
@@ -128,7 +137,9 @@ def test_repeated_mutations_keep_programs_complete_and_compilable(agent: Modules
     assert len({agent.genome.render(program) for _, _, program in scored}) > 120
 
 
-def test_the_meta_agent_writes_a_patch_and_a_history_that_depend_only_on_the_seed(repo: Path, tmp_path: Path) -> None:
+def test_the_meta_agent_writes_a_patch_and_a_history_that_depend_only_on_the_seed(
+    repo: Path, tmp_path: Path
+) -> None:
     patches = []
     for name in ("one", "two"):
         done = run_meta(repo, tmp_path / name, HYPERRUN_SEED="3", HYPERRUN_GENERATION="1")
@@ -154,7 +165,9 @@ def test_a_patch_contains_new_and_binary_files_but_no_bytecode_and_no_output(rep
     assert b"GIT binary patch" in patch
     assert b"pyc" not in patch
     assert b"out dir" not in patch
-    assert set(before.splitlines()) < set(git(repo, "status", "--porcelain").splitlines()), "the index was changed"
+    assert set(before.splitlines()) < set(git(repo, "status", "--porcelain").splitlines()), (
+        "the index was changed"
+    )
     clone = repo.parent / "clone"
     git(repo.parent, "clone", "-q", str(repo), str(clone))
     git(clone, "apply", str(repo / "out dir" / "model_patch.diff"))
@@ -170,7 +183,9 @@ def test_a_failed_meta_agent_exits_with_1(repo: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_memory_rebuilds_programs_and_ignores_damaged_generations(agent: Modules, repo: Path, tmp_path: Path) -> None:
+def test_memory_rebuilds_programs_and_ignores_damaged_generations(
+    agent: Modules, repo: Path, tmp_path: Path
+) -> None:
     run = tmp_path / "run"
     assert run_meta(repo, run / "gen_1" / "agent_output").returncode == 0
     child = (repo / "packing.py").read_text()
@@ -180,10 +195,17 @@ def test_memory_rebuilds_programs_and_ignores_damaged_generations(agent: Modules
     (run / "gen_1" / "circle_packing_eval" / "report.json").write_text('{"score": 0.9}')
     (run / "gen_initial" / "agent").mkdir(parents=True)
     (run / "gen_initial" / "agent" / "packing.py").write_text((repo / "packing.py").read_text())
-    for number, metadata in ((2, "{torn"), (3, '{"parent_genid": 3}'), (4, '["list"]'), (5, '{"parent_genid": 1}')):
+    for number, metadata in (
+        (2, "{torn"),
+        (3, '{"parent_genid": 3}'),
+        (4, '["list"]'),
+        (5, '{"parent_genid": 1}'),
+    ):
         (run / f"gen_{number}" / "agent_output").mkdir(parents=True)
         (run / f"gen_{number}" / "metadata.json").write_text(metadata)
-    (run / "gen_5" / "agent_output" / "model_patch.diff").write_text("this is no patch of b/packing.py\n")
+    (run / "gen_5" / "agent_output" / "model_patch.diff").write_text(
+        "this is no patch of b/packing.py\n"
+    )
     known = {one.name: one for one in agent.memory.recall(str(run), repo)}
     assert set(known) == {"initial", "1"}
     assert known["1"].text == child
@@ -194,7 +216,9 @@ def test_memory_rebuilds_programs_and_ignores_damaged_generations(agent: Modules
 
 
 @pytest.mark.slow
-def test_in_a_run_the_meta_agent_knows_its_parent_and_all_earlier_programs(agent: Modules, tmp_path: Path) -> None:
+def test_in_a_run_the_meta_agent_knows_its_parent_and_all_earlier_programs(
+    agent: Modules, tmp_path: Path
+) -> None:
     options = GenerateOptions(
         domains="circle_packing",
         eval_samples=(1,),
@@ -208,7 +232,9 @@ def test_in_a_run_the_meta_agent_knows_its_parent_and_all_earlier_programs(agent
         said = (root / f"gen_{number}" / "agent_output" / "meta_agent_chat_history.md").read_text()
         assert f"- parent: generation {parent}, training score " in said
         assert "unknown" not in said
-        assert all(f"- generation {earlier} (from " in said for earlier in ("initial", *range(1, number)))
+        assert all(
+            f"- generation {earlier} (from " in said for earlier in ("initial", *range(1, number))
+        )
     last = (root / "gen_2/agent_output/meta_agent_chat_history.md").read_text()
     assert "- 4 trials of programs" in last, "the first generation's candidates and their parent"
     known = {one.name: one for one in agent.memory.recall(str(root / "view"), AGENT)}
@@ -223,7 +249,9 @@ def test_in_a_run_the_meta_agent_knows_its_parent_and_all_earlier_programs(agent
     assert (only.name, only.score) == ("2", known["2"].score)
 
 
-def test_the_memory_of_trials_guides_the_next_candidates(agent: Modules, repo: Path, tmp_path: Path) -> None:
+def test_the_memory_of_trials_guides_the_next_candidates(
+    agent: Modules, repo: Path, tmp_path: Path
+) -> None:
     run, library = tmp_path / "run", agent.genome.load_library(AGENT)
     text = (repo / "packing.py").read_text()
 
@@ -234,19 +262,36 @@ def test_the_memory_of_trials_guides_the_next_candidates(agent: Modules, repo: P
         program.stages = list(stages)
         return program
 
-    trials = {agent.genome.render(variant("push")): 1.4, agent.genome.render(variant("nudge")): 1.1, "no program": 9}
-    for number, written in ((1, json.dumps(trials)), (2, "{torn"), (3, '["list"]'), (4, '{"a": "b", "c": 1e999}')):
+    trials = {
+        agent.genome.render(variant("push")): 1.4,
+        agent.genome.render(variant("nudge")): 1.1,
+        "no program": 9,
+    }
+    for number, written in (
+        (1, json.dumps(trials)),
+        (2, "{torn"),
+        (3, '["list"]'),
+        (4, '{"a": "b", "c": 1e999}'),
+    ):
         (run / f"gen_{number}" / "agent_output").mkdir(parents=True)
         (run / f"gen_{number}" / "agent_output" / "trials.json").write_text(written)
     assert agent.memory.recall_trials(str(run)) == trials
     assert agent.memory.recall_trials(None) == {}
     forecast = agent.forecast.Forecast(library, trials)
     assert agent.forecast.Forecast(library, {}).expect(variant("push")) == 0
-    assert forecast.expect(variant("push")) > forecast.expect(variant("spread")) > forecast.expect(variant("nudge"))
+    assert (
+        forecast.expect(variant("push"))
+        > forecast.expect(variant("spread"))
+        > forecast.expect(variant("nudge"))
+    )
     ordered = {variant("push", "nudge"): 1.2, variant("nudge", "push"): 1.3}
-    forecast = agent.forecast.Forecast(library, {agent.genome.render(one): result for one, result in ordered.items()})
+    forecast = agent.forecast.Forecast(
+        library, {agent.genome.render(one): result for one, result in ordered.items()}
+    )
     assert forecast.kinds == {one.describe() for one in ordered}
-    assert forecast.expect(variant("spread", "push")) > forecast.expect(variant("push", "spread")), "the order counts"
+    assert forecast.expect(variant("spread", "push")) > forecast.expect(
+        variant("push", "spread")
+    ), "the order counts"
     assert run_meta(repo, tmp_path / "out", "--evals_folder", str(run)).returncode == 0
     made = json.loads((tmp_path / "out" / "trials.json").read_text())
     assert len(made) == agent.meta_agent.CANDIDATES
@@ -254,11 +299,15 @@ def test_the_memory_of_trials_guides_the_next_candidates(agent: Modules, repo: P
     assert (repo / "packing.py").read_text() == max(made, key=made.__getitem__)
 
 
-def test_the_task_agent_gives_valid_and_reproducible_answers(agent: Modules, tmp_path: Path) -> None:
+def test_the_task_agent_gives_valid_and_reproducible_answers(
+    agent: Modules, tmp_path: Path
+) -> None:
     domain, history = CirclePacking(), tmp_path / "history.md"
     for split in ("train", "val"):
         for task in domain.tasks(split):
-            prediction, _ = agent.task_agent.TaskAgent("none", str(history)).forward(dict(task.inputs))
+            prediction, _ = agent.task_agent.TaskAgent("none", str(history)).forward(
+                dict(task.inputs)
+            )
             score = domain.score(task, json.loads(json.dumps(prediction)))
             assert score.valid
             assert 0.8 < score.value < 0.95
@@ -268,6 +317,8 @@ def test_the_task_agent_gives_valid_and_reproducible_answers(agent: Modules, tmp
 
 @pytest.mark.slow
 def test_three_generations_improve_the_packing(tmp_path: Path) -> None:
-    options = GenerateOptions(domains="circle_packing", max_generation=3, seed=1, output_dir_parent=str(tmp_path))
+    options = GenerateOptions(
+        domains="circle_packing", max_generation=3, seed=1, output_dir_parent=str(tmp_path)
+    )
     first, *later = start_run(FakeRuntime(), plan_run(options)).generations
     assert max(record.score or 0.0 for record in later) > (first.score or 1.0) + 0.05

@@ -25,13 +25,26 @@ from hyperruntime.loop.workbench.open_containers import on_interrupt
 from hyperruntime.registry import auto_order
 from tests.doubles.shown_runs import loop_run
 
-HEAVY = ("podman", "docker", "rich", "stevedore", "asyncio", "structlog", "openai", "torch", "requests", "attrs")
+HEAVY = (
+    "podman",
+    "docker",
+    "rich",
+    "stevedore",
+    "asyncio",
+    "structlog",
+    "openai",
+    "torch",
+    "requests",
+    "attrs",
+)
 Run = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Return a function that runs ``hyperrun`` in this process; it returns exit code, standard output and error."""
+    """Return a function that runs ``hyperrun`` in this process; it returns exit code, standard
+    output and error.
+    """
 
     def call(*args: str) -> tuple[int, str, str]:
         code = main(args)
@@ -50,7 +63,9 @@ def no_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("HYPERRUNTIME_RUNTIME", raising=False)
 
 
-def every_command(group: click.Command = app, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+def every_command(
+    group: click.Command = app, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, ...]]:
     """Yield the words of every command and group."""
     if isinstance(group, click.Group):
         context = click.Context(group)
@@ -83,7 +98,9 @@ def modules_of(*args: str) -> list[str]:
         f"import sys; from hyperruntime.cli import main; assert main({list(args)!r}) == 0;"
         "print('MODULES', *sorted(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd="/")
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, cwd="/"
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.partition("MODULES ")[2].split()
 
@@ -94,12 +111,22 @@ def test_the_status_of_a_run_loads_no_heavy_module(tmp_path: Path) -> None:
     assert set(HEAVY) & set(loaded) == {"attrs"}
 
 
-def test_the_package_is_a_program_that_imports_nothing_from_the_current_directory(tmp_path: Path) -> None:
+def test_the_package_is_a_program_that_imports_nothing_from_the_current_directory(
+    tmp_path: Path,
+) -> None:
     for name in ("click", "attrs", "attr", "structlog", "json"):
-        (tmp_path / f"{name}.py").write_text("raise SystemExit('imported from the current directory')\n")
+        (tmp_path / f"{name}.py").write_text(
+            "raise SystemExit('imported from the current directory')\n"
+        )
     command = [sys.executable, "-m", "hyperruntime", "--version"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"hyperrun {hyperruntime.__version__}\n", "")
+    done = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        f"hyperrun {hyperruntime.__version__}\n",
+        "",
+    )
 
 
 @pytest.mark.parametrize("args", [("--help",), ("--version",), ()])
@@ -107,7 +134,10 @@ def test_help_and_version_import_no_command_and_no_heavy_module(args: tuple[str,
     loaded = modules_of(*args)
     assert not set(HEAVY) & set(loaded)
     ours = [name for name in loaded if name.startswith("hyperruntime")]
-    cli = [f"hyperruntime.cli{name}" for name in ("", ".app", ".command", ".messages", ".signals", ".streams")]
+    cli = [
+        f"hyperruntime.cli{name}"
+        for name in ("", ".app", ".command", ".messages", ".signals", ".streams")
+    ]
     host = ["hyperruntime.host", "hyperruntime.host.python"]
     assert ours == ["hyperruntime", *cli, "hyperruntime.errors", *host, "hyperruntime.pickling"]
 
@@ -154,7 +184,9 @@ def test_help_and_version_import_no_command_and_no_heavy_module(args: tuple[str,
         (("--runtime", "podmn", "ps"), "unknown runtime 'podmn'; did you mean 'podman'?"),
     ],
 )  # fmt: skip
-def test_wrong_usage_prints_one_line_and_exits_with_2(run: Run, args: tuple[str, ...], sentence: str) -> None:
+def test_wrong_usage_prints_one_line_and_exits_with_2(
+    run: Run, args: tuple[str, ...], sentence: str
+) -> None:
     code, out, err = run(*args)
     assert code == 2, err
     assert out == ""
@@ -195,7 +227,11 @@ def test_doctor_exits_with_3_if_no_runtime_works(run: Run) -> None:
     told = json.loads(out)
     assert code == 3
     assert told["usable"] == []
-    assert {found["subject"] for found in told["findings"]["machine"]} >= {"python", "git", "memory"}
+    assert {found["subject"] for found in told["findings"]["machine"]} >= {
+        "python",
+        "git",
+        "memory",
+    }
     code, out, _ = run("doctor")
     assert code == 3
     assert "FAIL" in out
@@ -213,13 +249,20 @@ def test_a_broken_plugin_is_listed_with_its_problem_beside_the_others(tmp_path: 
     (tmp_path / "odd_driver.py").write_text(
         "class Driver:\n    def probe(self):\n        return 1 / 0\n    def close(self): pass\n"
     )
-    env = {**os.environ, "PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "/nowhere"}
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "PATH": "/nowhere",
+    }
     rows = {}
     for command in ("runtimes", "domains"):
         args = [sys.executable, "-m", "hyperruntime.cli", command, "--json"]
         done = subprocess.run(args, capture_output=True, text=True, timeout=60, env=env, cwd="/")
         assert done.returncode == 0, done.stderr
-        rows[command] = {row.get("runtime") or row["domain"]: row for row in json.loads(done.stdout)}
+        rows[command] = {
+            row.get("runtime") or row["domain"]: row for row in json.loads(done.stdout)
+        }
     assert "'broken-plugin' is broken: ModuleNotFoundError" in rows["runtimes"]["broken"]["why_not"]
     assert "ZeroDivisionError" in rows["runtimes"]["odd"]["why_not"]
     assert "podman" in rows["runtimes"]
@@ -237,7 +280,9 @@ def test_domains_lists_splits_image_and_agent(run: Run) -> None:
     assert "train 4, val 2, test 2" in out
 
 
-def test_hyperrun_without_a_command_prints_the_help(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hyperrun_without_a_command_prints_the_help(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     for args in ((), ("--runtime", "podman")):
         code, out, _ = run(*args)
@@ -261,7 +306,9 @@ def test_the_option_runtime_alone_starts_generate_in_the_directory_of_an_agent(
     Path("hyperrun.toml").write_text('[agent]\ndomains = ["table:/private"]\n')
     code, _, err = run("--runtime", "podman")
     assert code != 0
-    assert "agent.domains has 'table:/private', whose argument may name a file of this machine" in err
+    assert (
+        "agent.domains has 'table:/private', whose argument may name a file of this machine" in err
+    )
     assert "Commands:" in run()[1]
 
 
@@ -302,19 +349,27 @@ def test_the_advice_to_use_the_file_of_an_agent_says_that_its_gateway_is_used_to
 ) -> None:
     monkeypatch.chdir(tmp_path)
     table = (
-        '[generate]\nnetwork = "host"\n[gateway]\nupstreams = [{name = "x", url = "http://x", key_env = "SECRET"}]\n'
+        '[generate]\nnetwork = "host"\n[gateway]\nupstreams = [{name = "x", url = "http://x", '
+        'key_env = "SECRET"}]\n'
     )
     Path("hyperrun.toml").write_text(table)
     _, _, err = run("--runtime", "podman")
-    assert "--config hyperrun.toml`, which also uses the keys and addresses in its table [gateway]" in " ".join(
-        err.split()
+    assert (
+        "--config hyperrun.toml`, which also uses the keys and addresses in its table [gateway]"
+        in " ".join(err.split())
     )
 
 
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize(
     "line",
-    ['network = "none"', 'executor = "local"', 'disk = "1g"', "limits = {pids = 64}", 'domains = ["circle_packing"]'],
+    [
+        'network = "none"',
+        'executor = "local"',
+        'disk = "1g"',
+        "limits = {pids = 64}",
+        'domains = ["circle_packing"]',
+    ],
 )
 def test_the_file_of_an_agent_may_choose_defaults_and_lower_limits(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
@@ -326,7 +381,9 @@ def test_the_file_of_an_agent_may_choose_defaults_and_lower_limits(
     assert "unexpected" not in err
 
 
-def test_an_unexpected_error_prints_one_line_unless_debug_is_set(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_prints_one_line_unless_debug_is_set(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(COMMANDS, "odd", ("no_such_module", "odd", ""))
     code, out, err = run("odd")
     assert (code, out) == (1, "")
@@ -337,8 +394,12 @@ def test_an_unexpected_error_prints_one_line_unless_debug_is_set(run: Run, monke
     assert "Traceback" in err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_interrupts_a_command(run: Run, monkeypatch: pytest.MonkeyPatch, number: int, code: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_signal_interrupts_a_command(
+    run: Run, monkeypatch: pytest.MonkeyPatch, number: int, code: int
+) -> None:
     import hyperruntime.cli.loop.domains as module
 
     @click.command()
@@ -346,7 +407,8 @@ def test_a_signal_interrupts_a_command(run: Run, monkeypatch: pytest.MonkeyPatch
         os.kill(os.getpid(), number)
         time.sleep(5)
 
-    of_tests = signal.signal(number, signal.default_int_handler)  # under nohup, the tests may ignore it
+    # under nohup, the tests may ignore it
+    of_tests = signal.signal(number, signal.default_int_handler)
     try:
         monkeypatch.setattr(module, "slow", slow, raising=False)
         monkeypatch.setitem(COMMANDS, "slow", ("loop.domains", "slow", ""))
@@ -386,7 +448,9 @@ def test_an_error_after_an_interrupt_keeps_the_exit_code_of_the_interrupt(
         assert "it could not be looked for" in err
 
 
-def test_log_lines_go_to_standard_error_in_the_chosen_level_and_format(capsys: pytest.CaptureFixture[str]) -> None:
+def test_log_lines_go_to_standard_error_in_the_chosen_level_and_format(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     from hyperruntime.cli.logs import configure_logging
     from hyperruntime.logs import get_logger
 

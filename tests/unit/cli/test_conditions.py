@@ -1,7 +1,9 @@
-"""Every command under bad conditions: streams that cannot be written, a removed directory, no memory, odd files.
+"""Every command under bad conditions: streams that cannot be written, a removed directory, no
+memory, odd files.
 
-A server process knows only the fake driver, and forks for each command line. One server has imported what most commands
-need. The other has not, so that commands import it where memory runs out.
+A server process knows only the fake driver, and forks for each command line. One server has
+imported what most commands need. The other has not, so that commands import it where memory runs
+out.
 """
 
 from __future__ import annotations
@@ -126,7 +128,9 @@ Call = Callable[..., Done]
 
 @pytest.fixture(scope="module")
 def call(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call]:
-    """Yield a function that runs ``hyperrun`` in a fork of a server that has imported what most commands need."""
+    """Yield a function that runs ``hyperrun`` in a fork of a server that has imported what most
+    commands need.
+    """
     with serving(tmp_path_factory.mktemp("conditions"), "warm") as run:
         yield run
 
@@ -140,16 +144,38 @@ def cold_call(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call]:
 
 @contextmanager
 def serving(home: Path, *words: str) -> Iterator[Call]:
-    env = {**os.environ, "HYPERRUNTIME_RUNTIME": "fake", "XDG_CACHE_HOME": str(home / "cache"), "COLUMNS": "200"}
-    env |= {"XDG_STATE_HOME": str(home / "state"), "HOME": str(home)}  # `completion install` changes files of its user
-    env = {name: value for name, value in env.items() if name not in ("XDG_CONFIG_HOME", "XDG_DATA_HOME")}
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "cwd": home}
+    env = {
+        **os.environ,
+        "HYPERRUNTIME_RUNTIME": "fake",
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "COLUMNS": "200",
+    }
+    # `completion install` changes files of its user
+    env |= {"XDG_STATE_HOME": str(home / "state"), "HOME": str(home)}
+    env = {
+        name: value
+        for name, value in env.items()
+        if name not in ("XDG_CONFIG_HOME", "XDG_DATA_HOME")
+    }
+    pipes: dict[str, Any] = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "text": True,
+        "cwd": home,
+    }
     server = subprocess.Popen([sys.executable, "-c", SERVER, *words], env=env, **pipes)
     assert server.stdin is not None
     assert server.stdout is not None
     talk, answers = server.stdin, server.stdout
 
-    def run(*args: str, cwd: Path = home, stdout: str = "", stderr: str = "", env: Any = None, **how: Any) -> Done:
+    def run(
+        *args: str,
+        cwd: Path = home,
+        stdout: str = "",
+        stderr: str = "",
+        env: Any = None,
+        **how: Any,
+    ) -> Done:
         out, err = home / "out", home / "err"
         for path in (out, err):
             path.write_text("")
@@ -161,7 +187,14 @@ def serving(home: Path, *words: str) -> Iterator[Call]:
             "stdout": stdout,
             "stderr": stderr,
         }
-        ask |= {"env": env or {}, "removed": False, "no_threads": False, "memory": 0, "without": (), **how}
+        ask |= {
+            "env": env or {},
+            "removed": False,
+            "no_threads": False,
+            "memory": 0,
+            "without": (),
+            **how,
+        }
         talk.write(json.dumps(ask) + "\n")
         talk.flush()
         return Done(json.loads(answers.readline()), out.read_text(), err.read_text())
@@ -185,7 +218,15 @@ def world(call: Call, model: ScriptedModel, tmp_path_factory: pytest.TempPathFac
     path = tmp_path_factory.mktemp("world")
     (path / "keeps.py").write_text(TRAINER)
     (path / "prompts.jsonl").write_text('{"prompt": "say done"}\n')
-    loop = ("generate", "--domains", "circle_packing", "--max-generation", "0", "--eval-samples", "1")
+    loop = (
+        "generate",
+        "--domains",
+        "circle_packing",
+        "--max-generation",
+        "0",
+        "--eval-samples",
+        "1",
+    )
     assert call(*loop, "--run-id", "1", cwd=path, without=PLOTS).code == 0
     rolled = call(*rollout(model), "--output-dir", "rolled", cwd=path)
     assert rolled.code == 0, rolled.err
@@ -193,7 +234,16 @@ def world(call: Call, model: ScriptedModel, tmp_path_factory: pytest.TempPathFac
 
 
 def rollout(model: ScriptedModel) -> tuple[str, ...]:
-    words = ("--environment", "toy", "--option", "words=red,", "--group-size", "2", "--parallel", "2")
+    words = (
+        "--environment",
+        "toy",
+        "--option",
+        "words=red,",
+        "--group-size",
+        "2",
+        "--parallel",
+        "2",
+    )
     return ("rollout", "run", *words, "--model", "m", "--base-url", model.url)
 
 
@@ -236,7 +286,16 @@ def usual(words: str, new: str, model: ScriptedModel) -> tuple[str, ...]:
         "rollout batch": ("prompts.jsonl", *server, "--output-dir", new),
         "rollout export": ("rolled", "--output", new),
         "rollout submit": ("rolled", "--trainer", "keeps.py:Keeps", "--equal", "keep"),
-        "rollout train": ("--option", "words=red,", "--updates", "1", "--group-size", "2", "--output-dir", new),
+        "rollout train": (
+            "--option",
+            "words=red,",
+            "--updates",
+            "1",
+            "--group-size",
+            "2",
+            "--output-dir",
+            new,
+        ),
         "report": (run, "--output", new),
         "shell": (),
         "mcp": (),  # the package of the protocol is not installed here
@@ -247,7 +306,9 @@ def usual(words: str, new: str, model: ScriptedModel) -> tuple[str, ...]:
     }[words]
 
 
-def command_names(group: click.Group = app, before: str = "") -> Iterator[tuple[str, click.Command]]:
+def command_names(
+    group: click.Group = app, before: str = ""
+) -> Iterator[tuple[str, click.Command]]:
     """Yield the words of every command that is not a group."""
     for name in group.list_commands(click.Context(group)):
         found = group.get_command(click.Context(group), name)
@@ -278,7 +339,9 @@ WITH_JSON = [
     if name not in NEEDS_A_NODE and any("--json" in param.opts for param in one.params)
 ]
 QUICK = ("exec", "status", "image list", "completion show")
-QUICK_FIRST = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in COMMANDS]
+QUICK_FIRST = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in COMMANDS
+]
 STREAMS = [(name, how) for how in ("closed", "full", "gone") for name in ("stdout", "stderr")]
 
 
@@ -287,18 +350,25 @@ def refuse(constant: str) -> None:
 
 
 def texts_that_are_values(value: Any) -> Iterator[str]:
-    """Yield the texts in a JSON value that print another kind of value, as ``str`` of Python writes it."""
+    """Yield the texts in a JSON value that print another kind of value, as ``str`` of Python writes
+    it.
+    """
     if isinstance(value, (dict, list)):
         for item in value.values() if isinstance(value, dict) else value:
             yield from texts_that_are_values(item)
-    elif isinstance(value, str) and re.fullmatch(r"None|True|False|[\[({].*[\])}]|-?\d+\.\d+", value):
+    elif isinstance(value, str) and re.fullmatch(
+        r"None|True|False|[\[({].*[\])}]|-?\d+\.\d+", value
+    ):
         yield value
 
 
 @pytest.mark.parametrize(
-    "words", [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in WITH_JSON]
+    "words",
+    [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in WITH_JSON],
 )
-def test_json_has_json_types(call: Call, world: Path, model: ScriptedModel, words: str, tmp_path: Path) -> None:
+def test_json_has_json_types(
+    call: Call, world: Path, model: ScriptedModel, words: str, tmp_path: Path
+) -> None:
     done = call(*words.split(), "--json", *usual(words, str(tmp_path / "new"), model), cwd=world)
     assert done.code in (0, 1), done.err  # 1: the model here has no tokens
     assert list(texts_that_are_values(json.loads(done.out, parse_constant=refuse))) == []
@@ -314,42 +384,62 @@ def test_a_stream_that_cannot_be_written(
         done = call(*words.split(), *args, cwd=world, **{stream: how})
         why = f"{words}, {stream} {how}: {done}"
         if stream == "stderr" or not normal.out:
-            assert (done.code, bool(done.out)) == (normal.code, stream == "stderr" and bool(normal.out)), why
+            assert (done.code, bool(done.out)) == (
+                normal.code,
+                stream == "stderr" and bool(normal.out),
+            ), why
         else:
             assert done.code == (141 if how == "gone" else 1), why
-            said = {"closed": ": standard output is closed", "full": ": No space left on device"}.get(how)
+            said = {
+                "closed": ": standard output is closed",
+                "full": ": No space left on device",
+            }.get(how)
             lines = [line for line in done.err.splitlines() if line.startswith("hyperrun: error")]
-            assert lines == ([f"hyperrun: error: cannot write the output{said}"] if said else []), why
+            assert lines == ([f"hyperrun: error: cannot write the output{said}"] if said else []), (
+                why
+            )
         assert "Traceback" not in done.err, why
         assert "unexpected" not in done.err, why
 
 
 @pytest.mark.parametrize("words", QUICK_FIRST)
-def test_a_removed_directory_is_named(call: Call, model: ScriptedModel, words: str, tmp_path: Path) -> None:
+def test_a_removed_directory_is_named(
+    call: Call, model: ScriptedModel, words: str, tmp_path: Path
+) -> None:
     (tmp_path / "here").mkdir()
     args = usual(words, "new", model)
     done = call(*words.split(), *args, cwd=tmp_path / "here", removed=True)
     assert "unexpected" not in done.err, done.err
     assert done.code == 0 or "Traceback" not in done.err
     if "hyperrun: error" in done.err:
-        assert done.err.endswith("the current directory does not exist any more: change to another one\n"), done.err
+        assert done.err.endswith(
+            "the current directory does not exist any more: change to another one\n"
+        ), done.err
 
 
-@pytest.mark.parametrize("words", [one for one in QUICK_FIRST if one.values[0] not in (*LONG, "rollout submit")])
+@pytest.mark.parametrize(
+    "words", [one for one in QUICK_FIRST if one.values[0] not in (*LONG, "rollout submit")]
+)
 def test_a_process_without_memory_or_threads_says_so(
     cold_call: Call, world: Path, model: ScriptedModel, words: str, tmp_path: Path
 ) -> None:
     for how in ({"memory": 1 << 22}, {"memory": 1 << 24}, {"no_threads": True}):
-        done = cold_call(*words.split(), *usual(words, str(tmp_path / "new"), model), cwd=world, **how)
+        done = cold_call(
+            *words.split(), *usual(words, str(tmp_path / "new"), model), cwd=world, **how
+        )
         assert "unexpected" not in done.err, (how, done)
         assert "Traceback" not in done.err or is_end_of_python(done.err), (how, done)
         assert "broken" not in done.err, (how, done)
 
 
 def is_end_of_python(text: str) -> bool:
-    """Return whether Python had no memory even for an exception, so that no handler of ours could run."""
+    """Return whether Python had no memory even for an exception, so that no handler of ours could
+    run.
+    """
     *_, place, error = text.splitlines()
-    return error == "SystemError: error return without exception set" and place.startswith('  File "<string>"')
+    return error == "SystemError: error return without exception set" and place.startswith(
+        '  File "<string>"'
+    )
 
 
 def test_a_process_without_threads_names_the_limits(call: Call, world: Path) -> None:
@@ -359,8 +449,25 @@ def test_a_process_without_threads_names_the_limits(call: Call, world: Path) -> 
 
 
 def test_a_run_goes_on_when_its_reader_is_gone(call: Call, world: Path, tmp_path: Path) -> None:
-    args = ("--domains", "circle_packing", "--max-generation", "1", "--eval-samples", "1", "--run-id", "a")
-    done = call("generate", *args, "--output-dir-parent", str(tmp_path), stdout="gone", stderr="gone", without=PLOTS)
+    args = (
+        "--domains",
+        "circle_packing",
+        "--max-generation",
+        "1",
+        "--eval-samples",
+        "1",
+        "--run-id",
+        "a",
+    )
+    done = call(
+        "generate",
+        *args,
+        "--output-dir-parent",
+        str(tmp_path),
+        stdout="gone",
+        stderr="gone",
+        without=PLOTS,
+    )
     assert done.code == 141
     view = json.loads(call("status", "--json", str(tmp_path / "generate_a")).out)
     assert (view["state"], len(view["generations"])) == ("finished", 2)
@@ -373,8 +480,12 @@ def until_closed(terminal: int) -> Iterator[bytes]:
             yield chunk
 
 
-@pytest.mark.parametrize("words", ["doctor", pytest.param("selfcheck", marks=pytest.mark.slow), "domains"])
-def test_no_colour_if_the_user_wants_none(call: Call, world: Path, model: ScriptedModel, words: str) -> None:
+@pytest.mark.parametrize(
+    "words", ["doctor", pytest.param("selfcheck", marks=pytest.mark.slow), "domains"]
+)
+def test_no_colour_if_the_user_wants_none(
+    call: Call, world: Path, model: ScriptedModel, words: str
+) -> None:
     coloured = []
     for no_colour in ("", "1"):
         ours, theirs = pty.openpty()
@@ -430,7 +541,9 @@ def test_a_file_that_nests_too_deeply_or_has_a_huge_number_is_named(
     done = call(*args, cwd=tmp_path)
     assert done.code in (1, 2), done
     assert done.err.count("\n") == 1, done
-    assert re.search("nests too deeply|too large for a number|no HTTP status|whole number|expected int", done.err), done
+    assert re.search(
+        "nests too deeply|too large for a number|no HTTP status|whole number|expected int", done.err
+    ), done
     assert "unexpected" not in done.err
 
 

@@ -1,4 +1,6 @@
-"""One field of an options class defines a command line option, a key of TOML files and a stored value."""
+"""One field of an options class defines a command line option, a key of TOML files and a stored
+value.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +14,28 @@ import click
 import pytest
 
 from hyperruntime.cli.config_file import generate_table
-from hyperruntime.cli.field_options import all_options, changeable_options, field_values, given_changes
+from hyperruntime.cli.field_options import (
+    all_options,
+    changeable_options,
+    field_values,
+    given_changes,
+)
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.cli.rollout.options import make_options
 from hyperruntime.cli.rollout.run import run
 from hyperruntime.cli.rollout.train import TrainSettings
 from hyperruntime.errors import AgentError, ArchiveError, SpecError
-from hyperruntime.option_fields import AtLeast, OneOf, Option, about, changed, from_json, option, parts, to_json
+from hyperruntime.option_fields import (
+    AtLeast,
+    OneOf,
+    Option,
+    about,
+    changed,
+    from_json,
+    option,
+    parts,
+    to_json,
+)
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.spec import Limits
@@ -35,7 +52,9 @@ class Trip:
     waves: int = option(3, "Waves.", check=AtLeast(1), changes=True, resume_help="More waves.")
     pause_s: float = option(60.0, "Pause.", changes=True)
     colour: str | None = option(None, "Colour.", check=OneOf(("red", "blue")))
-    names: tuple[str, ...] = attrs.field(default=("a",), converter=_texts, metadata=about("Names.", kind="names"))
+    names: tuple[str, ...] = attrs.field(
+        default=("a",), converter=_texts, metadata=about("Names.", kind="names")
+    )
     quiet: bool = option(False, "Say less.")
     limits: Limits = attrs.field(
         factory=Limits, metadata=parts({"memory_bytes": Option(flag="--memory", help="Memory.")})
@@ -66,15 +85,33 @@ def test_a_field_defines_an_option_with_its_help_unit_and_default() -> None:
         "--memory SIZE Memory.",
     ]
     assert parsed() == Trip()
-    args = ("--waves", "5", "--pause", "2m", "--names", "x,y", "--names", "z", "--quiet", "--memory", "1g")
+    args = (
+        "--waves",
+        "5",
+        "--pause",
+        "2m",
+        "--names",
+        "x,y",
+        "--names",
+        "z",
+        "--quiet",
+        "--memory",
+        "1g",
+    )
     assert parsed(*args) == Trip(
-        waves=5, pause_s=120.0, names=("x", "y", "z"), quiet=True, limits=Limits(memory_bytes=1024**3)
+        waves=5,
+        pause_s=120.0,
+        names=("x", "y", "z"),
+        quiet=True,
+        limits=Limits(memory_bytes=1024**3),
     )
     with pytest.raises(click.UsageError, match="'green' is not one of"):
         parsed("--colour", "green")
 
 
-@pytest.mark.parametrize(("field", "value"), [("waves", 0), ("waves", True), ("waves", None), ("colour", "green")])
+@pytest.mark.parametrize(
+    ("field", "value"), [("waves", 0), ("waves", True), ("waves", None), ("colour", "green")]
+)
 def test_a_field_checks_its_values(field: str, value: object) -> None:
     with pytest.raises(SpecError, match=field):
         Trip(**{field: value})  # type: ignore[arg-type]
@@ -101,7 +138,9 @@ def test_a_field_defines_a_key_of_a_file(tmp_path: Path) -> None:
         ("colour = {red = 1}", "give one value"),
     ],
 )
-def test_a_value_of_the_wrong_type_in_a_file_is_an_error(line: str, said: str, tmp_path: Path) -> None:
+def test_a_value_of_the_wrong_type_in_a_file_is_an_error(
+    line: str, said: str, tmp_path: Path
+) -> None:
     path = tmp_path / "x.toml"
     path.write_text(f"[generate]\n{line}\n")
     with pytest.raises((AgentError, click.UsageError), match=said):
@@ -140,7 +179,9 @@ def test_only_fields_marked_as_changeable_may_change_on_resume() -> None:
 def test_the_options_of_rollouts_have_the_defaults_of_their_class() -> None:
     args = ["--environment", "x", "--model", "m", "--base-url", "http://h/v1"]
     made = make_options(run.make_context("run", args).params)
-    assert made == RolloutOptions(environment="x", model=ModelOptions(name="m", base_url="http://h/v1"))
+    assert made == RolloutOptions(
+        environment="x", model=ModelOptions(name="m", base_url="http://h/v1")
+    )
 
 
 def test_stored_settings_of_a_training_keep_their_format() -> None:

@@ -1,4 +1,6 @@
-"""Files of runs that somebody else made hold values of any kind: each command says one sentence, and never fails."""
+"""Files of runs that somebody else made hold values of any kind: each command says one sentence,
+and never fails.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,12 @@ KINDS: dict[str, tuple[Callable[[Path], Path], Sequence[tuple[str, ...]]]] = {
     ),
     "rollout": (
         lambda folder: rollout_run(folder, 1, 2),
-        (*SHOWN, ("report", "--output", "OUT"), ("rollout", "export"), ("rollout", "run", "--trust", "--resume-from")),
+        (
+            *SHOWN,
+            ("report", "--output", "OUT"),
+            ("rollout", "export"),
+            ("rollout", "run", "--trust", "--resume-from"),
+        ),
     ),
     "train": (train_directory, (("status",), ("rollout", "train", "--trust", "--resume-from"))),
 }
@@ -64,12 +71,16 @@ def with_a_wrong_field(value: Any, depth: int = 0) -> Iterator[Any]:
 
 def texts(file: Path) -> Iterator[str]:
     """Yield texts of a JSON file, or of its first line, that somebody else may have written."""
-    first, *others = file.read_text().splitlines() if file.suffix == ".jsonl" else (file.read_text(),)
+    first, *others = (
+        file.read_text().splitlines() if file.suffix == ".jsonl" else (file.read_text(),)
+    )
     fields = (json.dumps(each) for each in with_a_wrong_field(json.loads(first)))
     yield from ("\n".join([line, *others]) for line in (*WHOLE, *fields))
 
 
-def check(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], chosen: Callable[[str], bool]) -> None:
+def check(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], chosen: Callable[[str], bool]
+) -> None:
     make, commands = KINDS[kind]
     run = make(tmp_path / kind)
     for file in sorted(path for path in run.rglob("*.json*") if chosen(path.name)):
@@ -95,18 +106,24 @@ def test_a_training_holds_anything(tmp_path: Path, capsys: pytest.CaptureFixture
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["run.json", "trajectories.jsonl"])
-def test_a_rollout_run_holds_anything(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rollout_run_holds_anything(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     check("rollout", tmp_path, capsys, lambda found: found == name)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)  # thousands of commands: minutes on a busy machine
 @pytest.mark.parametrize("name", ["run.json", "others"])
-def test_a_run_of_the_loop_holds_anything(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_the_loop_holds_anything(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     check("loop", tmp_path, capsys, lambda found: (found == "run.json") == (name == "run.json"))
 
 
-@pytest.mark.parametrize("text", ["[]", '"x"', "null", "3", '{"environment": 3}', '{"options": [3]}', '{"policy": []}'])
+@pytest.mark.parametrize(
+    "text", ["[]", '"x"', "null", "3", '{"environment": 3}', '{"options": [3]}', '{"policy": []}']
+)
 def test_a_training_with_wrong_values_is_refused_in_one_sentence(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

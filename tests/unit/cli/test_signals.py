@@ -17,8 +17,9 @@ from hyperruntime.host.process import wait_until
 
 PATIENCE_S = 120
 
-# A command whose event loop gets a signal after it took a callback from its queue and before it calls it. If a signal
-# handler raises there, the loop loses this callback, and its task never continues.
+# A command whose event loop gets a signal after it took a callback from its queue and before it
+# calls it. If a signal handler raises there, the loop loses this callback, and its task never
+# continues.
 LOOP = """
 import asyncio, contextlib, os, signal, sys
 from asyncio.events import Handle
@@ -67,7 +68,15 @@ BATCH = ("rollout.batch", "run_batch", "rollout", "batch", "p.jsonl", "--model",
          "--base-url", "http://127.0.0.1:1/v1")  # fmt: skip
 RUN = ("rollout.run", "run_rollouts", "rollout", "run", "--environment", "toy", "--model", "m",
        "--base-url", "http://127.0.0.1:1/v1", "--output-dir", "run")  # fmt: skip
-SUBMIT = ("rollout.export", "_submit", "rollout", "submit", ".", "--trainer-option", "url=http://127.0.0.1:1")
+SUBMIT = (
+    "rollout.export",
+    "_submit",
+    "rollout",
+    "submit",
+    ".",
+    "--trainer-option",
+    "url=http://127.0.0.1:1",
+)
 PREFLIGHT = ("rollout.preflight", "check_model", "rollout", "preflight", "--model", "m",
              "--base-url", "http://127.0.0.1:1/v1")  # fmt: skip
 
@@ -75,7 +84,9 @@ PREFLIGHT = ("rollout.preflight", "check_model", "rollout", "preflight", "--mode
 def python(folder: Path, script: str, *args: str) -> subprocess.CompletedProcess[str]:
     """Run a script and return its result."""
     words = [sys.executable, "-c", script, *args]
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    return subprocess.run(
+        words, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,13 +102,16 @@ def test_a_signal_before_any_callback_of_the_loop_ends_the_command_and_cleans_up
     script = LOOP.format(module=module, work=work)
     done = python(tmp_path, script, ",".join(map(str, moments)), *args)
     assert done.stdout.splitlines() == [
-        f"{moment} {128 + number} 0" for number in (signal.SIGTERM, signal.SIGINT) for moment in moments
+        f"{moment} {128 + number} 0"
+        for number in (signal.SIGTERM, signal.SIGINT)
+        for moment in moments
     ], done.stderr
     assert done.stderr.count("hyperrun: interrupted\n") == 2 * len(moments)
     assert "Traceback" not in done.stderr
 
 
-# Commands that the first signal does not end: its exception is lost, or a thread or a cleanup continues.
+# Commands that the first signal does not end: its exception is lost, or a thread or a cleanup
+# continues.
 STUBBORN = """
 import asyncio, os, signal, sys, threading, time
 import click
@@ -189,14 +203,18 @@ sys.exit(main())
         ("goes_on_in_the_loop", 1000, "hyperrun: interrupted\n"),
     ],
 )
-def test_a_command_that_ignores_the_first_signal_is_ended(name: str, grace_s: float, why: str, tmp_path: Path) -> None:
+def test_a_command_that_ignores_the_first_signal_is_ended(
+    name: str, grace_s: float, why: str, tmp_path: Path
+) -> None:
     done = python(tmp_path, STUBBORN.format(name=name, grace_s=grace_s))
     assert done.returncode == 143, done.stderr
     assert why in done.stderr
 
 
 def test_two_signals_at_the_same_time_count_as_one(tmp_path: Path) -> None:
-    """A closing login session sends SIGTERM and SIGHUP at the same time; the command still cleans up."""
+    """A closing login session sends SIGTERM and SIGHUP at the same time; the command still cleans
+    up.
+    """
     done = python(tmp_path, STUBBORN.format(name="bursts", grace_s=1000))
     assert done.returncode in (129, 143), done.stderr
     assert done.stdout == "cleaned up\n"
@@ -255,13 +273,12 @@ def test_a_build_in_a_thread_ends_with_its_event_loop(tmp_path: Path) -> None:
 
 def test_main_restores_signal_handlers_wakeup_descriptor_and_open_files(tmp_path: Path) -> None:
     script = (
-        "import signal, threading, os; from hyperruntime.cli import main\n"
-        "mine = os.pipe2(os.O_NONBLOCK)[1]; signal.set_wakeup_fd(mine)\n"
-        "known = [signal.getsignal(n) for n in (1, 2, 15)]; open_files = os.listdir('/proc/self/fd')\n"
-        "assert main(['--version']) == 0\n"
-        "assert [signal.getsignal(n) for n in (1, 2, 15)] == known\n"
-        "assert os.listdir('/proc/self/fd') == open_files\n"
-        "print(signal.set_wakeup_fd(-1) == mine, threading.active_count())"
+        "import signal, threading, os; from hyperruntime.cli import main\nmine = "
+        "os.pipe2(os.O_NONBLOCK)[1]; signal.set_wakeup_fd(mine)\nknown = [signal.getsignal(n) "
+        "for n in (1, 2, 15)]; open_files = os.listdir('/proc/self/fd')\nassert "
+        "main(['--version']) == 0\nassert [signal.getsignal(n) for n in (1, 2, 15)] == "
+        "known\nassert os.listdir('/proc/self/fd') == "
+        "open_files\nprint(signal.set_wakeup_fd(-1) == mine, threading.active_count())"
     )
     done = python(tmp_path, script)
     assert done.stdout.splitlines()[1:] == ["True 1"], done.stderr
@@ -305,7 +322,8 @@ def test_a_run_can_be_stopped_again_while_it_is_stopping(tmp_path: Path) -> None
     assert python(tmp_path, STOPPING).returncode == 0
 
 
-# A run that continues after the first signal; the second signal comes after the burst of the first one.
+# A run that continues after the first signal; the second signal comes after the burst of the first
+# one.
 GOES_ON = """
 import os, signal, time
 from hyperruntime.cli.command import State
@@ -324,8 +342,12 @@ with interrupting(state), last_signal(state), on_interrupt(lambda: stopped.appen
 """
 
 
-@pytest.mark.parametrize(("first", "second", "code"), [("SIGTERM", "SIGTERM", 143), ("SIGTERM", "SIGINT", 130)])
-def test_a_second_signal_ends_a_run_at_once(first: str, second: str, code: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("first", "second", "code"), [("SIGTERM", "SIGTERM", 143), ("SIGTERM", "SIGINT", 130)]
+)
+def test_a_second_signal_ends_a_run_at_once(
+    first: str, second: str, code: int, tmp_path: Path
+) -> None:
     done = python(tmp_path, GOES_ON.format(first=first, second=second))
     assert done.stdout == "2\n"
     assert "a second signal came" in done.stderr
@@ -345,7 +367,11 @@ def full_pipe() -> tuple[int, int]:
 
 def handles_signals(pid: int) -> bool:
     """Return whether a process has a handler for SIGTERM. Source: proc(5), SigCgt."""
-    caught = next(line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigCgt"))
+    caught = next(
+        line
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+        if line.startswith("SigCgt")
+    )
     return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
 

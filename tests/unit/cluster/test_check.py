@@ -1,4 +1,6 @@
-"""The check of a node: what is missing has its next step, and a file system between machines is tried, not trusted."""
+"""The check of a node: what is missing has its next step, and a file system between machines is
+tried, not trusted.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ def checked(directory: Path) -> dict[str, Finding]:
         head = Head()
         await head.start("127.0.0.1")
         invitation = head.invite("n1")
-        served = asyncio.ensure_future(run_node(invitation, NodeSettings(), lambda context: (services(context),)))
+        served = asyncio.ensure_future(
+            run_node(invitation, NodeSettings(), lambda context: (services(context),))
+        )
         node = head.nodes["n1"]
         await node.joined.wait()
         try:
@@ -55,19 +59,25 @@ def without_engines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_engines")
-def test_a_machine_without_anything_fails_with_a_next_step_for_each_thing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_without_anything_fails_with_a_next_step_for_each_thing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "NoDevFiles")
     found = by_subject(list(node_findings(Needs(scratch="$NOT_SET/x", gpus=2))))
     failed = {subject for subject, finding in found.items() if finding.ok is False}
     assert failed == {"user namespaces", "scratch", "GPUs granted", "engine for work"}
-    missing = [finding for finding in found.values() if finding.ok is False or finding.subject in ENGINES]
+    missing = [
+        finding for finding in found.values() if finding.ok is False or finding.subject in ENGINES
+    ]
     assert [finding.subject for finding in missing if not finding.next_step] == []
     assert found["engine for work"].detail == "none works"
 
 
 @pytest.mark.usefixtures("without_engines")
 def test_the_engine_of_the_configuration_must_work() -> None:
-    found = by_subject(list(node_findings(Needs(runtime="apptainer"))))["engine for work: apptainer"]
+    found = by_subject(list(node_findings(Needs(runtime="apptainer"))))[
+        "engine for work: apptainer"
+    ]
     assert (found.ok, found.detail) == (False, "does not work; those that do: none works")
     assert found.next_step == "run `hyperrun doctor apptainer` in a job; it says what is missing"
 
@@ -86,16 +96,27 @@ def test_a_simulated_nfs_with_late_listings_and_broken_locks_is_found_out(
     monkeypatch.setattr(check_module, "write_whole", late)
     monkeypatch.setattr(check_module, "is_locked", lambda path: False)
     found = checked(tmp_path)
-    for subject in ("a file renamed by the head is seen on the node", "a file renamed by the node is seen by the head"):
+    for subject in (
+        "a file renamed by the head is seen on the node",
+        "a file renamed by the node is seen by the head",
+    ):
         assert found[subject].ok is None
         assert found[subject].next_step.startswith("`hyperrun` waits for it")
-    assert (found["flock"].ok, found["flock"].detail) == (None, "is not seen across nodes; runs do not rely on it")
+    assert (found["flock"].ok, found["flock"].detail) == (
+        None,
+        "is not seen across nodes; runs do not rely on it",
+    )
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_run_directory_that_the_node_does_not_see_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_directory_that_the_node_does_not_see_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(check_module, "node_findings", lambda needs: [])
     monkeypatch.setattr(check_module, "SEEN_S", 0.3)
     monkeypatch.setattr(check_module, "_lists", lambda directory, path: False)
     found = checked(tmp_path)["run directory"]
-    assert (found.ok, found.next_step) == (False, "run in a directory that all nodes share, such as one below $HOME")
+    assert (found.ok, found.next_step) == (
+        False,
+        "run in a directory that all nodes share, such as one below $HOME",
+    )

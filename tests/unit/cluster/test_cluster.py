@@ -1,4 +1,6 @@
-"""A cluster of processes of this machine: nodes come when they are wanted, go when idle, and are asked for again."""
+"""A cluster of processes of this machine: nodes come when they are wanted, go when idle, and are
+asked for again.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ def test_nodes_come_when_wanted_go_when_idle_and_are_replaced_when_killed(tmp_pa
     run(test)
 
 
-def test_a_node_that_is_told_to_end_takes_no_new_work_and_finishes_what_it_has(tmp_path: Path) -> None:
+def test_a_node_that_is_told_to_end_takes_no_new_work_and_finishes_what_it_has(
+    tmp_path: Path,
+) -> None:
     async def test() -> None:
         async with Cluster(ClusterConfig(max_nodes=2), tmp_path) as cluster:
             cluster.want(1)
@@ -94,7 +98,9 @@ def test_a_node_that_is_told_to_end_takes_no_new_work_and_finishes_what_it_has(t
                 for process in (server, *job):  # as before a preemption
                     process.terminate()
                 await until(lambda: node.leaving)
-                await until(lambda: not job[0].is_running() or job[0].status() == psutil.STATUS_ZOMBIE)
+                await until(
+                    lambda: not job[0].is_running() or job[0].status() == psutil.STATUS_ZOMBIE
+                )
                 assert (await node.peer.call("time")).value
                 assert node.lost is None
                 await until(cluster.nodes)  # another one
@@ -103,8 +109,12 @@ def test_a_node_that_is_told_to_end_takes_no_new_work_and_finishes_what_it_has(t
 
 
 @pytest.mark.slow
-def test_a_node_takes_no_new_work_before_the_end_of_its_walltime_and_the_next_one_has_a_new_job(tmp_path: Path) -> None:
-    """The walltime begins with the job, which prepares itself for a second before the node server runs."""
+def test_a_node_takes_no_new_work_before_the_end_of_its_walltime_and_the_next_one_has_a_new_job(
+    tmp_path: Path,
+) -> None:
+    """The walltime begins with the job, which prepares itself for a second before the node server
+    runs.
+    """
 
     async def test() -> None:
         config = ClusterConfig(walltime="00:01:00", drain_s=35, setup=("sleep 1",))
@@ -168,7 +178,9 @@ def test_jobs_that_fail_one_after_another_cost_no_node_that_works(
 
     async def test() -> None:
         setup = f"mkdir {works} || test -e {go} || {{ echo >>{tried}; exit 3; }}"
-        async with Cluster(ClusterConfig(max_nodes=3, setup=(setup,)), tmp_path / "jobs") as cluster:
+        async with Cluster(
+            ClusterConfig(max_nodes=3, setup=(setup,)), tmp_path / "jobs"
+        ) as cluster:
             cluster.want(1)
             first = await cluster.wait_for_node()
             cluster.want(3)
@@ -182,7 +194,9 @@ def test_jobs_that_fail_one_after_another_cost_no_node_that_works(
 
 
 @pytest.mark.slow
-def test_nodes_are_not_given_back_as_idle_while_there_are_fewer_than_the_least(tmp_path: Path) -> None:
+def test_nodes_are_not_given_back_as_idle_while_there_are_fewer_than_the_least(
+    tmp_path: Path,
+) -> None:
     async def test() -> None:
         third = f"mkdir {tmp_path / 'a'} || mkdir {tmp_path / 'b'} || sleep 60"
         config = ClusterConfig(min_nodes=3, max_nodes=3, idle_s=0.5, setup=(third,))
@@ -199,7 +213,9 @@ def test_nodes_that_never_come_are_an_error_that_says_why(tmp_path: Path) -> Non
         config = ClusterConfig(max_nodes=1, setup=("echo the module is missing >&2; exit 3",))
         async with Cluster(config, tmp_path) as cluster:
             cluster.want(1)
-            with pytest.raises(ClusterError, match="before it joined: exit code 3, 'the module is missing'"):
+            with pytest.raises(
+                ClusterError, match="before it joined: exit code 3, 'the module is missing'"
+            ):
                 await cluster.wait_for_node()
 
     run(test)

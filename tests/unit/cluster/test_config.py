@@ -33,26 +33,39 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
-def test_a_table_becomes_a_job_script_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_becomes_a_job_script_of_slurm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sbatch = tmp_path / "sbatch"
-    sbatch.write_text(f'#!/bin/sh\ncp "$1" {tmp_path}/job\nenv >{tmp_path}/env\necho "Submitted batch job 7"\n')
+    sbatch.write_text(
+        f'#!/bin/sh\ncp "$1" {tmp_path}/job\nenv >{tmp_path}/env\necho "Submitted batch job 7"\n'
+    )
     sbatch.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-head")
     monkeypatch.setenv("OUR_KEY", "another-key-of-the-head")
-    pilots = Pilots(attrs.evolve(read_config(written(tmp_path, FULL)), withhold=("OUR_KEY",)), tmp_path)
+    pilots = Pilots(
+        attrs.evolve(read_config(written(tmp_path, FULL)), withhold=("OUR_KEY",)), tmp_path
+    )
     pilots._withhold(provider := pilots._provider())
     provider.script_dir = str(tmp_path)
     assert provider.submit("serve", 1) == "7"
     text = (tmp_path / "job").read_text()
-    for line in ("--partition=short", "--account=ours", "--constraint=fast", "--gpus-per-node=2", "--mem=32g"):
+    for line in (
+        "--partition=short",
+        "--account=ours",
+        "--constraint=fast",
+        "--gpus-per-node=2",
+        "--mem=32g",
+    ):
         assert line in text
     assert "--time=150" in text
     assert "--no-requeue" in text
     assert "--cpus-per-task=8" in text
     assert "--exclusive" not in text
     assert text.index("module load apptainer") < text.index("serve")
-    assert "PATH=" in (job := (tmp_path / "env").read_text())  # sbatch(1): jobs get the environment of sbatch
+    # sbatch(1): jobs get the environment of sbatch
+    assert "PATH=" in (job := (tmp_path / "env").read_text())
     assert "key-of-the-head" not in job + text
 
 
@@ -66,9 +79,15 @@ def test_every_form_of_a_walltime_is_asked_for_in_whole_minutes(
     assert made.walltime == asked
 
 
-def test_lsf_reads_the_script_from_the_input_of_bsub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """IBM Spectrum LSF, bsub: lines with #BSUB count in a script from standard input; by default -n is 1."""
-    (tmp_path / "bsub").write_text(f'#!/bin/sh\ncat >{tmp_path}/job\necho "Job <7> is submitted to queue <normal>."\n')
+def test_lsf_reads_the_script_from_the_input_of_bsub(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """IBM Spectrum LSF, bsub: lines with #BSUB count in a script from standard input; by default -n
+    is 1.
+    """
+    (tmp_path / "bsub").write_text(
+        f'#!/bin/sh\ncat >{tmp_path}/job\necho "Job <7> is submitted to queue <normal>."\n'
+    )
     (tmp_path / "bsub").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     provider = Pilots(ClusterConfig(provider="lsf"), tmp_path)._provider()
@@ -81,12 +100,16 @@ def test_lsf_reads_the_script_from_the_input_of_bsub(tmp_path: Path, monkeypatch
 
 def test_a_job_begins_no_other_node_server_when_its_time_is_nearly_over() -> None:
     """The time that the set-up lines took counts."""
-    words = launch_command("process_worker_pool.py --drain_period={drain_period} -p {other}", 9000 - 600)
+    words = launch_command(
+        "process_worker_pool.py --drain_period={drain_period} -p {other}", 9000 - 600
+    )
     program, period = words.removesuffix(" -p {other}").split(" --drain_period=")
     assert program.endswith("process_worker_pool")
     begun = f"HYPERRUNTIME_JOB_BEGAN=$(($(date +%s) - 1000)); echo {period}"
     said = run_process(["sh", "-c", begun], timeout_s=30).stdout.decode().strip()
-    assert abs(int(said) - (9000 - 600 - 60 - 1000)) <= 1, "a minute before the head wants another node"
+    assert abs(int(said) - (9000 - 600 - 60 - 1000)) <= 1, (
+        "a minute before the head wants another node"
+    )
 
 
 @pytest.mark.parametrize("provider", ["pbs", "lsf"])
@@ -113,7 +136,10 @@ def test_pbs_and_lsf_are_asked_for_the_same(provider: str, tmp_path: Path) -> No
         ("cluster = 1", r"has no table \[cluster\]"),
         ("[cluster]\nprovidr = 'slurm'", r"unknown key 'providr'; did you mean 'provider'\?"),
         ("[cluster]\nprovider = 'slurn'", "did you mean 'slurm'"),
-        ("[cluster]\nwalltime = '00:05:00'", "drain_s=300.0 is not allowed.*less than the walltime, which is 00:05:00"),
+        (
+            "[cluster]\nwalltime = '00:05:00'",
+            "drain_s=300.0 is not allowed.*less than the walltime, which is 00:05:00",
+        ),
         ("[cluster]\nwalltime = 60", "a time such as '01:30:00'"),
         ("[cluster]\nmax_nodes = 0", "max_nodes=0 is not allowed"),
         ("[cluster]\nmin_nodes = 2", "at most max_nodes, which is 1"),
@@ -131,19 +157,27 @@ def test_an_invalid_table_is_refused_in_one_sentence(text: str, words: str, tmp_
 
 def test_a_runtime_of_the_command_line_replaces_that_of_the_file(tmp_path: Path) -> None:
     path = written(tmp_path, "[cluster]\nruntime = 'podman'")
-    assert [read_config(path, given).runtime for given in (None, "", "apptainer")] == ["podman", "podman", "apptainer"]
+    assert [read_config(path, given).runtime for given in (None, "", "apptainer")] == [
+        "podman",
+        "podman",
+        "apptainer",
+    ]
 
 
 @pytest.mark.parametrize("name", ["with space", "a'quote", "$HOME", "a;b", "new\nline"])
 def test_a_directory_that_job_scripts_cannot_name_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ClusterError, match="cannot be named in the scripts of jobs; put the run in a path without"):
+    with pytest.raises(
+        ClusterError, match="cannot be named in the scripts of jobs; put the run in a path without"
+    ):
         Pilots(ClusterConfig(), tmp_path / name).start()
 
 
 def test_a_missing_file_and_a_config_that_cannot_be_made_are_named(tmp_path: Path) -> None:
     with pytest.raises(ClusterError, match="cannot be read: No such file"):
         read_config(tmp_path / "none.toml")
-    with pytest.raises(ClusterError, match="parsl='nothing:here' does not return a config: ModuleNotFoundError"):
+    with pytest.raises(
+        ClusterError, match="parsl='nothing:here' does not return a config: ModuleNotFoundError"
+    ):
         Pilots(ClusterConfig(parsl="nothing:here"), tmp_path).start()
 
 
@@ -164,7 +198,10 @@ def test_nodes_of_an_own_config_are_drained_before_the_walltime_of_its_provider(
     (tmp_path / "own_site.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
     too_short = Pilots(ClusterConfig(parsl="own_site:config"), tmp_path)
-    with pytest.raises(ClusterError, match="the walltime 00:04:00 in parsl='own_site:config' leaves no time for work"):
+    with pytest.raises(
+        ClusterError,
+        match="the walltime 00:04:00 in parsl='own_site:config' leaves no time for work",
+    ):
         too_short.start()
     pilots = Pilots(ClusterConfig(parsl="own_site:config", drain_s=60.0), tmp_path)
     monkeypatch.setattr("parsl.dataflow.dflow.DataFlowKernel", lambda config: None)

@@ -1,4 +1,6 @@
-"""The connection between the head and a node: nothing lost, doubled or out of order, whatever breaks."""
+"""The connection between the head and a node: nothing lost, doubled or out of order, whatever
+breaks.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,13 @@ from hyperruntime.cluster.head import Head, Invitation, Node
 from hyperruntime.cluster.hello import Facts
 from hyperruntime.cluster.node_server import NodeServer
 from hyperruntime.cluster.peer import Answer, Call, Handler
-from hyperruntime.errors import ClusterError, HyperRuntimeError, NodeLostError, SandboxLostError, SpecError
+from hyperruntime.errors import (
+    ClusterError,
+    HyperRuntimeError,
+    NodeLostError,
+    SandboxLostError,
+    SpecError,
+)
 from hyperruntime.wire.messages import PeerFaultError, error_of_json, error_to_json, pack, unpack
 from tests.doubles.relay import Relay
 
@@ -52,7 +60,9 @@ def test_an_error_keeps_its_class_its_words_and_its_fields() -> None:
     came = error_of_json(error_to_json(sent))
     assert (type(came), str(came), vars(came)) == (SpecError, str(sent), vars(sent))
     assert str(error_of_json(error_to_json(KeyError("x")))) == "KeyError: 'x'"
-    assert type(error_of_json({"class": "subprocess", "text": "a", "fields": {}})) is HyperRuntimeError
+    assert (
+        type(error_of_json({"class": "subprocess", "text": "a", "fields": {}})) is HyperRuntimeError
+    )
 
 
 async def echo(call: Call) -> Answer:
@@ -112,9 +122,14 @@ def test_a_call_that_is_cancelled_while_nothing_flows_takes_no_other_with_it() -
         async with pair() as made:
             made.relay.flows.clear()
             body = bytes(1 << 20)
-            large = [asyncio.ensure_future(made.node.peer.call("echo", {"n": n}, body)) for n in range(14)]
+            large = [
+                asyncio.ensure_future(made.node.peer.call("echo", {"n": n}, body))
+                for n in range(14)
+            ]
             await asyncio.sleep(1)
-            small = [asyncio.ensure_future(made.node.peer.call("echo", {"n": n})) for n in range(14)]
+            small = [
+                asyncio.ensure_future(made.node.peer.call("echo", {"n": n})) for n in range(14)
+            ]
             await asyncio.sleep(0)
             for call in (*large[::2], *small[::2]):
                 call.cancel()
@@ -163,7 +178,12 @@ def test_the_last_of_three_connections_at_once_carries_the_frames() -> None:
         await channel.send(b"x")
         while not third.sent:
             await asyncio.sleep(0)
-        assert (channel.is_connected, first.sent, second.sent, third.sent[0][-1:]) == (True, [], [], b"x")
+        assert (channel.is_connected, first.sent, second.sent, third.sent[0][-1:]) == (
+            True,
+            [],
+            [],
+            b"x",
+        )
         third.may_end.set()
         channel.close(NodeLostError("the test ends"))
         await asyncio.wait(carried)
@@ -175,7 +195,9 @@ def test_calls_answers_events_and_errors() -> None:
     async def test() -> None:
         async with pair() as made:
             events: list[Answer] = []
-            answer = await made.node.peer.call("echo", {"events": 3}, b"\0\xff", on_event=events.append)
+            answer = await made.node.peer.call(
+                "echo", {"events": 3}, b"\0\xff", on_event=events.append
+            )
             assert answer == Answer({"events": 3}, b"\0\xff")
             assert events == [Answer(0, b"\0\xff"), Answer(1, b"\0\xff"), Answer(2, b"\0\xff")]
             with pytest.raises(SpecError, match="fail=True"):
@@ -219,7 +241,9 @@ def test_no_call_is_lost_or_doubled_while_the_connection_breaks_again_and_again(
         async with pair(on_node={"count": count}) as made:
             calls = [
                 asyncio.ensure_future(
-                    made.node.peer.call("count", {"number": number}, rng.randbytes(rng.randrange(9000)))
+                    made.node.peer.call(
+                        "count", {"number": number}, rng.randbytes(rng.randrange(9000))
+                    )
                 )
                 for number in range(2000)
             ]
@@ -240,7 +264,8 @@ def test_a_call_waits_through_a_partition_that_is_shorter_than_the_patience(how:
             call = asyncio.ensure_future(made.node.peer.call("echo", {"sleep_s": 0.2}))
             await asyncio.sleep(0.05)
             made.relay.fail(how)
-            await asyncio.sleep(3 if how == "silent" else 1)  # a silent connection is given up after 1.5 s
+            # a silent connection is given up after 1.5 s
+            await asyncio.sleep(3 if how == "silent" else 1)
             assert not call.done()
             made.relay.recover()
             assert (await call).value == {"sleep_s": 0.2}
@@ -250,7 +275,9 @@ def test_a_call_waits_through_a_partition_that_is_shorter_than_the_patience(how:
 
 
 @pytest.mark.parametrize("how", ["cut", "silent"])
-def test_after_a_longer_partition_the_node_ends_itself_and_the_head_fails_its_calls(how: str) -> None:
+def test_after_a_longer_partition_the_node_ends_itself_and_the_head_fails_its_calls(
+    how: str,
+) -> None:
     async def test() -> None:
         async with pair(patience_s=0.5) as made:
             lost: list[NodeLostError] = []
@@ -258,10 +285,13 @@ def test_after_a_longer_partition_the_node_ends_itself_and_the_head_fails_its_ca
             call = asyncio.ensure_future(made.node.peer.call("echo", {"sleep_s": 50}))
             await asyncio.sleep(0.05)
             made.relay.fail(how)
-            with pytest.raises(SandboxLostError, match=r"node n1 \(.*\) is lost: no connection for 0.5 s"):
+            with pytest.raises(
+                SandboxLostError, match=r"node n1 \(.*\) is lost: no connection for 0.5 s"
+            ):
                 await call
             with pytest.raises(NodeLostError, match=r"the head did not answer for 0\.5 s"):
-                await asyncio.wait_for(made.served, 25)  # less than a dial without an answer takes by itself
+                # less than a dial without an answer takes by itself
+                await asyncio.wait_for(made.served, 25)
             assert len(lost) == 1
             made.node.on_lost(lost.append)
             assert len(lost) == 2
@@ -291,7 +321,9 @@ def test_a_cancelled_call_is_cancelled_on_the_node() -> None:
     run(test)
 
 
-def test_only_an_expected_node_of_the_same_version_is_admitted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_an_expected_node_of_the_same_version_is_admitted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def test() -> None:
         head, other = Head(), Head()
         await head.start("127.0.0.1")
@@ -300,7 +332,8 @@ def test_only_an_expected_node_of_the_same_version_is_admitted(monkeypatch: pyte
         with pytest.raises(ClusterError, match="does not expect node n1"):
             await NodeServer(attrs.evolve(invitation, token="guessed"), {}).serve()
         quick = attrs.evolve(foreign, addresses=invitation.addresses, patience_s=0.3)
-        with pytest.raises(NodeLostError):  # another certificate: the node does not even say its token
+        # another certificate: the node does not even say its token
+        with pytest.raises(NodeLostError):
             await NodeServer(quick, {}).serve()
         assert not head.nodes["n1"].joined.is_set()
         first = asyncio.ensure_future(NodeServer(invitation, {}).serve())
@@ -314,7 +347,10 @@ def test_only_an_expected_node_of_the_same_version_is_admitted(monkeypatch: pyte
         real, told = hyperruntime.__version__, "0.0.1"
         with monkeypatch.context() as patched:
             patched.setattr("hyperruntime.cluster.node_server.own_version", lambda: told)
-            with pytest.raises(ClusterError, match=f"has hyperruntime {told}, the head has {real}; install the same"):
+            with pytest.raises(
+                ClusterError,
+                match=f"has hyperruntime {told}, the head has {real}; install the same",
+            ):
                 await node_server.serve()
         assert head.nodes["n2"].lost is not None
         await head.stop()
@@ -327,7 +363,9 @@ def test_a_full_channel_makes_callers_wait_and_nothing_is_lost() -> None:
     async def test() -> None:
         async with pair() as made:
             body = bytes(8 << 20)
-            answers = await asyncio.gather(*(made.node.peer.call("echo", {"n": n}, body) for n in range(8)))
+            answers = await asyncio.gather(
+                *(made.node.peer.call("echo", {"n": n}, body) for n in range(8))
+            )
             assert [len(answer.body) for answer in answers] == [8 << 20] * 8
             made.relay.flows.clear()
             channel, nothing = made.node.peer.channel, pack({"is": "event", "id": 0}, body)
@@ -340,7 +378,9 @@ def test_a_full_channel_makes_callers_wait_and_nothing_is_lost() -> None:
     run(test)
 
 
-def test_a_message_that_is_too_large_is_refused_and_the_connection_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_is_too_large_is_refused_and_the_connection_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("hyperruntime.cluster.channel.LARGEST_FRAME_BYTES", 1 << 20)
 
     async def doubled(call: Call) -> Answer:
@@ -350,7 +390,8 @@ def test_a_message_that_is_too_large_is_refused_and_the_connection_stays(monkeyp
         async with pair(on_node={"double": doubled}) as made:
             for size in (600 << 10, 2 << 20):  # the answer, the call
                 with pytest.raises(
-                    ClusterError, match=r"at most 1 MiB go between .* not \d{7} bytes; limit the output"
+                    ClusterError,
+                    match=r"at most 1 MiB go between .* not \d{7} bytes; limit the output",
                 ):
                     await made.node.peer.call("double", {}, bytes(size))
             assert (await made.node.peer.call("double", {}, b"x")).body == b"xx"
@@ -363,7 +404,9 @@ def test_an_address_in_use_is_named() -> None:
         head, second = Head(), Head()
         await head.start("127.0.0.1")
         port = int(head.invite("n").addresses[0].rpartition(":")[2])
-        with pytest.raises(ClusterError, match=f"cannot listen on 127.0.0.1:{port}: .*; name another"):
+        with pytest.raises(
+            ClusterError, match=f"cannot listen on 127.0.0.1:{port}: .*; name another"
+        ):
             await second.start("127.0.0.1", port)
         await head.stop()
 
@@ -405,7 +448,9 @@ def test_a_peer_that_says_it_has_what_it_cannot_have_is_refused(received: int) -
         first.put(b"c", 0, 2)
         while first.coming.qsize():
             await asyncio.sleep(0)
-        with pytest.raises(PeerFaultError, match=f"it has frame {received}, but 2 to 3 are possible"):
+        with pytest.raises(
+            PeerFaultError, match=f"it has frame {received}, but 2 to 3 are possible"
+        ):
             await channel.carry(second, received)
         await carried
         third = Script()
@@ -444,7 +489,8 @@ def test_no_messages_of_a_peer_keep_the_event_loop_or_lose_a_frame(
             await channel.carry(socket, 0)
         assert len(frames) == channel.received <= len(messages)
         again = Script()
-        carried = asyncio.ensure_future(channel.carry(again, count))  # an honest connection after it
+        # an honest connection after it
+        carried = asyncio.ensure_future(channel.carry(again, count))
         again.put(b"f", channel.received + 1, count, b"last")
         while not frames or frames[-1] != b"last":
             await asyncio.sleep(0)
@@ -457,7 +503,12 @@ def test_no_messages_of_a_peer_keep_the_event_loop_or_lose_a_frame(
 def test_a_large_frame_comes_in_parts_also_over_two_connections() -> None:
     async def test() -> None:
         frames: list[bytes] = []
-        sender, receiver, first, second = Channel(lambda _: None), Channel(frames.append), Script(), Script()
+        sender, receiver, first, second = (
+            Channel(lambda _: None),
+            Channel(frames.append),
+            Script(),
+            Script(),
+        )
         content = random.Random(1).randbytes(10 << 20)
         sender.send_soon(content)
         sending = asyncio.ensure_future(sender.carry(first, 0))
@@ -496,7 +547,9 @@ def test_pings_are_answered_but_not_thousands_of_them() -> None:
     run(test)
 
 
-def test_a_node_cannot_keep_more_calls_waiting_than_the_head_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_cannot_keep_more_calls_waiting_than_the_head_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("hyperruntime.cluster.peer.MOST_CALLS", 20)
 
     async def wait(_: Call) -> Answer:
@@ -512,7 +565,10 @@ def test_a_node_cannot_keep_more_calls_waiting_than_the_head_allows(monkeypatch:
         with pytest.raises(ClusterError, match="does not expect node n1"):
             await served
         assert "more than 20 calls and" in str(head.nodes["n1"].lost)
-        assert all(isinstance(error, NodeLostError) for error in await asyncio.gather(*calls, return_exceptions=True))
+        assert all(
+            isinstance(error, NodeLostError)
+            for error in await asyncio.gather(*calls, return_exceptions=True)
+        )
         await head.stop()
 
     run(test)
@@ -523,8 +579,12 @@ class Number:
     number: int
 
 
-@pytest.mark.parametrize("value", [None, [], {}, {"number": "1"}, {"number": 1, "more": 2}, "\x1b[2J"])
-def test_an_answer_or_arguments_that_cannot_be_read_lose_the_node_and_nothing_else(value: Any) -> None:
+@pytest.mark.parametrize(
+    "value", [None, [], {}, {"number": "1"}, {"number": 1, "more": 2}, "\x1b[2J"]
+)
+def test_an_answer_or_arguments_that_cannot_be_read_lose_the_node_and_nothing_else(
+    value: Any,
+) -> None:
     async def test() -> None:
         async def take(call: Call) -> Answer:
             return Answer(call.values(Number).number)
@@ -533,7 +593,9 @@ def test_an_answer_or_arguments_that_cannot_be_read_lose_the_node_and_nothing_el
             return Answer(value)
 
         async with pair(on_node={"send": send}) as made:
-            with pytest.raises(NodeLostError, match="it sent an invalid message: the answer of send cannot be read"):
+            with pytest.raises(
+                NodeLostError, match="it sent an invalid message: the answer of send cannot be read"
+            ):
                 await made.node.peer.ask(Number, "send")
         args = value if isinstance(value, dict) else {"number": value}
         async with pair(on_head={"take": take}, on_node={}) as made:

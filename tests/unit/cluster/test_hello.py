@@ -1,4 +1,6 @@
-"""The hello of a node: any JSON is read or refused in one sentence, and facts are fit for a log and a terminal."""
+"""The hello of a node: any JSON is read or refused in one sentence, and facts are fit for a log and
+a terminal.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,19 @@ from hyperruntime.cluster.node_server import node_facts
 from hyperruntime.wire.messages import PeerFaultError
 
 GOOD = Hello(version="1", session="s", received=3, facts=Facts(host="h", age_s=1.5))
-NUMBERS = st.integers() | st.floats() | st.sampled_from([-1, 1 << 64, 1e308, float("nan"), 10**400, True])
+NUMBERS = (
+    st.integers() | st.floats() | st.sampled_from([-1, 1 << 64, 1e308, float("nan"), 10**400, True])
+)
 VALUES = st.recursive(
     st.none() | NUMBERS | st.text(st.characters(exclude_categories=())),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=5,
 )
-FACTS = st.dictionaries(st.sampled_from(["host", "pid", "cpus", "time", "job", "age_s", "more"]), VALUES)
+FACTS = st.dictionaries(
+    st.sampled_from(["host", "pid", "cpus", "time", "job", "age_s", "more"]), VALUES
+)
 
 
 @given(
@@ -77,7 +85,9 @@ def test_what_a_node_says_is_what_the_head_reads() -> None:
         parse_hello(GOOD.to_json(), "2")
 
 
-@pytest.mark.parametrize("text", ["[" * 30_000, "{" * 10, "null", "x" * 100_000, b"{}", None, '{"received": -1}'])
+@pytest.mark.parametrize(
+    "text", ["[" * 30_000, "{" * 10, "null", "x" * 100_000, b"{}", None, '{"received": -1}']
+)
 def test_a_text_that_is_not_the_first_message_is_refused_on_both_sides(text: object) -> None:
     with pytest.raises(PeerFaultError):
         parse_hello(text, "1")

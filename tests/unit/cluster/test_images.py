@@ -1,4 +1,6 @@
-"""Images on nodes: each node fetches one once, from a shared file, over the connection, or from a registry."""
+"""Images on nodes: each node fetches one once, from a shared file, over the connection, or from a
+registry.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,12 @@ class Store:
     """The images of one simulated node, with their content, and what it loaded and made."""
 
     def __init__(
-        self, registry: str = "", base: bytes | None = None, engine: str = "simulated", *, converts: bool = False
+        self,
+        registry: str = "",
+        base: bytes | None = None,
+        engine: str = "simulated",
+        *,
+        converts: bool = False,
     ) -> None:
         self.has: dict[str, bytes] = {} if base is None else {LOCAL: base}
         self.loaded: list[bytes] = []
@@ -50,7 +57,9 @@ class Store:
 
     def save(self, reference: str, archive: str, *, force: bool) -> None:
         assert force
-        Path(archive).write_bytes(self.has[reference] if self.engine == "simulated" else b"by " + self.engine.encode())
+        Path(archive).write_bytes(
+            self.has[reference] if self.engine == "simulated" else b"by " + self.engine.encode()
+        )
 
     def ensure(self, name: str) -> None:
         self.made.append(name)
@@ -58,7 +67,10 @@ class Store:
 
     def pull(self, reference: str) -> None:
         async def fetch() -> bytes:
-            async with ClientSession() as session, session.get(f"{self._registry}/{reference}") as answer:
+            async with (
+                ClientSession() as session,
+                session.get(f"{self._registry}/{reference}") as answer,
+            ):
                 if answer.status != 200:
                     raise ImagePullError(reference, f"status {answer.status}", "look there")
                 return await answer.read()
@@ -125,7 +137,9 @@ def test_each_of_64_nodes_pulls_an_image_once(tmp_path: Path) -> None:
             stores = [Store(address) for _ in range(64)]
             source = ImageSource(tmp_path)
             async with nodes(stores, tmp_path) as joined:
-                given = await asyncio.gather(*(source.give(node, PUBLIC, []) for node in joined for _ in range(5)))
+                given = await asyncio.gather(
+                    *(source.give(node, PUBLIC, []) for node in joined for _ in range(5))
+                )
                 assert Counter(given) == {"pulled": 64, "present": 256}
                 assert asked == {f"/{PUBLIC}": 64}
                 with pytest.raises(ImagePullError):
@@ -134,8 +148,12 @@ def test_each_of_64_nodes_pulls_an_image_once(tmp_path: Path) -> None:
     asyncio.run(test())
 
 
-@pytest.mark.parametrize("why", ["each node would convert it", "the registry has another one by now"])
-def test_nodes_that_would_get_another_image_of_a_registry_get_the_first_one(tmp_path: Path, why: str) -> None:
+@pytest.mark.parametrize(
+    "why", ["each node would convert it", "the registry has another one by now"]
+)
+def test_nodes_that_would_get_another_image_of_a_registry_get_the_first_one(
+    tmp_path: Path, why: str
+) -> None:
     async def test() -> None:
         async with registry(changes="another" in why) as (address, asked):
             stores = [Store(address, converts="convert" in why) for _ in range(16)]
@@ -164,13 +182,20 @@ def test_an_archive_is_made_once_and_read_where_it_is_shared_or_else_sent(
             for node in sees_nothing:
                 real = node.peer.call
 
-                async def call(method: str, args: dict[str, Any], *more: Any, real: Any = real) -> Answer:
+                async def call(
+                    method: str, args: dict[str, Any], *more: Any, real: Any = real
+                ) -> Answer:
                     if args.get("archive"):
                         args = {**args, "archive": args["archive"] + ".elsewhere"}
-                    return Answer(False) if method == "directory" else await real(method, args, *more)
+                    return (
+                        Answer(False) if method == "directory" else await real(method, args, *more)
+                    )
 
                 monkeypatch.setattr(node.peer, "call", call)
-            assert [await source.give(node, "base", joined) for node in sees_nothing] == ["sent", "sent"]
+            assert [await source.give(node, "base", joined) for node in sees_nothing] == [
+                "sent",
+                "sent",
+            ]
         assert len(content) > 3 * PART_BYTES
         assert [store.loaded for store in stores] == [[content], [], [content], [content]]
         assert len(list(tmp_path.iterdir())) == 1  # the archive
@@ -183,7 +208,9 @@ def test_what_one_node_converted_is_given_to_the_other_nodes_of_its_engine(tmp_p
         stores = [Store(base=b"x", engine="podman"), *(Store(engine="apptainer") for _ in range(8))]
         async with nodes(stores, tmp_path) as joined:
             source = ImageSource(tmp_path)
-            given = await asyncio.gather(*(source.give(node, "base", [joined[0]]) for node in joined))
+            given = await asyncio.gather(
+                *(source.give(node, "base", [joined[0]]) for node in joined)
+            )
         assert Counter(given) == {"present": 1, "loaded": 8}
         loaded = Counter(store.loaded[0] for store in stores[1:])
         assert loaded == {b"by podman": 1, b"by apptainer": 7}
@@ -204,7 +231,9 @@ def test_nodes_with_another_image_of_the_same_name_get_that_of_the_cluster(tmp_p
     asyncio.run(test())
 
 
-def test_an_image_that_nobody_has_is_made_on_one_node_and_given_to_the_others(tmp_path: Path) -> None:
+def test_an_image_that_nobody_has_is_made_on_one_node_and_given_to_the_others(
+    tmp_path: Path,
+) -> None:
     async def test() -> None:
         stores = [Store() for _ in range(16)]
         async with nodes(stores, tmp_path) as joined:
@@ -222,17 +251,23 @@ def test_nodes_that_share_a_store_load_an_image_once(tmp_path: Path) -> None:
         shared = Store()
         async with nodes([Store(base=b"x"), *[shared] * 16], tmp_path) as joined:
             source = ImageSource(tmp_path)
-            given = await asyncio.gather(*(source.give(node, "base", [joined[0]]) for node in joined))
+            given = await asyncio.gather(
+                *(source.give(node, "base", [joined[0]]) for node in joined)
+            )
         assert Counter(given) == {"present": 16, "loaded": 1}
         assert shared.loaded == [b"x"]
 
     asyncio.run(test())
 
 
-def test_an_image_that_nobody_has_and_nobody_can_make_is_named_with_the_next_step(tmp_path: Path) -> None:
+def test_an_image_that_nobody_has_and_nobody_can_make_is_named_with_the_next_step(
+    tmp_path: Path,
+) -> None:
     async def test() -> None:
         async with nodes([Store()], tmp_path) as joined:
-            with pytest.raises(ClusterError, match="neither on the head's machine nor on a node; make it"):
+            with pytest.raises(
+                ClusterError, match="neither on the head's machine nor on a node; make it"
+            ):
                 await ImageSource(tmp_path).give(joined[0], "localhost/mine:1", joined)
 
     asyncio.run(test())

@@ -46,7 +46,9 @@ def test_a_head_of_another_machine_is_judged_by_the_batch_system(
     install_slurm_programs(programs, monkeypatch)
     (left := tmp_path / "run" / ".jobs-other").mkdir(parents=True)
     owner = {"token": "t", "host": "another", "boot_id": "another boot", "pid": 1, "start_ticks": 1}
-    of_job = None if job is None else {"slurm_job": job, "slurm_restarts": 0, "slurm_cluster": "ours"}
+    of_job = (
+        None if job is None else {"slurm_job": job, "slurm_restarts": 0, "slurm_cluster": "ours"}
+    )
     (left / "owner.json").write_text(json.dumps({"owner": owner, "job": of_job}))
     with job_directory(tmp_path / "run", ".jobs-"):
         assert left.exists() == stays

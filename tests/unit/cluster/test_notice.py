@@ -28,7 +28,9 @@ def test_a_node_goes_on_while_its_head_is_there_and_ends_soon_without_it() -> No
         await told.wait()
         assert not served.done()
         await head.stop()
-        with pytest.raises(NodeLostError, match="the batch system ends the job, and the head is away"):
+        with pytest.raises(
+            NodeLostError, match="the batch system ends the job, and the head is away"
+        ):
             await asyncio.wait_for(served, 120)
 
     asyncio.run(test())

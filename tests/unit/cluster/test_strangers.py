@@ -1,4 +1,6 @@
-"""A head and what it must not trust: clients that are no nodes, and nodes that send what they should not."""
+"""A head and what it must not trust: clients that are no nodes, and nodes that send what they
+should not.
+"""
 
 from __future__ import annotations
 
@@ -41,12 +43,20 @@ def frame(first: int, payload: bytes, length: int | None = None, *, masked: bool
 
 def hello(**changed: object) -> bytes:
     """Return the frame by which a node begins."""
-    said = {"version": hyperruntime.__version__, "session": SESSION, "facts": {}, "received": 0, **changed}
+    said = {
+        "version": hyperruntime.__version__,
+        "session": SESSION,
+        "facts": {},
+        "received": 0,
+        **changed,
+    }
     return frame(0x81, json.dumps(said).encode())
 
 
 def request(invitation: Invitation, **changed: str | None) -> bytes:
-    """Return the request of a node (RFC 6455, section 4.1), with changed header fields; None: none."""
+    """Return the request of a node (RFC 6455, section 4.1), with changed header fields; None:
+    none.
+    """
     fields: dict[str, str | None] = {
         "Host": "x",
         "Upgrade": "websocket",
@@ -93,7 +103,13 @@ REFUSED: list[tuple[dict[str, str | None], bytes]] = [
     ({"Upgrade": None}, b"400"),
     ({"Sec_WebSocket_Key": None}, b"400"),
 ]
-NO_HELLO = (frame(0x81, b"[1"), frame(0x82, b"{}"), hello(received="1"), hello(received=None), frame(0x8B, b"x"))
+NO_HELLO = (
+    frame(0x81, b"[1"),
+    frame(0x82, b"{}"),
+    hello(received="1"),
+    hello(received=None),
+    frame(0x8B, b"x"),
+)
 AFTER_HELLO = {
     "a text": frame(0x81, b"x"),
     "a part": frame(0x02, b"x"),
@@ -116,17 +132,25 @@ def test_what_no_node_sends_ends_its_connection_and_nothing_else() -> None:
         invitation = head.invite("n1")
         node = head.nodes["n1"]
         for changed, status in REFUSED:
-            assert (await answer(invitation, request(invitation, **changed))).split()[1] == status, changed
+            assert (await answer(invitation, request(invitation, **changed))).split()[
+                1
+            ] == status, changed
         other = request(invitation).replace(b"/node", b"/other")
         assert (await answer(invitation, other)).split()[1] == b"404"
-        for words in (b"GET\r\n\r\n", b"\0" * 70_000, b"POST /node HTTP/1.1\r\nContent-Length: 9\r\n\r\n"):
+        for words in (
+            b"GET\r\n\r\n",
+            b"\0" * 70_000,
+            b"POST /node HTTP/1.1\r\nContent-Length: 9\r\n\r\n",
+        ):
             assert b" 101 " not in await answer(invitation, words)
         assert await answer(invitation, request(invitation), tls=False) == b""
         for said in NO_HELLO:
             assert b" 101 " in await answer(invitation, request(invitation), said)
         assert not node.joined.is_set()
         for sent in AFTER_HELLO.values():
-            assert b'{"received": 0}' in await answer(invitation, request(invitation), hello(), sent)
+            assert b'{"received": 0}' in await answer(
+                invitation, request(invitation), hello(), sent
+            )
         assert node.joined.is_set()
         assert node.lost is None
         server = NodeServer(invitation, {"echo": echo})
@@ -147,7 +171,11 @@ def test_a_stranger_that_says_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch
         head = Head()
         await head.start("127.0.0.1")
         invitation = head.invite("n1")
-        silent = answer(invitation, tls=False), answer(invitation), answer(invitation, request(invitation))
+        silent = (
+            answer(invitation, tls=False),
+            answer(invitation),
+            answer(invitation, request(invitation)),
+        )
         *nothing, refused = await asyncio.gather(*silent)
         assert nothing == [b"", b""]
         assert b" 101 " in refused
@@ -190,7 +218,9 @@ asyncio.run(main())
 
 
 def test_a_head_without_file_descriptors_waits_until_there_are_some() -> None:
-    done = subprocess.run([sys.executable, "-c", _WITHOUT_DESCRIPTORS], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_DESCRIPTORS], capture_output=True, text=True, timeout=120
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "['socket.accept() out of system resource'] True\n"
 
@@ -246,15 +276,27 @@ def said(header: bytes, body: bytes = b"") -> bytes:
 def odd_value(rng: random.Random) -> Any:
     huge, deep = 10 ** rng.randrange(1, 4000), json.loads('{"a":' * 400 + "1" + "}" * 400)
     numbers = [-1, 0, 1 << 64, huge, float("nan"), float("inf"), 1e308, -0.5]
-    return rng.choice([*numbers, None, True, "", "\x1b[2J\r\n", "\udcff", "x" * 5000, [], {}, [[]], deep])
+    return rng.choice(
+        [*numbers, None, True, "", "\x1b[2J\r\n", "\udcff", "x" * 5000, [], {}, [[]], deep]
+    )
 
 
 def hostile_hello(rng: random.Random) -> bytes:
     """Return a hello that must be refused."""
     kinds: list[Callable[[], bytes]] = [
-        lambda: hello(received=rng.choice([-1, 1, 1 << 63, 1 << 64, "0", None, 0.5, True, [0], float("nan")])),
-        lambda: hello(facts={rng.choice(["age_s", "pid", "cpus", "time"]): rng.choice([float("nan"), -1e15, "1", []])}),
-        lambda: hello(facts={"host": rng.choice(["\x1b]0;x\x07", "a\nb", "\ud800", "h" * 10_000, 7])}),
+        lambda: hello(
+            received=rng.choice([-1, 1, 1 << 63, 1 << 64, "0", None, 0.5, True, [0], float("nan")])
+        ),
+        lambda: hello(
+            facts={
+                rng.choice(["age_s", "pid", "cpus", "time"]): rng.choice(
+                    [float("nan"), -1e15, "1", []]
+                )
+            }
+        ),
+        lambda: hello(
+            facts={"host": rng.choice(["\x1b]0;x\x07", "a\nb", "\ud800", "h" * 10_000, 7])}
+        ),
         lambda: hello(session=rng.choice(["other", 7, None, "s" * 101, "\x00"])),
         lambda: hello(**{rng.choice(["more", "\x1b[2J"]): odd_value(rng)}),
         lambda: hello(version=rng.choice([None, 7, "\x1b", "1" * 300_000])),
@@ -268,17 +310,35 @@ def hostile_hello(rng: random.Random) -> bytes:
 def ignored_message(rng: random.Random) -> bytes:
     """Return a message that is answered with an error, or ignored."""
     number = rng.randrange(1, 1 << 62)
-    call = {"is": "call", "id": number, "method": rng.choice(["x" * 3000, "\udcff", "echo"]), "args": {}}
+    call = {
+        "is": "call",
+        "id": number,
+        "method": rng.choice(["x" * 3000, "\udcff", "echo"]),
+        "args": {},
+    }
     value = odd_value(rng)
-    other = {"is": rng.choice(["answer", "event", "error", "cancel"]), "id": number, "value": value, "error": value}
-    return pack(rng.choice([call, {**call, "args": {"a": value}}, other]), rng.randbytes(rng.randrange(3000)))
+    other = {
+        "is": rng.choice(["answer", "event", "error", "cancel"]),
+        "id": number,
+        "value": value,
+        "error": value,
+    }
+    return pack(
+        rng.choice([call, {**call, "args": {"a": value}}, other]),
+        rng.randbytes(rng.randrange(3000)),
+    )
 
 
 def fatal_pieces(rng: random.Random, number: int) -> bytes:
     """Return what ends the connection, sent as the frame with this number or instead of it."""
     good = pack({"is": "call", "id": 1 << 62, "method": "wait", "args": {}})
     odd: Any = rng.choice([-1, 1 << 63, 0.5, "1", None, [1], {}, True])
-    leaving = {"is": "call", "id": 5, "method": "leaving", "args": rng.choice([{}, {"why": "\x1b[2J"}, {"why": []}])}
+    leaving = {
+        "is": "call",
+        "id": 5,
+        "method": "leaving",
+        "args": rng.choice([{}, {"why": "\x1b[2J"}, {"why": []}]),
+    }
     calls: list[Any] = [
         {"is": "call", "id": odd, "method": "echo", "args": {}},
         {"is": rng.choice(["", [], "other", None, 7]), "id": 1},
@@ -286,7 +346,13 @@ def fatal_pieces(rng: random.Random, number: int) -> bytes:
         {"is": "call", "id": 1, "method": "echo", "args": rng.choice([[], None, 7, "x"])},
         leaving,
     ]
-    texts = [b'{"id":1e999,"is":"call"}', b'{"id":NaN,"is":"call"}', b"[]", b'{"a":' * 20_000, b"\xff" * 9]
+    texts = [
+        b'{"id":1e999,"is":"call"}',
+        b'{"id":NaN,"is":"call"}',
+        b"[]",
+        b'{"a":' * 20_000,
+        b"\xff" * 9,
+    ]
     kinds: list[Callable[[], bytes]] = [
         lambda: piece(number, good, confirmed=rng.choice([(1 << 64) - 1, 1 << 40])),
         lambda: piece(number + rng.randrange(1, 9), good),
@@ -321,11 +387,16 @@ class HonestNode:
     def __init__(self, invitation: Invitation) -> None:
         self.answered = 0
         self._server = NodeServer(invitation, {})
-        self._tasks = [asyncio.ensure_future(self._server.serve()), asyncio.ensure_future(self._ask())]
+        self._tasks = [
+            asyncio.ensure_future(self._server.serve()),
+            asyncio.ensure_future(self._ask()),
+        ]
 
     async def _ask(self) -> None:
         while True:
-            assert (await self._server.peer.call("echo", {"n": self.answered})).value == {"n": self.answered}
+            assert (await self._server.peer.call("echo", {"n": self.answered})).value == {
+                "n": self.answered
+            }
             self.answered += 1
 
     async def wait_for(self, answers: int) -> None:
@@ -341,11 +412,15 @@ class HonestNode:
         await asyncio.wait(self._tasks)
 
 
-async def attack(messages: int, honest: HonestNode, greeter: Invitation, others: list[Invitation]) -> None:
+async def attack(
+    messages: int, honest: HonestNode, greeter: Invitation, others: list[Invitation]
+) -> None:
     """Send hostile messages; after each connection, the honest node must get answers."""
     rng = random.Random(7)
     for token in ("", "\u00e9", "x" * 7000, greeter.token + "\u00e9"):
-        assert (await answer(greeter, request(greeter, Authorization=f"Bearer {token}"))).split()[1] == b"401"
+        assert (await answer(greeter, request(greeter, Authorization=f"Bearer {token}"))).split()[
+            1
+        ] == b"401"
     for name in (b"X-Node: \xff\xfe", b"X-Node: ", b"X-Node: " + b"n" * 7000):
         odd = request(greeter).replace(b"X-Node: " + greeter.name.encode(), name)
         assert (await answer(greeter, odd)).split()[1] == b"401"
@@ -354,21 +429,31 @@ async def attack(messages: int, honest: HonestNode, greeter: Invitation, others:
         assert b" 101 " in await answer(greeter, request(greeter), hostile_hello(rng) + CLOSE)
         await honest.wait_for(2)
     for node in others:
-        assert b'{"received": 0}' in await answer(node, request(node), hello(), hostile_frames(rng) + CLOSE)
+        assert b'{"received": 0}' in await answer(
+            node, request(node), hello(), hostile_frames(rng) + CLOSE
+        )
         await honest.wait_for(2)
 
 
 @pytest.mark.parametrize("messages", [600, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_a_hostile_node_with_a_valid_token_does_not_keep_the_head_from_others(messages: int) -> None:
-    """The head measures the processor time of its event loop, so that a busy machine does not matter."""
+def test_a_hostile_node_with_a_valid_token_does_not_keep_the_head_from_others(
+    messages: int,
+) -> None:
+    """The head measures the processor time of its event loop, so that a busy machine does not
+    matter.
+    """
 
     async def test() -> None:
         nodes = 2 + messages * 19 // 20 // FRAMES
         command, pipe = (sys.executable, "-c", _HEAD, str(nodes)), subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=pipe, limit=1 << 26)
+        process = await asyncio.create_subprocess_exec(
+            *command, stdin=pipe, stdout=pipe, stderr=pipe, limit=1 << 26
+        )
         assert process.stdin is not None
         assert process.stdout is not None
-        honest, greeter, *others = (Invitation(**each) for each in json.loads(await process.stdout.readline()))
+        honest, greeter, *others = (
+            Invitation(**each) for each in json.loads(await process.stdout.readline())
+        )
         asking = HonestNode(honest)
         await asking.wait_for(200)
         process.stdin.write(b"the attack begins\n")
@@ -381,6 +466,9 @@ def test_a_hostile_node_with_a_valid_token_does_not_keep_the_head_from_others(me
         print(f"{messages} messages: worst turn of the head {worst:.3f} s, before {usual:.3f} s")
         assert worst <= max(BLOCKED_S, 5 * usual)
         assert sorted(result["lost"]) == sorted(node.name for node in others)
-        assert all(why.isprintable() and "it sent an invalid message" in why for why in result["lost"].values())
+        assert all(
+            why.isprintable() and "it sent an invalid message" in why
+            for why in result["lost"].values()
+        )
 
     asyncio.run(asyncio.wait_for(test(), 500))

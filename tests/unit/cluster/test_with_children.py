@@ -1,4 +1,6 @@
-"""A pilot job ends all that its module started, whatever other processes of the machine begin and end meanwhile."""
+"""A pilot job ends all that its module started, whatever other processes of the machine begin and
+end meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,12 @@ def test_sockets_of_a_module_that_sigterm_ends_are_removed(tmp_path: Path) -> No
     (tmp_path / "leaves_sockets.py").write_text(LEAVES_SOCKETS)
     (own := tmp_path / "own").mkdir()
     words = [sys.executable, "-m", with_children.__name__, "leaves_sockets"]
-    env = {**os.environ, "PYTHONPATH": str(tmp_path), with_children.SCRATCH: str(tmp_path), "TMPDIR": str(own)}
+    env = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path),
+        with_children.SCRATCH: str(tmp_path),
+        "TMPDIR": str(own),
+    }
     done = run_process(words, timeout_s=120, env=env)
     address, restored = done.stdout.decode().splitlines()
     assert not Path(address).parent.parent.exists()
@@ -74,7 +81,11 @@ def test_a_job_whose_head_is_gone_before_it_answers_ends(tmp_path: Path) -> None
         "import sys\nfrom hyperruntime.cluster import with_children\n"
         "with_children._ALONE_S, with_children._LOOK_S = 1.0, 0.1\nsys.exit(with_children.main())\n"
     )
-    env = {**os.environ, "PYTHONPATH": f"{tmp_path}:{os.getcwd()}", with_children.SCRATCH: str(tmp_path)}
+    env = {
+        **os.environ,
+        "PYTHONPATH": f"{tmp_path}:{os.getcwd()}",
+        with_children.SCRATCH: str(tmp_path),
+    }
     with socket.create_server(("127.0.0.1", 0)) as head:
         words = [sys.executable, str(tmp_path / "soon.py"), "waits", str(head.getsockname()[1])]
         job = spawn(words, env=env, **NO_PIPES)
@@ -85,11 +96,14 @@ def test_a_job_whose_head_is_gone_before_it_answers_ends(tmp_path: Path) -> None
         assert job.wait(120) != 0
 
 
-def test_a_job_that_begins_after_its_head_was_killed_runs_nothing_and_leaves_no_directory(tmp_path: Path) -> None:
+def test_a_job_that_begins_after_its_head_was_killed_runs_nothing_and_leaves_no_directory(
+    tmp_path: Path,
+) -> None:
     jobs = tmp_path / "jobs"
     (tmp_path / "makes.py").write_text(
-        f"import pathlib, shutil\njobs = pathlib.Path({str(jobs)!r})\nprint('runs')\n"
-        "shutil.rmtree(jobs) if (jobs / 'removed').exists() else None\n(jobs / 'logs').mkdir(parents=True)\n"
+        "import pathlib, shutil\njobs = "
+        f"pathlib.Path({str(jobs)!r})\nprint('runs')\nshutil.rmtree(jobs) if (jobs / "
+        "'removed').exists() else None\n(jobs / 'logs').mkdir(parents=True)\n"
     )
     words = [sys.executable, "-m", with_children.__name__, "makes"]
     env = {**os.environ, "PYTHONPATH": str(tmp_path), with_children.SCRATCH: str(tmp_path)}

@@ -1,4 +1,6 @@
-"""The error of a task that nobody awaits is logged, and asyncio never reports it as not retrieved."""
+"""The error of a task that nobody awaits is logged, and asyncio never reports it as not
+retrieved.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def test_an_error_is_logged_and_no_task_is_kept() -> None:
     unhandled: list[dict[str, Any]] = []
 
     async def use() -> int:
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: unhandled.append(context))
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: unhandled.append(context)
+        )
         tasks = BackgroundTasks("a pool")
         tasks.start(fail())
         tasks.start(asyncio.sleep(0))

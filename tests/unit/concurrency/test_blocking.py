@@ -1,4 +1,6 @@
-"""Blocking work for an event loop: its threads start elsewhere, and a cancelled caller leaves nothing behind."""
+"""Blocking work for an event loop: its threads start elsewhere, and a cancelled caller leaves
+nothing behind.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hyperruntime.concurrency.blocking import EXECS, STARTS, Threads, blocking, run_cancellable, threads
+from hyperruntime.concurrency.blocking import (
+    EXECS,
+    STARTS,
+    Threads,
+    blocking,
+    run_cancellable,
+    threads,
+)
 
 
 @pytest.fixture
@@ -35,7 +44,9 @@ def test_the_event_loop_starts_no_thread_for_its_work(starters: list[threading.T
     async def main() -> list[bool]:
         await run_cancellable(lambda _: None)
         starters.clear()
-        works = [asyncio.ensure_future(run_cancellable(lambda _: release.wait(60))) for _ in range(100)]
+        works = [
+            asyncio.ensure_future(run_cancellable(lambda _: release.wait(60))) for _ in range(100)
+        ]
         await asyncio.sleep(0)
         while len(starters) < 2:
             await asyncio.sleep(0.001)

@@ -1,4 +1,6 @@
-"""Lines of standard input: all of them, until the reader or the input ends; nothing waits for input at the end."""
+"""Lines of standard input: all of them, until the reader or the input ends; nothing waits for input
+at the end.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ asyncio.run(main())
         (b"\xff\r\n\0\n", ["\ufffd\r\n", "\0\n"]),
         (b"x" * 1_000_000 + b"\n" + b"y\n" * 100, ["x" * 1_000_000 + "\n", *["y\n"] * 100]),
     ],
-    ids=["nothing", "no end of line", "no text", "a long line"],  # pytest puts them into the environment
+    # pytest puts them into the environment
+    ids=["nothing", "no end of line", "no text", "a long line"],
 )
 def test_all_lines_come(given: bytes, lines: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", ALL], input=given, capture_output=True)
@@ -56,5 +59,7 @@ def test_a_process_ends_while_its_input_is_open() -> None:
 
 
 def test_closed_input_is_the_end() -> None:
-    done = subprocess.run(["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, ALL], capture_output=True)
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" -c "$1" <&-', sys.executable, ALL], capture_output=True
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"[]\n", b"")

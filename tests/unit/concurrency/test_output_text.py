@@ -1,4 +1,6 @@
-"""Standard output of an event loop: whole texts in order; neither a task nor the process waits for a reader."""
+"""Standard output of an event loop: whole texts in order; neither a task nor the process waits for
+a reader.
+"""
 
 from __future__ import annotations
 
@@ -52,10 +54,14 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_all_texts_come_in_order_and_what_others_print_goes_to_standard_error(blocking: bool) -> None:
+def test_all_texts_come_in_order_and_what_others_print_goes_to_standard_error(
+    blocking: bool,
+) -> None:
     reader, writer = os.pipe()
     os.set_blocking(writer, blocking)
-    with subprocess.Popen([sys.executable, "-c", ALL], stdout=writer, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", ALL], stdout=writer, stderr=subprocess.PIPE
+    ) as process:
         os.close(writer)
         with open(reader, "rb") as output:
             said = output.read().decode()

@@ -1,4 +1,6 @@
-"""Mutable states of modules are one per process: a child that is forked while their locks are held can use them."""
+"""Mutable states of modules are one per process: a child that is forked while their locks are held
+can use them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,15 @@ from hyperruntime.testing import FakeDriver
 from hyperruntime_docker import client, shell
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("hyperruntime", "runtimes", "domains", "environments", "trainers", "integrations", "containers")
+PACKAGES = (
+    "hyperruntime",
+    "runtimes",
+    "domains",
+    "environments",
+    "trainers",
+    "integrations",
+    "containers",
+)
 HOOKED = {("owner.py", "_held"), ("owner.py", "_fork_hook")}  # the hook for forked children itself
 FILLED_ON_IMPORT = {("check.py", "CHECKS")}
 COLLECTIONS = ("dict", "list", "set", "deque", "OrderedDict", "Counter", "WeakSet")
@@ -82,7 +92,10 @@ STATES: dict[str, tuple[Callable[[], Held], Callable[[], object]]] = {
         lambda: environment.shared_pool("fake", ContainerSpec(image="base")),
     ),
     "end of these pools": (lambda: environment._shared.get().lock, environment.close_shared_pools),
-    "shared runtimes": (lambda: shared_runtime._open.get().lock, lambda: shared_runtime.shared_runtime("fake")),
+    "shared runtimes": (
+        lambda: shared_runtime._open.get().lock,
+        lambda: shared_runtime.shared_runtime("fake"),
+    ),
     "rule of the disk": (lambda: disk_watchdog._watched.get().lock, ends_the_largest),
     "watchdog": (
         lambda: watchdog._watchers.get()._changed,
@@ -97,7 +110,10 @@ STATES: dict[str, tuple[Callable[[], Held], Callable[[], object]]] = {
         lambda: blocking.threads(blocking.EXECS)._lock,
         lambda: blocking.threads(blocking.EXECS).submit(lambda: True).result(20),
     ),
-    "user ids": (lambda: isolation._taken.get().lock, lambda: isolation.Users("0 0 4294967295").take()),
+    "user ids": (
+        lambda: isolation._taken.get().lock,
+        lambda: isolation.Users("0 0 4294967295").take(),
+    ),
     "owners": (lambda: owner._fork_hook, lambda: owner.release_on_fork(holder())),
     "turn of Docker": (shell._one_at_a_time.get, takes_turn),
     "clients of Docker": (lambda: ENGINE._clients.get().lock, ENGINE.close),
@@ -126,24 +142,41 @@ def test_a_child_that_is_forked_while_the_lock_of_a_state_is_held_can_use_the_st
 
 def assigned(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
     """Yield the names and values that a module assigns, and the locks that its classes assign."""
-    inner = [(node, True) for one in tree.body if isinstance(one, ast.ClassDef) for node in one.body]
+    inner = [
+        (node, True) for one in tree.body if isinstance(one, ast.ClassDef) for node in one.body
+    ]
     for node, in_class in [*((node, False) for node in tree.body), *inner]:
-        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None or not is_mutable(node.value):
+        if (
+            not isinstance(node, ast.Assign | ast.AnnAssign)
+            or node.value is None
+            or not is_mutable(node.value)
+        ):
             continue
         if not in_class or "Lock" in ast.unparse(node.value):
-            yield ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target), node.value
+            yield (
+                ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else node.target),
+                node.value,
+            )
 
 
 def is_mutable(value: ast.expr) -> bool:
-    """Return whether a value is a lock, or an empty collection, which can only be there to be changed."""
+    """Return whether a value is a lock, or an empty collection, which can only be there to be
+    changed.
+    """
     if isinstance(value, ast.Call):
         name = ast.unparse(value.func).rpartition(".")[2]
         return name in ALWAYS or (name in COLLECTIONS and not value.args)
-    return (isinstance(value, ast.List) and not value.elts) or (isinstance(value, ast.Dict) and not value.keys)
+    return (isinstance(value, ast.List) and not value.elts) or (
+        isinstance(value, ast.Dict) and not value.keys
+    )
 
 
 def test_no_module_has_a_mutable_state_that_a_forked_child_shares() -> None:
     paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    ours = [path for path in paths if not {"agents", "inside", "tasks", "exercises"} & set(path.parts)]
-    found = {(path.name, name) for path in ours for name, _ in assigned(ast.parse(path.read_text()))}
+    ours = [
+        path for path in paths if not {"agents", "inside", "tasks", "exercises"} & set(path.parts)
+    ]
+    found = {
+        (path.name, name) for path in ours for name, _ in assigned(ast.parse(path.read_text()))
+    }
     assert found == HOOKED | FILLED_ON_IMPORT

@@ -17,8 +17,14 @@ from hyperdomain_babyai.episode import MAX_TURNS
 from hyperruntime.errors import HyperRuntimeError, SpecError
 
 ANSWERS = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(exclude_categories=())),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -28,17 +34,26 @@ def test_an_episode_is_described_in_words_and_ends_with_its_mission() -> None:
     episode = domain.dialogue(domain.tasks("train")[0])
     first = episode.begin()
     assert first["mission"] == "go to a green ball"
-    assert "You see a green ball 2 steps forward and 1 step to the right." in first["observation"].splitlines()
+    assert (
+        "You see a green ball 2 steps forward and 1 step to the right."
+        in first["observation"].splitlines()
+    )
     second = episode.reply("go forward")
     assert second is not None
-    assert "You see a green ball 1 step forward and 1 step to the right." in second["observation"].splitlines()
+    assert (
+        "You see a green ball 1 step forward and 1 step to the right."
+        in second["observation"].splitlines()
+    )
     assert episode.reply({"hack": 1})["note"] != ""  # type: ignore[index]
     assert episode.reply("Go  Forward") is not None
     assert episode.reply("turn right") is None
     score = domain.score(domain.tasks("train")[0], episode.outcome(None))
     episode.close()
     assert (score.value, score.valid, score.facts["failed_actions"]) == (1.0, True, 1)
-    assert domain.report("train", [score])["environments"]["GoToLocal-v0"]["progression_percentage"] == 100.0
+    assert (
+        domain.report("train", [score])["environments"]["GoToLocal-v0"]["progression_percentage"]
+        == 100.0
+    )
 
 
 def test_an_episode_ends_after_a_limited_number_of_turns() -> None:
@@ -58,7 +73,9 @@ def test_worlds_print_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == ""
 
 
-def test_a_missing_package_raises_an_error_with_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_raises_an_error_with_the_extra_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "minigrid", None)
     monkeypatch.setattr("hyperdomain_babyai.find_spec", lambda name: None)
     with pytest.raises(HyperRuntimeError, match=r"hyperruntime\[babyai\]"):
@@ -70,7 +87,12 @@ def test_an_unknown_level_is_rejected_before_a_run() -> None:
         BabyAI("OpenDoor-v0+GoToLocl-v0").tasks("train")
 
 
-@given(turns=st.lists(ANSWERS | st.sampled_from(("go forward", "toggle", "pick up", "drop", "turn left")), max_size=70))
+@given(
+    turns=st.lists(
+        ANSWERS | st.sampled_from(("go forward", "toggle", "pick up", "drop", "turn left")),
+        max_size=70,
+    )
+)
 @settings(max_examples=20, deadline=None)
 def test_any_turn_is_accepted_and_an_episode_is_finite(turns: list[Any]) -> None:
     domain = BabyAI("PickupLoc-v0")

@@ -23,10 +23,19 @@ DOMAIN = CirclePacking()
 QUARTERS = [[0.25, 0.25, 0.25], [0.75, 0.25, 0.25], [0.25, 0.75, 0.25], [0.75, 0.75, 0.25]]
 
 numbers = st.floats(min_value=-0.5, max_value=1.5, allow_nan=False)
-packings = st.lists(st.tuples(numbers, numbers, st.floats(min_value=-0.1, max_value=0.6)), min_size=1, max_size=5)
+packings = st.lists(
+    st.tuples(numbers, numbers, st.floats(min_value=-0.1, max_value=0.6)), min_size=1, max_size=5
+)
 hostile = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.just(10**400),
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.just(10**400),
+    lambda inner: (
+        st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=25,
 )
 
@@ -61,7 +70,9 @@ def test_a_packing_is_valid_exactly_if_integer_arithmetic_agrees(
     st.floats(min_value=0.0, max_value=2 * math.pi),
     st.integers(min_value=-4, max_value=4),
 )
-def test_the_limit_of_touching_circles_is_decided_exactly(r: float, angle: float, steps: int) -> None:
+def test_the_limit_of_touching_circles_is_decided_exactly(
+    r: float, angle: float, steps: int
+) -> None:
     reach = 2 * r - 1e-9
     x, y = 0.5 + reach * math.cos(angle), 0.5 + reach * math.sin(angle)
     for _ in range(abs(steps)):
@@ -122,7 +133,9 @@ def test_touching_circles_are_valid_and_an_overlap_beyond_the_tolerance_is_not()
 
 
 def test_the_score_is_the_sum_of_radii_divided_by_the_best_known_sum() -> None:
-    grid = [[0.1 + 0.2 * (i % 5), 0.1 + 0.2 * (i // 5), 0.1 - 1e-12] for i in range(25)] + [[0.2, 0.2, 0.0414]]
+    grid = [[0.1 + 0.2 * (i % 5), 0.1 + 0.2 * (i // 5), 0.1 - 1e-12] for i in range(25)] + [
+        [0.2, 0.2, 0.0414]
+    ]
     score = DOMAIN.score(task(26), grid)
     assert score.valid
     assert score.value == pytest.approx(2.5414 / 2.635983)
@@ -160,7 +173,9 @@ def test_the_svg_has_one_disc_per_circle() -> None:
     faulty = DOMAIN.picture(task(8), QUARTERS * 2)
     assert faulty is not None
     assert "overlap" in faulty
-    fair = DOMAIN.picture(task(8), [[0.1 + 0.2 * (i % 4), 0.1 + 0.2 * (i // 4), 0.05] for i in range(8)])
+    fair = DOMAIN.picture(
+        task(8), [[0.1 + 0.2 * (i % 4), 0.1 + 0.2 * (i // 4), 0.05] for i in range(8)]
+    )
     assert fair is not None
     assert len([element for element in ET.fromstring(fair) if element.tag.endswith("circle")]) == 8
     assert DOMAIN.picture(task(8), None) is None

@@ -1,4 +1,6 @@
-"""The shipped domains, and how other domains are found: rejected arguments and malformed answers."""
+"""The shipped domains, and how other domains are found: rejected arguments and malformed
+answers.
+"""
 
 from __future__ import annotations
 
@@ -37,9 +39,15 @@ HOSTILE: tuple[Any, ...] = (
 
 @pytest.mark.parametrize("domain", [Table(), Polyglot()], ids=["table", "polyglot"])
 @pytest.mark.parametrize("prediction", HOSTILE, ids=lambda value: ascii(value)[:20])
-def test_any_answer_is_scored_and_a_malformed_one_is_invalid(domain: Domain, prediction: Any) -> None:
+def test_any_answer_is_scored_and_a_malformed_one_is_invalid(
+    domain: Domain, prediction: Any
+) -> None:
     task = domain.tasks("train")[0]
-    found = domain.trial(task, prediction) if isinstance(domain, Polyglot) else domain.score(task, prediction)
+    found = (
+        domain.trial(task, prediction)
+        if isinstance(domain, Polyglot)
+        else domain.score(task, prediction)
+    )
     if isinstance(found, Score):
         assert (found.value, found.valid) == (0.0, False)
         assert domain.report("train", [found])["score"] == 0.0
@@ -47,18 +55,31 @@ def test_any_answer_is_scored_and_a_malformed_one_is_invalid(domain: Domain, pre
         assert type(prediction) is str
 
 
-@pytest.mark.parametrize(("values", "mean"), [((1.25, 1.75), 1.5), ((-0.25, -0.75), -0.5), ((1.5, -0.5), 0.5)])
-def test_the_mean_of_scores_outside_of_0_to_1_is_not_cut(values: tuple[float, ...], mean: float) -> None:
-    scores = [Score(task_id=str(number), value=value, valid=True) for number, value in enumerate(values)]
+@pytest.mark.parametrize(
+    ("values", "mean"), [((1.25, 1.75), 1.5), ((-0.25, -0.75), -0.5), ((1.5, -0.5), 0.5)]
+)
+def test_the_mean_of_scores_outside_of_0_to_1_is_not_cut(
+    values: tuple[float, ...], mean: float
+) -> None:
+    scores = [
+        Score(task_id=str(number), value=value, valid=True) for number, value in enumerate(values)
+    ]
     report = mean_report("mine", "train", scores)
-    assert (report["score"], [task["score"] for task in report["tasks"].values()]) == (mean, list(values))
+    assert (report["score"], [task["score"] for task in report["tasks"].values()]) == (
+        mean,
+        list(values),
+    )
 
 
 def example_package(folder: Path) -> dict[str, str]:
-    """Install the domain of docs/writing-a-domain.md in a folder; return the environment that finds it there."""
+    """Install the domain of docs/writing-a-domain.md in a folder; return the environment that finds
+    it there.
+    """
     text = (ROOT / "docs/writing-a-domain.md").read_text()
     code = text.split("```python\n")[1].split("```")[0]
-    assert len([line for line in code.splitlines() if line.strip()]) <= 40, "the documentation states at most 40 lines"
+    assert len([line for line in code.splitlines() if line.strip()]) <= 40, (
+        "the documentation states at most 40 lines"
+    )
     (folder / "reversal.py").write_text(code)
     info = folder / "reversal-1.dist-info"
     info.mkdir()
@@ -69,7 +90,13 @@ def example_package(folder: Path) -> dict[str, str]:
 
 def test_the_domain_in_the_documentation_works(tmp_path: Path) -> None:
     env = example_package(tmp_path)
-    command = [sys.executable, "-c", "from hyperruntime.cli import main; main()", "domains", "--json"]
+    command = [
+        sys.executable,
+        "-c",
+        "from hyperruntime.cli import main; main()",
+        "domains",
+        "--json",
+    ]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     rows = {row["domain"]: row for row in json.loads(done.stdout)}
     assert rows["reversal"]["problem"] == ""
@@ -78,7 +105,8 @@ def test_the_domain_in_the_documentation_works(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "domain", ["babyai:Nowhere-v0", "table:{}/none.csv", "polyglot:{}/nothing", "table:{}/empty.csv"]
+    "domain",
+    ["babyai:Nowhere-v0", "table:{}/none.csv", "polyglot:{}/nothing", "table:{}/empty.csv"],
 )
 def test_a_domain_that_cannot_be_used_creates_no_run(domain: str, tmp_path: Path) -> None:
     (tmp_path / "empty.csv").write_text("id,text,label\n")

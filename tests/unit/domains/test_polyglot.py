@@ -22,8 +22,14 @@ from hyperruntime.domain import Score, Task, Trial, TrialResult
 from hyperruntime.errors import SpecError
 
 ANSWERS = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(exclude_categories=())),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -55,7 +61,11 @@ def run_trial(trial: Trial, folder: Path) -> TrialResult:
 def judge(domain: Polyglot, task: Task, prediction: Any, folder: Path) -> Score:
     """Return the score of an answer after its trial has run."""
     trial = domain.trial(task, prediction)
-    return trial if isinstance(trial, Score) else domain.verdict(task, prediction, run_trial(trial, folder))
+    return (
+        trial
+        if isinstance(trial, Score)
+        else domain.verdict(task, prediction, run_trial(trial, folder))
+    )
 
 
 def solution_of(name: str) -> str:
@@ -79,10 +89,16 @@ def exercises(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", [task.id for split in Polyglot().splits for task in Polyglot().tasks(split.name)])
-def test_every_exercise_is_solved_by_its_solution_and_not_by_its_stub(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", [task.id for split in Polyglot().splits for task in Polyglot().tasks(split.name)]
+)
+def test_every_exercise_is_solved_by_its_solution_and_not_by_its_stub(
+    name: str, tmp_path: Path
+) -> None:
     domain = Polyglot()
-    task = next(task for split in domain.splits for task in domain.tasks(split.name) if task.id == name)
+    task = next(
+        task for split in domain.splits for task in domain.tasks(split.name) if task.id == name
+    )
     assert judge(domain, task, solution_of(name), tmp_path).value == 1.0
     stub = judge(domain, task, {"files": dict(task.inputs["files"])}, tmp_path)
     assert (stub.value, stub.facts["result"]) == (0.0, "empty_patch")
@@ -103,8 +119,10 @@ def test_the_input_of_a_trial_contains_no_expected_result() -> None:
     "program",
     [
         "import os\nos._exit(0)",
-        'import os\nfor n in range(10):\n    os.write(3, b\'{"number": %d, "value": true}\\n\' % n)\nos._exit(0)',
-        "class Any:\n    def __eq__(self, other): return True\ndef column_name(number): return Any()",
+        'import os\nfor n in range(10):\n    os.write(3, b\'{"number": %d, "value": true}\\n\' '
+        "% n)\nos._exit(0)",
+        "class Any:\n    def __eq__(self, other): return True\ndef column_name(number): return "
+        "Any()",
     ],
 )
 def test_a_program_that_forges_results_scores_zero(program: str, tmp_path: Path) -> None:
@@ -113,7 +131,9 @@ def test_a_program_that_forges_results_scores_zero(program: str, tmp_path: Path)
     assert (score.value, score.facts["passed"]) == (0.0, 0)
 
 
-def test_exercises_of_the_public_layout_are_shown_without_tests_and_answers(exercises: Path) -> None:
+def test_exercises_of_the_public_layout_are_shown_without_tests_and_answers(
+    exercises: Path,
+) -> None:
     (task,) = Polyglot(str(exercises)).tasks("train")
     assert task.id == "python__twice"
     assert task.inputs["statement"] == "Double a number."
@@ -127,8 +147,16 @@ def test_exercises_of_the_public_layout_are_shown_without_tests_and_answers(exer
         ("def twice(number): return 2 * number", 1.0),
         ("def twice(number): return number + 1", 0.0),
         ("import os\nos._exit(0)", 0.0),
-        ("import unittest\nunittest.TestCase.run = lambda self, result=None: result.startTest(self)", 0.0),
-        ("import unittest\nunittest.TestCase.assertEqual = lambda *_: None\ndef twice(n): return 9", 0.0),
+        (
+            "import unittest\nunittest.TestCase.run = lambda self, result=None: "
+            "result.startTest(self)",
+            0.0,
+        ),
+        (
+            "import unittest\nunittest.TestCase.assertEqual = lambda *_: None\ndef twice(n): "
+            "return 9",
+            0.0,
+        ),
         ('print(\'{"ran": 2, "passed": 2, "canary": true}\')\nraise SystemExit', 0.0),
     ],
 )
@@ -143,10 +171,16 @@ def test_public_tests_decide_the_score_and_resist_simple_tricks(
 
 def test_tests_that_the_exercise_skips_do_not_count(exercises: Path, tmp_path: Path) -> None:
     path = exercises / "python/exercises/practice/twice/twice_test.py"
-    path.write_text(path.read_text() + "\n    @unittest.skip('extra')\n    def test_more(self):\n        self.fail()\n")
+    path.write_text(
+        path.read_text()
+        + "\n    @unittest.skip('extra')\n    def test_more(self):\n        self.fail()\n"
+    )
     domain = Polyglot(str(exercises))
     (task,) = domain.tasks("train")
-    for program, value in (("return 2 * number", 1.0), ("import unittest; raise unittest.SkipTest", 0.0)):
+    for program, value in (
+        ("return 2 * number", 1.0),
+        ("import unittest; raise unittest.SkipTest", 0.0),
+    ):
         folder = tmp_path / f"trial {value}"
         folder.mkdir()
         assert judge(domain, task, f"def twice(number): {program}", folder).value == value
@@ -154,7 +188,9 @@ def test_tests_that_the_exercise_skips_do_not_count(exercises: Path, tmp_path: P
 
 @pytest.fixture
 def cargo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a fake cargo on PATH; it chooses its exit code by the text of the program and of the tests."""
+    """Put a fake cargo on PATH; it chooses its exit code by the text of the program and of the
+    tests.
+    """
     text = """#!/bin/sh
 grep -q 'exit(0)' src/lib.rs && exit 0
 grep -q '#\\[ignore' tests/*.rs && echo "some tests are left out" && exit 0
@@ -173,7 +209,11 @@ grep -q '2 \\* n' src/lib.rs || exit 101
     [
         ("pub fn twice(n: u8) -> u8 { 2 * n }", 1.0, "the hidden tests pass"),
         ("pub fn twice(n: u8) -> u8 { n }", 0.0, "the hidden tests do not pass"),
-        ("pub fn twice(n: u8) -> u8 { std::process::exit(0) }", 0.0, "the hidden tests did not run to their end"),
+        (
+            "pub fn twice(n: u8) -> u8 { std::process::exit(0) }",
+            0.0,
+            "the hidden tests did not run to their end",
+        ),
     ],
 )
 def test_a_test_that_must_fail_detects_programs_that_exit_early(
@@ -199,7 +239,9 @@ def test_a_test_that_must_fail_detects_programs_that_exit_early(
 def test_a_build_finds_its_files_by_the_name_of_its_directory(
     exercises: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """C++ builds of the public layout derive the names of sources and tests from their directory."""
+    """C++ builds of the public layout derive the names of sources and tests from their
+    directory.
+    """
     folder = exercises / "cpp/exercises/practice/two-fer"
     files = {
         ".meta/config.json": '{"files": {"solution": ["two_fer.cpp"], "test": ["two_fer_test.cpp"]}}',
@@ -231,7 +273,11 @@ def test_a_missing_toolchain_is_reported() -> None:
 
 def test_the_first_exercises_cover_all_languages(exercises: Path) -> None:
     one = exercises / "python/exercises/practice/twice"
-    for name in ("python/exercises/practice/again", "rust/exercises/practice/twice", "cobol/exercises/practice/twice"):
+    for name in (
+        "python/exercises/practice/again",
+        "rust/exercises/practice/twice",
+        "cobol/exercises/practice/twice",
+    ):
         shutil.copytree(one, exercises / name)
     assert [task.id for task in Polyglot(str(exercises)).tasks("train")] == [
         "python__again",
@@ -242,7 +288,9 @@ def test_the_first_exercises_cover_all_languages(exercises: Path) -> None:
 
 def test_every_language_except_python_has_a_test_that_must_fail() -> None:
     junit = b"class ATest {\n  @Test\n  void a() {}\n}\n"
-    assert {name for name, language in LANGUAGES.items() if language.with_canary is None} == {"python"}
+    assert {name for name, language in LANGUAGES.items() if language.with_canary is None} == {
+        "python"
+    }
     java = LANGUAGES["java"]
     assert java.with_canary is not None
     made = java.with_canary(java.enable(b'import x;\n@Disabled("Remove to run test")\n' + junit))
@@ -256,7 +304,9 @@ def test_every_language_except_python_has_a_test_that_must_fail() -> None:
 
 
 def test_odd_exercises_are_left_out_by_name(exercises: Path) -> None:
-    """A configuration without tests, a file that is missing, text that is not UTF-8; a path outside."""
+    """A configuration without tests, a file that is missing, text that is not UTF-8; a path
+    outside.
+    """
     practice = exercises / "python/exercises/practice"
     odd = {
         "empty": '{"files": {"solution": ["a.py"], "test": []}}',
@@ -272,7 +322,9 @@ def test_odd_exercises_are_left_out_by_name(exercises: Path) -> None:
     assert [task.id for task in domain.tasks("train")] == ["python__twice"]
     assert sorted(domain.left_out) == sorted(f"python__{name}" for name in odd)
     shutil.rmtree(practice / "twice")
-    with pytest.raises(SpecError, match=r"5 unsupported: python__bytes \(.*an exercise that can be read"):
+    with pytest.raises(
+        SpecError, match=r"5 unsupported: python__bytes \(.*an exercise that can be read"
+    ):
         Polyglot(str(exercises)).tasks("train")
 
 
@@ -287,7 +339,9 @@ def test_any_answer_gives_the_files_of_the_stub_or_a_problem(answer: Any) -> Non
     for said in (answer, {"files": answer}, {"files": {"a.py": answer}}):
         files, problem = parse_answer(said, stub)
         assert bool(files) != bool(problem)
-        assert not files or (files.keys() == stub.keys() and all(type(text) is str for text in files.values()))
+        assert not files or (
+            files.keys() == stub.keys() and all(type(text) is str for text in files.values())
+        )
         "".join(files.values()).encode()
 
 
@@ -300,12 +354,25 @@ def test_results_are_equal_only_if_their_json_is(value: Any, other: Any) -> None
         assert not same(value, int(value))
 
 
-@given(output=st.binary(), lines=st.lists(st.tuples(st.integers(-2, 4), ANSWERS), max_size=9), late=st.booleans())
+@given(
+    output=st.binary(),
+    lines=st.lists(st.tuples(st.integers(-2, 4), ANSWERS), max_size=9),
+    late=st.booleans(),
+)
 def test_output_of_a_trial_counts_only_if_it_is_correct(
     output: bytes, lines: list[tuple[int, Any]], late: bool
 ) -> None:
-    cases = Cases("m", tuple({"call": "f", "args": [n], "expect": f"result {n} that nobody prints"} for n in range(3)))
-    printed = output + b"\n" + b"".join(json.dumps({"number": n, "value": v}).encode() + b"\n" for n, v in lines)
+    cases = Cases(
+        "m",
+        tuple(
+            {"call": "f", "args": [n], "expect": f"result {n} that nobody prints"} for n in range(3)
+        ),
+    )
+    printed = (
+        output
+        + b"\n"
+        + b"".join(json.dumps({"number": n, "value": v}).encode() + b"\n" for n, v in lines)
+    )
     result = TrialResult(exit_code=0, stdout=printed, stderr=output, timed_out=late)
     assert cases.count(result)[:2] == (0, 3)
     right = json.dumps({"number": 1, "value": "result 1 that nobody prints"}).encode() + b"\n"
@@ -326,7 +393,9 @@ def test_a_report_lists_each_exercise_once() -> None:
         domain.verdict(tasks[0], "x = 1", wrong),
         *(
             score
-            for task, answer in zip(tasks[1:], (stub, {"files": {"other.py": ""}}, None), strict=True)
+            for task, answer in zip(
+                tasks[1:], (stub, {"files": {"other.py": ""}}, None), strict=True
+            )
             if isinstance(score := domain.trial(task, answer), Score)
         ),
     ]
@@ -335,4 +404,8 @@ def test_a_report_lists_each_exercise_once() -> None:
     assert report["total_unresolved_ids"] == ids[:1]
     assert report["total_emptypatch_ids"] == [ids[1], ids[3]]
     assert report["total_error_ids"] == [ids[2]]
-    assert (report["total_instances"], report["total_submitted_instances"], report["accuracy_score"]) == (4, 1, 0.0)
+    assert (
+        report["total_instances"],
+        report["total_submitted_instances"],
+        report["accuracy_score"],
+    ) == (4, 1, 0.0)

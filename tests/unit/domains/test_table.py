@@ -24,8 +24,14 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
 ANSWERS = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(exclude_categories=())),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(st.characters(exclude_categories=())),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4)
+    ),
     max_leaves=12,
 )
 
@@ -41,7 +47,9 @@ file = "rows.csv"
 
 @pytest.fixture
 def reviews(tmp_path: Path) -> Path:
-    (tmp_path / "rows.csv").write_text('id,text,outcome,note\na/1,"one, two",good,g\n2,three,bad,b\n3,four,fair,f\n')
+    (tmp_path / "rows.csv").write_text(
+        'id,text,outcome,note\na/1,"one, two",good,g\n2,three,bad,b\n3,four,fair,f\n'
+    )
     (tmp_path / "reviews.toml").write_text(DEFINITION)
     return tmp_path / "reviews.toml"
 
@@ -56,12 +64,24 @@ def test_agents_see_only_the_columns_that_the_definition_names(reviews: Path) ->
 def test_a_report_has_the_fields_that_other_tools_read(reviews: Path) -> None:
     domain = Table(str(reviews))
     one, two, three = domain.tasks("train")
-    scores = [domain.score(one, " Good "), domain.score(two, "good"), domain.score(three, "no idea")]
+    scores = [
+        domain.score(one, " Good "),
+        domain.score(two, "good"),
+        domain.score(three, "no idea"),
+    ]
     report = domain.report("train", scores)
     assert report["overall_accuracy"] == report["score"] == pytest.approx(1 / 3)
     assert report["normalized_mean_absolute_error"] == pytest.approx((0 + 1 + 1) / 3)
-    assert report["accuracy_by_ground_truth"]["good"] == {"precision": 0.5, "recall": 1.0, "correct": 1, "total": 1}
-    assert report["label_distribution"]["prediction"] == {"good": pytest.approx(2 / 3), "none": pytest.approx(1 / 3)}
+    assert report["accuracy_by_ground_truth"]["good"] == {
+        "precision": 0.5,
+        "recall": 1.0,
+        "correct": 1,
+        "total": 1,
+    }
+    assert report["label_distribution"]["prediction"] == {
+        "good": pytest.approx(2 / 3),
+        "none": pytest.approx(1 / 3),
+    }
     assert report["random_guess_accuracy"] == pytest.approx(1 / 3)
     assert (report["question_ids_passed"], report["question_ids_failed"]) == (["a_1"], ["2", "3"])
 
@@ -78,12 +98,24 @@ def test_the_detail_of_a_wrong_answer_does_not_contain_the_label(reviews: Path) 
     [
         ("reviews.toml", DEFINITION.replace('"text"', '"text", "outcome"'), "without the label"),
         ("reviews.toml", DEFINITION.replace("inputs", "input"), "the known keys in"),
-        ("reviews.toml", DEFINITION.replace("rows.csv", "rows.xls"), "path of a .csv or .jsonl file"),
+        (
+            "reviews.toml",
+            DEFINITION.replace("rows.csv", "rows.xls"),
+            "path of a .csv or .jsonl file",
+        ),
         ("reviews.toml", DEFINITION.replace("rows.csv", "none.csv"), "No such file"),
         ("reviews.toml", DEFINITION + 'staged_samples = "3"', "numbers for its first stage"),
         ("reviews.toml", DEFINITION + "staged_samples = -1", "numbers for its first stage"),
-        ("reviews.toml", DEFINITION.replace("splits.train", "splits.dev"), r"\[splits.train\] among them"),
-        ("reviews.toml", DEFINITION + '[splits.dev]\nfile = "rows.csv"', "a split train, val, test"),
+        (
+            "reviews.toml",
+            DEFINITION.replace("splits.train", "splits.dev"),
+            r"\[splits.train\] among them",
+        ),
+        (
+            "reviews.toml",
+            DEFINITION + '[splits.dev]\nfile = "rows.csv"',
+            "a split train, val, test",
+        ),
         ("reviews.toml", "name = [", "readable .toml"),
         ("rows.csv", "id,text,outcome\n1,a,excellent\n", "one of bad, fair, good"),
         ("rows.csv", "id,text\n1,a\n", "there is none"),
@@ -96,7 +128,9 @@ def test_the_detail_of_a_wrong_answer_does_not_contain_the_label(reviews: Path) 
         ("reviews.toml", "image = 3\n" + DEFINITION, "documented types"),
     ],
 )
-def test_an_invalid_table_is_rejected_with_the_reason(reviews: Path, name: str, text: str, problem: str) -> None:
+def test_an_invalid_table_is_rejected_with_the_reason(
+    reviews: Path, name: str, text: str, problem: str
+) -> None:
     (reviews.parent / name).write_text(text)
     with pytest.raises(SpecError, match=problem):
         Table(str(reviews)).tasks("train")
@@ -111,7 +145,16 @@ def test_odd_rows_of_csv_are_left_out_by_name(reviews: Path) -> None:
     (reviews.parent / "rows.csv").write_bytes(b"\n".join(lines) + b"\n")
     domain = Table(str(reviews))
     assert [task.id for task in domain.tasks("train")] == ["1", "9"]
-    names = ("row 2, id 2", "row 3, id 3", "row 4, id 4", "row 5", "row 6", "row 7", "row 8, id 1", "row 9, id 8")
+    names = (
+        "row 2, id 2",
+        "row 3, id 3",
+        "row 4, id 4",
+        "row 5",
+        "row 6",
+        "row 7",
+        "row 8, id 1",
+        "row 9, id 8",
+    )
     assert tuple(domain.left_out) == names
     for name, why in zip(names, ("one of bad", "there is none", "as many fields", "1 to 120", "UTF-8", "lines 8 to 8"),
                          strict=False):  # fmt: skip
@@ -125,13 +168,18 @@ def test_odd_lines_of_json_are_left_out_by_name(tmp_path: Path) -> None:
              b'{"q": 2, "label": ["a"]}', b'{"q": 3, "label": "b"}']  # fmt: skip
     path.write_bytes(b"\n".join(lines))
     domain = Table(str(path))
-    assert [(task.id, task.inputs["q"]) for task in domain.tasks("train")] == [("row-1", 1), ("row-7", 3)]
+    assert [(task.id, task.inputs["q"]) for task in domain.tasks("train")] == [
+        ("row-1", 1),
+        ("row-7", 3),
+    ]
     assert sorted(domain.left_out) == ["line 2", "line 3", "line 5", "row 4", "row 6"]
 
 
 def test_a_table_with_odd_rows_only_is_an_error_with_the_first_reason(reviews: Path) -> None:
     (reviews.parent / "rows.csv").write_text("id,text,outcome\n1,a,excellent\n2,b,\n")
-    with pytest.raises(SpecError, match=r"2 unsupported: row 1, id 1 \(label='excellent'.*one of bad, fair, good"):
+    with pytest.raises(
+        SpecError, match=r"2 unsupported: row 1, id 1 \(label='excellent'.*one of bad, fair, good"
+    ):
         Table(str(reviews)).tasks("train")
     (reviews.parent / "rows.csv").write_text('id,text,outcome\n1,"a,good\n2,b,bad\n')
     with pytest.raises(SpecError, match="lines 2 to 3"):
@@ -146,7 +194,9 @@ def test_rows_of_several_splits_are_named_with_their_split(reviews: Path) -> Non
 
 
 def test_a_jsonl_file_is_a_table_too(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"q": [1, {"x": 2}], "label": 7}\n\n{"q": "b", "label": "8"}\n')
+    (tmp_path / "rows.jsonl").write_text(
+        '{"q": [1, {"x": 2}], "label": 7}\n\n{"q": "b", "label": "8"}\n'
+    )
     domain = Table(str(tmp_path / "rows.jsonl"))
     first, second = domain.tasks("train")
     assert (first.id, first.inputs, second.id) == ("row-1", {"q": [1, {"x": 2}]}, "row-2")
@@ -185,7 +235,11 @@ def test_a_run_finds_its_table_after_a_change_of_directory(
     agent = agent_that_answers_low(tmp_path / "agent")
     monkeypatch.chdir(reviews.parent)
     options = GenerateOptions(
-        domains="table:reviews.toml", agent=str(agent), max_generation=0, run_id="r", output_dir_parent=str(tmp_path)
+        domains="table:reviews.toml",
+        agent=str(agent),
+        max_generation=0,
+        run_id="r",
+        output_dir_parent=str(tmp_path),
     )
     summary = start_run(FakeRuntime(), plan_run(options))
     monkeypatch.chdir("/")
@@ -216,16 +270,22 @@ def test_a_run_names_the_rows_that_it_leaves_out_or_refuses_them(
 
 
 LABELS = st.sampled_from(("low", "mid", "high"))
-ROWS = st.lists(st.tuples(st.text(st.characters(codec="utf-8", exclude_characters="\0")), LABELS), min_size=1)
+ROWS = st.lists(
+    st.tuples(st.text(st.characters(codec="utf-8", exclude_characters="\0")), LABELS), min_size=1
+)
 
 
 @given(rows=ROWS, lines=st.booleans())
-def test_agents_get_the_exact_text_of_the_file_without_its_label(rows: list[tuple[str, str]], lines: bool) -> None:
+def test_agents_get_the_exact_text_of_the_file_without_its_label(
+    rows: list[tuple[str, str]], lines: bool
+) -> None:
     with TemporaryDirectory() as folder:
         path = Path(folder) / f"rows.{'jsonl' if lines else 'csv'}"
         with path.open("w", encoding="utf-8", newline="") as file:
             if lines:
-                file.writelines(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
+                file.writelines(
+                    json.dumps({"text": text, "label": label}) + "\n" for text, label in rows
+                )
             else:
                 csv.writer(file).writerows([("text", "label"), *rows])
         domain = Table(str(path))
@@ -238,12 +298,25 @@ def test_agents_get_the_exact_text_of_the_file_without_its_label(rows: list[tupl
 @given(answers=st.lists(ANSWERS | LABELS | st.none(), min_size=12, max_size=12))
 def test_a_report_is_consistent_for_any_answers(answers: list[Any]) -> None:
     domain = Table()
-    scores = [domain.score(task, answer) for task, answer in zip(domain.tasks("train"), answers, strict=True)]
+    scores = [
+        domain.score(task, answer)
+        for task, answer in zip(domain.tasks("train"), answers, strict=True)
+    ]
     report = domain.report("train", scores)
     json.dumps(report, allow_nan=False)
-    assert len(report["question_ids_passed"]) == report["total_correct"] == sum(score.value for score in scores)
-    assert len(report["question_ids_passed"]) + len(report["question_ids_failed"]) == report["total"] == 12
-    assert report["overall_accuracy"] == report["score"] == pytest.approx(report["total_correct"] / 12)
+    assert (
+        len(report["question_ids_passed"])
+        == report["total_correct"]
+        == sum(score.value for score in scores)
+    )
+    assert (
+        len(report["question_ids_passed"]) + len(report["question_ids_failed"])
+        == report["total"]
+        == 12
+    )
+    assert (
+        report["overall_accuracy"] == report["score"] == pytest.approx(report["total_correct"] / 12)
+    )
     assert 0 <= report["normalized_mean_absolute_error"] <= 1 - report["score"] + 1e-9
     for part in report["label_distribution"].values():
         assert sum(part.values()) == pytest.approx(1)
@@ -254,9 +327,13 @@ def test_a_report_is_consistent_for_any_answers(answers: list[Any]) -> None:
 
 
 def test_the_stage_of_a_split_comes_from_the_definition(reviews: Path) -> None:
-    reviews.write_text(DEFINITION + "staged_samples = 2\nstaged_threshold = 0.5\nstaged_inclusive = true\n")
+    reviews.write_text(
+        DEFINITION + "staged_samples = 2\nstaged_threshold = 0.5\nstaged_inclusive = true\n"
+    )
     (split,) = Table(str(reviews)).splits
-    assert split == Split(name="train", staged_samples=2, staged_threshold=0.5, staged_inclusive=True)
+    assert split == Split(
+        name="train", staged_samples=2, staged_threshold=0.5, staged_inclusive=True
+    )
 
 
 def test_splits_are_evaluated_in_a_fixed_order(reviews: Path) -> None:

@@ -53,7 +53,11 @@ class TestCase(unittest.TestCase):
             with self.subTest(n=n):
                 self.assertEqual(double(n), 3 * n if n == 2 else 2)
 """
-GOOD = ["test_case.py::test_double[1]", "test_case.py::test_double[2]", "test_case.py::TestCase::test_method"]
+GOOD = [
+    "test_case.py::test_double[1]",
+    "test_case.py::test_double[2]",
+    "test_case.py::TestCase::test_method",
+]
 
 
 def judge(
@@ -67,9 +71,14 @@ def judge(
     plugins: bool = False,
     plan: Callable[[Trial], Trial] = lambda trial: trial,
 ) -> Findings:
-    """Judge a directory as a container's, but with the user of this process; return the findings."""
+    """Judge a directory as a container's, but with the user of this process; return the
+    findings.
+    """
     suffix, content = settings
-    files = {path: (where / path).read_text() for path in sorted({name.partition("::")[0] for name in ids})}
+    files = {
+        path: (where / path).read_text()
+        for path in sorted({name.partition("::")[0] for name in ids})
+    }
     chance = random.SystemRandom()
     controls = make_controls(ids, (), files, 4, chance)
     trial = plan(
@@ -88,12 +97,25 @@ def judge(
     )
     runs = trial.runs()
     env = {"HOME": str(where / "home"), "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    env["HYPOTHESIS_NO_PLUGINS"] = "1"  # trio's makes hypothesis warn, which is an error with some settings here
-    asked = {"tree": str(where), "home": str(where / "home"), "gone": [], "env": env, **trial.question(runs)}
+    # trio's makes hypothesis warn, which is an error with some settings here
+    env["HYPOTHESIS_NO_PLUGINS"] = "1"
+    asked = {
+        "tree": str(where),
+        "home": str(where / "home"),
+        "gone": [],
+        "env": env,
+        **trial.question(runs),
+    }
     source = resources.files("hyperenvironment_swe").joinpath("inside", "judge.py").read_text()
     question = json.dumps({**asked, "secret": "0123"}).encode()
-    environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "" if plugins else "1"}
-    done = run_process([sys.executable, "-I", "-S", "-c", source], input=question, cwd="/", env=environment)
+    environment = {
+        **os.environ,
+        "PYTEST_ADDOPTS": "",
+        "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "" if plugins else "1",
+    }
+    done = run_process(
+        [sys.executable, "-I", "-S", "-c", source], input=question, cwd="/", env=environment
+    )
     answer = read_answer(done.stdout, "0123")
     assert answer is not None, (done.stdout[-500:], done.stderr[-2000:])
     return read_findings(answer, runs)
@@ -112,10 +134,14 @@ def tree(tmp_path: Path) -> Path:
     first_quick(
         (
             ".toml",
-            "[tool.pytest.ini_options]\naddopts = '--maxfail=1 -k \"not nothing\"'\nfilterwarnings = ['error']\n",
+            "[tool.pytest.ini_options]\naddopts = '--maxfail=1 -k \"not "
+            "nothing\"'\nfilterwarnings = ['error']\n",
         ),
         (".ini", ""),
-        (".ini", "[pytest]\naddopts = -x -p no:randomly --strict-markers\npython_functions = test_*\n"),
+        (
+            ".ini",
+            "[pytest]\naddopts = -x -p no:randomly --strict-markers\npython_functions = test_*\n",
+        ),
         (".cfg", "[tool:pytest]\naddopts = --exitfirst --doctest-modules\n"),
     ),
 )
@@ -132,11 +158,15 @@ def test_the_settings_of_the_repository_apply_and_controls_fail_with_them(
 
 @pytest.mark.slow
 def test_installed_plugins_of_pytest_are_loaded_and_do_no_harm(tree: Path) -> None:
-    """Those of this environment, hypothesis and xdist among them, which take seconds in each process."""
+    """Those of this environment, hypothesis and xdist among them, which take seconds in each
+    process.
+    """
     (tree / "test_plugin.py").write_text(
         "def test_loaded(pytestconfig):\n    assert pytestconfig.getoption('numprocesses') == 0\n"
     )
-    assert judge(tree, ["test_plugin.py::test_loaded"], plugins=True).passed == {"test_plugin.py::test_loaded"}
+    assert judge(tree, ["test_plugin.py::test_loaded"], plugins=True).passed == {
+        "test_plugin.py::test_loaded"
+    }
 
 
 PARAMETERS = """
@@ -155,12 +185,19 @@ def test_an_id_that_is_cut_means_all_tests_that_begin_so(tree: Path) -> None:
     found = judge(tree, [*ids, "test_words.py::test_gone"])
     assert found.passed == {ids[0]}
     assert not found.unfailed
-    assert {name for name, why in found.problems.items() if why == UNKNOWN_TEST} == {ids[2], "test_words.py::test_gone"}
+    assert {name for name, why in found.problems.items() if why == UNKNOWN_TEST} == {
+        ids[2],
+        "test_words.py::test_gone",
+    }
 
 
 def test_a_plugin_of_the_tree_is_imported_by_each_process_itself(tree: Path) -> None:
-    """Its import is code of the candidate, so none of it may run in the process from which the tests are forked."""
-    (tree / "loud.py").write_text("import os\nwith open('pids', 'a') as file:\n    print(os.getpid(), file=file)\n")
+    """Its import is code of the candidate, so none of it may run in the process from which the
+    tests are forked.
+    """
+    (tree / "loud.py").write_text(
+        "import os\nwith open('pids', 'a') as file:\n    print(os.getpid(), file=file)\n"
+    )
     found = judge(tree, GOOD, settings=(".ini", "[pytest]\naddopts = -p loud\n"))
     assert found.passed == set(GOOD)
     pids = (tree / "pids").read_text().split()
@@ -204,8 +241,12 @@ def test_code_under_test_cannot_forge_a_reward(shop: Path, runner: str, name: st
     assert found.protections["controls"] or not found.passed
 
 
-@pytest.mark.parametrize(("runner", "per_process"), [("pytest", 1), ("pytest", 50), ("unittest", 1), ("unittest", 50)])
-def test_honest_code_passes_and_every_control_fails(shop: Path, runner: str, per_process: int) -> None:
+@pytest.mark.parametrize(
+    ("runner", "per_process"), [("pytest", 1), ("pytest", 50), ("unittest", 1), ("unittest", 50)]
+)
+def test_honest_code_passes_and_every_control_fails(
+    shop: Path, runner: str, per_process: int
+) -> None:
     (shop / "shop" / "price.py").write_text("def total(prices):\n    return sum(prices)\n")
     found = judge(shop, forgeries.WANTED[runner], per_process=per_process)
     assert found.passed == set(forgeries.WANTED[runner]), found
@@ -242,16 +283,28 @@ def failing(text: str, test: str) -> str:
         ("with raises(KeyError): f()", r"with raises\((Type|Value|Index|Attribute)Error\): f\(\)"),
     ],
 )
-def test_a_control_changes_a_literal_or_an_operator_and_nothing_around_it(assertion: str, control: str) -> None:
-    before, after = "# kept\r\n@mark( 1 )\r\ndef test_a( ):\r\n\tx = 'é' ;", "\r\n\ndef test_b():\n    assert 1\n"
+def test_a_control_changes_a_literal_or_an_operator_and_nothing_around_it(
+    assertion: str, control: str
+) -> None:
+    before, after = (
+        "# kept\r\n@mark( 1 )\r\ndef test_a( ):\r\n\tx = 'é' ;",
+        "\r\n\ndef test_b():\n    assert 1\n",
+    )
     made = failing(f"{before}\r\n\t{assertion}{after}", "t.py::test_a[x]")
     assert re.fullmatch(f"{re.escape(before)}\r\n\t{control}{re.escape(after)}", made), made
 
 
 def test_a_test_without_an_assertion_that_surely_runs_fails_at_its_end() -> None:
-    """It fails wherever it returns, too; a file that cannot be read, or a test that it does not hold, at its end."""
-    early = "class A:\n    def test_a(self):\n        if g():\n            return 1\n        assert f() == 1\n"
-    made = early.replace("return 1", "assert False").replace("== 1\n", "== 1\n        assert False\n")
+    """It fails wherever it returns, too; a file that cannot be read, or a test that it does not
+    hold, at its end.
+    """
+    early = (
+        "class A:\n    def test_a(self):\n        if g():\n            return 1\n        assert "
+        "f() == 1\n"
+    )
+    made = early.replace("return 1", "assert False").replace(
+        "== 1\n", "== 1\n        assert False\n"
+    )
     assert failing(early, "t.py::A::test_a") == made
     for text in ("print 'old'\n", "def test_b(): pass\n", "def test_a():\n    yield 1\n"):
         assert failing(text, "t.py::test_a") == f"{text}\n\nassert False\n"
@@ -266,9 +319,13 @@ def test_the_process_of_a_control_runs_as_many_tests_as_that_of_its_test() -> No
 
 
 def test_other_tests_of_a_file_vary_between_their_text_and_that_of_their_control() -> None:
-    """The test that runs keeps its meaning; so does a test that another one calls, or that another file has."""
+    """The test that runs keeps its meaning; so does a test that another one calls, or that another
+    file has.
+    """
     text = "def test_a():\n    assert f() == 1\n\ndef test_b():\n    assert f() == 2\n\n"
-    text += "def test_c():\n    assert f() == 3\n\ndef test_d():\n    assert f() == 4\n    test_c()\n"
+    text += (
+        "def test_c():\n    assert f() == 3\n\ndef test_d():\n    assert f() == 4\n    test_c()\n"
+    )
     files = {"t.py": text, "u.py": "from t import *\n"}
     ids = ["t.py::test_a", "t.py::test_b", "u.py::test_d"]
     controls = make_controls(ids[1:2], (), files, 1, random.Random(0))
@@ -288,7 +345,9 @@ def test_other_tests_of_a_file_vary_between_their_text_and_that_of_their_control
 
 
 def test_code_that_knows_the_meaning_of_a_test_can_still_forge_it(shop: Path) -> None:
-    """SECURITY.md lists this: a control means something else, which code can see that knows the test."""
+    """SECURITY.md lists this: a control means something else, which code can see that knows the
+    test.
+    """
     with (shop / "shop" / "price.py").open("a") as file:
         file.write(forgeries.KNOWS_THE_MEANING)
     found = judge(shop, forgeries.WANTED["unittest"], "unittest")

@@ -60,9 +60,18 @@ FORMS_FILE, VIEWS_FILE = "tests/forms_tests/tests/test_forms.py", "tests/views/t
 @pytest.mark.parametrize(
     ("name", "tests"),
     [
-        ("pkg/tests/test_arith.py::test_sqrt[1-a b]", ["pkg/tests/test_arith.py::test_sqrt[1-a b]"]),
-        ("test_bound (forms_tests.tests.test_forms.FormsTests)", [f"{FORMS_FILE}::FormsTests::test_bound"]),
-        ("test_bound (forms_tests.tests.test_forms.Other.test_bound)", [f"{FORMS_FILE}::Other::test_bound"]),
+        (
+            "pkg/tests/test_arith.py::test_sqrt[1-a b]",
+            ["pkg/tests/test_arith.py::test_sqrt[1-a b]"],
+        ),
+        (
+            "test_bound (forms_tests.tests.test_forms.FormsTests)",
+            [f"{FORMS_FILE}::FormsTests::test_bound"],
+        ),
+        (
+            "test_bound (forms_tests.tests.test_forms.Other.test_bound)",
+            [f"{FORMS_FILE}::Other::test_bound"],
+        ),
         ("test_bound (views.tests.ViewsTests)", [f"{VIEWS_FILE}::ViewsTests::test_bound"]),
         (
             "If the maximum is less than the number of forms in the",
@@ -71,7 +80,9 @@ FORMS_FILE, VIEWS_FILE = "tests/forms_tests/tests/test_forms.py", "tests/views/t
         ("test_sqrt", ["pkg/tests/test_arith.py::test_sqrt"]),
     ],
 )
-def test_an_id_means_the_tests_that_its_runner_printed(checkout: Checkout, name: str, tests: list[str]) -> None:
+def test_an_id_means_the_tests_that_its_runner_printed(
+    checkout: Checkout, name: str, tests: list[str]
+) -> None:
     """Ids of pytest, of unittest (before and since Python 3.11), of Django and of sympy."""
     assert sorted(locate_tests(item(name), checkout)[name]) == tests
 
@@ -94,7 +105,9 @@ def test_an_id_without_a_test_is_refused(checkout: Checkout, name: str) -> None:
         locate_tests(item("test_sqrt", name), checkout)
 
 
-def test_ids_of_other_tests_than_methods_are_refused_with_the_runner_unittest(checkout: Checkout) -> None:
+def test_ids_of_other_tests_than_methods_are_refused_with_the_runner_unittest(
+    checkout: Checkout,
+) -> None:
     with pytest.raises(SpecError, match="runner unittest"):
         locate_tests(item("test_sqrt", runner="unittest"), checkout)
 

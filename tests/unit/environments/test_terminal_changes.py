@@ -1,4 +1,6 @@
-"""The changes of an agent's container that are copied to the judge's container; protected paths never change."""
+"""The changes of an agent's container that are copied to the judge's container; protected paths
+never change.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,19 @@ from hyperenvironment_terminal.changes import ChangePlan, make_protection, plan_
 from hyperenvironment_terminal.listing import DIRECTORY, FILE, LINK, Entry, Listing, parse_listing
 from hyperruntime.errors import TransferError
 
-NAMES = ("a", "b", "bin", "usr", "etc", "app", "tests", "ld.so.preload", "json.py", "lib", "conftest.py")
+NAMES = (
+    "a",
+    "b",
+    "bin",
+    "usr",
+    "etc",
+    "app",
+    "tests",
+    "ld.so.preload",
+    "json.py",
+    "lib",
+    "conftest.py",
+)
 
 
 def entry(kind: bytes, link: str = "", mtime: bytes = b"1") -> Entry:
@@ -36,7 +50,11 @@ PROTECTION = make_protection(PRISTINE, ["/usr/bin", "/bin", "/app"], "/app")
 def steps(plan: ChangePlan, said: Listing) -> list[tuple[bytes, bytes]]:
     """Return ``(path, kind)`` of each step in order; the kind of a removal is ``-``."""
     removed = [(path, b"-") for path in plan.remove]
-    made = [(path, said[path].kind) for paths in (plan.directories, plan.files, plan.links) for path in paths]
+    made = [
+        (path, said[path].kind)
+        for paths in (plan.directories, plan.files, plan.links)
+        for path in paths
+    ]
     return removed + made
 
 
@@ -45,16 +63,25 @@ def below(path: bytes, kinds: dict[bytes, bytes]) -> set[bytes]:
     return {other for other in kinds if f"{other.decode()}/".startswith(f"{path.decode()}/")}
 
 
-_PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).map(lambda names: b"/" + "/".join(names).encode())
+_PATHS = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4).map(
+    lambda names: b"/" + "/".join(names).encode()
+)
 _ENTRIES = st.builds(
     entry, st.sampled_from([FILE, DIRECTORY, LINK, b"p"]), st.sampled_from(["", "/usr", "..", "/etc", "a"]),
     st.sampled_from([b"1", b"2"]),
 )  # fmt: skip
 
 
-@given(st.dictionaries(_PATHS, _ENTRIES, max_size=12), st.sets(st.sampled_from(sorted(PRISTINE)), max_size=6))
-def test_a_false_listing_cannot_change_protected_paths(lies: dict[bytes, Entry], missing: set[bytes]) -> None:
-    """W22: no step changes a protected path, goes through a link, or removes a parent of a protected path."""
+@given(
+    st.dictionaries(_PATHS, _ENTRIES, max_size=12),
+    st.sets(st.sampled_from(sorted(PRISTINE)), max_size=6),
+)
+def test_a_false_listing_cannot_change_protected_paths(
+    lies: dict[bytes, Entry], missing: set[bytes]
+) -> None:
+    """W22: no step changes a protected path, goes through a link, or removes a parent of a
+    protected path.
+    """
     said = {**{path: found for path, found in PRISTINE.items() if path not in missing}, **lies}
     kinds = {path: found.kind for path, found in PRISTINE.items()}
     for path, kind in steps(plan_changes(PRISTINE, said, PROTECTION), said):
@@ -73,8 +100,13 @@ def test_a_false_listing_cannot_change_protected_paths(lies: dict[bytes, Entry],
             kinds[path] = kind
 
 
-@given(st.dictionaries(_PATHS, _ENTRIES, max_size=12), st.sets(st.sampled_from(sorted(PRISTINE)), max_size=6))
-def test_every_difference_is_applied_or_reported(lies: dict[bytes, Entry], missing: set[bytes]) -> None:
+@given(
+    st.dictionaries(_PATHS, _ENTRIES, max_size=12),
+    st.sets(st.sampled_from(sorted(PRISTINE)), max_size=6),
+)
+def test_every_difference_is_applied_or_reported(
+    lies: dict[bytes, Entry], missing: set[bytes]
+) -> None:
     """A difference below a reported path is not reported again."""
     said = {**{path: found for path, found in PRISTINE.items() if path not in missing}, **lies}
     plan = plan_changes(PRISTINE, said, PROTECTION)

@@ -29,8 +29,12 @@ services:
 """
 
 
-def test_a_compose_file_with_the_service_main_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Harbor sets by itself is dropped; variables of the host need ``pass_env``; ``task.toml`` comes first."""
+def test_a_compose_file_with_the_service_main_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Harbor sets by itself is dropped; variables of the host need ``pass_env``; ``task.toml``
+    comes first.
+    """
     monkeypatch.setenv("SECRET", "of the host")
     folder = harbor(tmp_path / "one", environment__Dockerfile_main="FROM y:1\n")
     (folder / "environment" / "docker-compose.yaml").write_text(HARBORS)
@@ -43,16 +47,25 @@ def test_a_compose_file_with_the_service_main_is_read(tmp_path: Path, monkeypatc
     )  # fmt: skip
     with pytest.raises(SpecError, match="pass_env=SECRET"):
         Terminal(tasks=str(folder))
-    assert spec_of(Terminal(tasks=str(folder), pass_env=("SECRET",)), Images()).env["SECRET"] == "of the host"
+    assert (
+        spec_of(Terminal(tasks=str(folder), pass_env=("SECRET",)), Images()).env["SECRET"]
+        == "of the host"
+    )
 
 
 def test_only_docker_compose_yaml_defines_containers(tmp_path: Path) -> None:
-    """``docker-compose.yml`` is a file of the image; a ready image of ``main`` is used if there is no Dockerfile."""
-    (task,) = load_tasks(str(harbor(tmp_path / "one", environment__docker_compose_yml="services: {a: {}, b: {}}")))
+    """``docker-compose.yml`` is a file of the image; a ready image of ``main`` is used if there is
+    no Dockerfile.
+    """
+    (task,) = load_tasks(
+        str(harbor(tmp_path / "one", environment__docker_compose_yml="services: {a: {}, b: {}}"))
+    )
     assert (task.env, task.image) == ({}, "")
     ready = harbor(tmp_path / "two", environment__x="")
     (ready / "environment" / "docker-compose.yml").write_text("services: {a: {}, b: {}}")
-    (ready / "environment" / "docker-compose.yaml").write_text("services: {main: {image: 'me/it:1'}}")
+    (ready / "environment" / "docker-compose.yaml").write_text(
+        "services: {main: {image: 'me/it:1'}}"
+    )
     assert load_tasks(str(ready))[0].image == "", "Harbor builds a Dockerfile that is there"
     (ready / "environment" / "Dockerfile").unlink()
     assert load_tasks(str(ready))[0].image == "me/it:1"
@@ -61,14 +74,20 @@ def test_only_docker_compose_yaml_defines_containers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "given",
     [
-        "{TOKEN: , EMPTY: '', CPUS: , OUT: '${ENV_VERIFIER_LOGS_PATH}', MEMORY: '${MEMORY}', ALL: 'a=${CPUS}'}",
-        "[TOKEN, 'EMPTY=', CPUS, 'OUT=${ENV_VERIFIER_LOGS_PATH}', 'MEMORY=${MEMORY}', 'ALL=a=${CPUS}']",
+        "{TOKEN: , EMPTY: '', CPUS: , OUT: '${ENV_VERIFIER_LOGS_PATH}', MEMORY: '${MEMORY}', "
+        "ALL: 'a=${CPUS}'}",
+        "[TOKEN, 'EMPTY=', CPUS, 'OUT=${ENV_VERIFIER_LOGS_PATH}', 'MEMORY=${MEMORY}', "
+        "'ALL=a=${CPUS}']",
     ],
 )
 def test_only_harbors_own_variables_are_dropped(tmp_path: Path, given: str) -> None:
-    """A name without a value is the host's, an empty value is empty, and a value with more in it is kept."""
+    """A name without a value is the host's, an empty value is empty, and a value with more in it is
+    kept.
+    """
     folder = harbor(tmp_path / "one")
-    (folder / "environment" / "docker-compose.yaml").write_text(f"services: {{main: {{environment: {given}}}}}")
+    (folder / "environment" / "docker-compose.yaml").write_text(
+        f"services: {{main: {{environment: {given}}}}}"
+    )
     (task,) = load_tasks(str(folder))
     assert task.env == {"TOKEN": "${TOKEN}", "EMPTY": "", "ALL": "a=${CPUS}"}
 
@@ -77,7 +96,9 @@ def test_only_harbors_own_variables_are_dropped(tmp_path: Path, given: str) -> N
 def test_variables_of_another_form_are_refused(tmp_path: Path, given: str) -> None:
     """The message names the file or the key."""
     folder = harbor(tmp_path / "one")
-    (folder / "environment" / "docker-compose.yaml").write_text(f"services: {{main: {{environment: {given}}}}}")
+    (folder / "environment" / "docker-compose.yaml").write_text(
+        f"services: {{main: {{environment: {given}}}}}"
+    )
     with pytest.raises(SpecError, match="environment"):
         load_tasks(str(folder))
 
@@ -86,8 +107,8 @@ def test_shared_memory_reaches_the_container_and_harmless_keys_pass(tmp_path: Pa
     """``shm_size`` is a limit of the task; labels and the like change nothing for one container."""
     folder = harbor(tmp_path / "one")
     (folder / "environment" / "docker-compose.yaml").write_text(
-        "x-common: {a: b}\nservices: {main: {shm_size: 256m, labels: [a=b], x-mine: 1, hostname: box, platform: linux, "
-        "volumes: []}}\nvolumes: {}\n"
+        "x-common: {a: b}\nservices: {main: {shm_size: 256m, labels: [a=b], x-mine: 1, "
+        "hostname: box, platform: linux, volumes: []}}\nvolumes: {}\n"
     )
     assert spec_of(Terminal(tasks=str(folder)), Images()).limits.shm_bytes == 256 * 1024**2
 
@@ -95,6 +116,8 @@ def test_shared_memory_reaches_the_container_and_harmless_keys_pass(tmp_path: Pa
 def test_the_user_of_main_is_that_of_agent_and_tests(tmp_path: Path) -> None:
     """Unless ``task.toml`` names another one."""
     folder = harbor(tmp_path / "one", task_toml="[verifier]\nuser = 'root'")
-    (folder / "environment" / "docker-compose.yaml").write_text("services: {main: {user: '1000:1000'}}")
+    (folder / "environment" / "docker-compose.yaml").write_text(
+        "services: {main: {user: '1000:1000'}}"
+    )
     (task,) = load_tasks(str(folder))
     assert (task.agent_user, task.tests_user) == ("1000:1000", "root")

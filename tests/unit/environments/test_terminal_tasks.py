@@ -77,11 +77,23 @@ def make(folder: Path, files: Mapping[str, str]) -> Path:
 
 def harbor(folder: Path, **more: str) -> Path:
     """Write a Harbor task into a folder."""
-    files = {"instruction.md": "Do it.\n", "tests/test.sh": "true", "environment/Dockerfile": "FROM x:1\nWORKDIR /a\n"}
-    return make(folder, {**files, **{name.replace("__", "/").replace("_", "."): text for name, text in more.items()}})
+    files = {
+        "instruction.md": "Do it.\n",
+        "tests/test.sh": "true",
+        "environment/Dockerfile": "FROM x:1\nWORKDIR /a\n",
+    }
+    return make(
+        folder,
+        {
+            **files,
+            **{name.replace("__", "/").replace("_", "."): text for name, text in more.items()},
+        },
+    )
 
 
-def spec_of(environment: Terminal, images: Images, base: ContainerSpec | None = None) -> ContainerSpec:
+def spec_of(
+    environment: Terminal, images: Images, base: ContainerSpec | None = None
+) -> ContainerSpec:
     """Return the container spec of an environment's first task."""
     item = next(iter(environment.items()))
     return environment.spec(item, base or ContainerSpec(image="base"), ImageStore(images))  # type: ignore[arg-type]
@@ -99,7 +111,9 @@ def archive(**files: str) -> str:
 
 
 def test_a_harbor_task_is_read_completely(tmp_path: Path) -> None:
-    """T4: times, resources, variables and the workdir; a benchmark's canary text is removed from the instruction."""
+    """T4: times, resources, variables and the workdir; a benchmark's canary text is removed from
+    the instruction.
+    """
     text = "<!-- a canary string -->\n# canary GUID 1\n\n# Title\nDo it.\n"
     (task,) = load_tasks(str(harbor(tmp_path / "one", task_toml=SETTINGS, instruction_md=text)))
     assert (task.id, task.instruction, task.workdir) == ("one", "# Title\nDo it.", "")
@@ -138,7 +152,8 @@ _ALIASES = "x-0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"x-{number}: &a{number} [{', '.join([f'*a{number - 1}'] * 9)}]\n" for number in range(1, 9)
 )
 _MERGED = "x-0: &a0 {k: x}\n" + "".join(
-    f"x-{number}: &a{number} {{<<: [{', '.join([f'*a{number - 1}'] * 9)}]}}\n" for number in range(1, 9)
+    f"x-{number}: &a{number} {{<<: [{', '.join([f'*a{number - 1}'] * 9)}]}}\n"
+    for number in range(1, 9)
 )
 
 
@@ -156,22 +171,51 @@ _MERGED = "x-0: &a0 {k: x}\n" + "".join(
         ({"task_toml": "[verifier.environment]\ncpus = 2"}, "environment_mode"),
         ({"task_toml": "[[steps]]\nname = 'one'"}, "several steps"),
         ({"task_toml": "[metadata.hyperruntime]\nverify = 'never'"}, "verify"),
-        ({"environment__docker-compose_yaml": "services: {main: {}, db: {image: x}}"}, "one container.*service db"),
-        ({"environment__docker-compose_yaml": "services: {db: {image: x}}"}, "one container.*service db"),
-        ({"environment__docker-compose_yaml": "services: {main: {privileged: true}}"}, "yaml.*privileged of.*'main'"),
-        ({"environment__docker-compose_yaml": "services: {main: {volumes: ['/etc:/etc']}}"}, "volumes of"),
-        ({"environment__docker-compose_yaml": "services: {main: {user: a b}}"}, "user of the service 'main'.*'a b'"),
-        ({"environment__docker-compose_yaml": "services: {main: {build: ../..}}"}, "build of.*environment/"),
+        (
+            {"environment__docker-compose_yaml": "services: {main: {}, db: {image: x}}"},
+            "one container.*service db",
+        ),
+        (
+            {"environment__docker-compose_yaml": "services: {db: {image: x}}"},
+            "one container.*service db",
+        ),
+        (
+            {"environment__docker-compose_yaml": "services: {main: {privileged: true}}"},
+            "yaml.*privileged of.*'main'",
+        ),
+        (
+            {"environment__docker-compose_yaml": "services: {main: {volumes: ['/etc:/etc']}}"},
+            "volumes of",
+        ),
+        (
+            {"environment__docker-compose_yaml": "services: {main: {user: a b}}"},
+            "user of the service 'main'.*'a b'",
+        ),
+        (
+            {"environment__docker-compose_yaml": "services: {main: {build: ../..}}"},
+            "build of.*environment/",
+        ),
         ({"environment__docker-compose_yaml": "services: ["}, "valid compose file"),
-        ({"environment__docker-compose_yaml": _ALIASES + "services: {main: {environment: *a8}}"}, "more than 100000"),
-        ({"environment__docker-compose_yaml": _MERGED + "services: {main: {labels: *a8}}"}, "more than 100000"),
-        ({"environment__docker-compose_yaml": "services: {main: &a {environment: [*a]}}"}, "a part of itself"),
+        (
+            {"environment__docker-compose_yaml": _ALIASES + "services: {main: {environment: *a8}}"},
+            "more than 100000",
+        ),
+        (
+            {"environment__docker-compose_yaml": _MERGED + "services: {main: {labels: *a8}}"},
+            "more than 100000",
+        ),
+        (
+            {"environment__docker-compose_yaml": "services: {main: &a {environment: [*a]}}"},
+            "a part of itself",
+        ),
         ({"environment__docker-compose_yaml": "services: " + "[" * 5000}, "valid compose file"),
         ({"environment__docker-compose_yaml": "include: [other.yaml]"}, "without include"),
         ({"task_toml": "[environment]\ngpus = inf"}, "gpus"),
     ],
 )
-def test_unsupported_settings_are_rejected(tmp_path: Path, files: dict[str, str], says: str) -> None:
+def test_unsupported_settings_are_rejected(
+    tmp_path: Path, files: dict[str, str], says: str
+) -> None:
     """The error names the setting."""
     with pytest.raises(SpecError, match=says):
         load_tasks(str(harbor(tmp_path / "one", **files)))
@@ -204,14 +248,21 @@ def test_tasks_are_read_from_rows(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("\n".join(json.dumps(row) for row in rows) + "\n\n")
     ready, made = load_tasks(str(path))
-    assert (ready.id, ready.image, ready.agent_timeout_s, ready.workdir) == ("ready", "me/it:1", 60, "")
+    assert (ready.id, ready.image, ready.agent_timeout_s, ready.workdir) == (
+        "ready",
+        "me/it:1",
+        60,
+        "",
+    )
     assert ready.limits == {"memory_bytes": 256 * 1024**2}
     assert made.recipe is not None
     assert made.recipe.with_name("data.txt").read_text() == "d"
     assert sorted(p.name for p in made.tests.iterdir()) == ["check.py", "test.sh"]
     assert (made.tests / "test.sh").read_text() == "echo 2"
     assert made.solution is not None
-    assert load_tasks(str(path)) == (ready, made), "a second call must read the same tasks from the cache"
+    assert load_tasks(str(path)) == (ready, made), (
+        "a second call must read the same tasks from the cache"
+    )
 
 
 @pytest.mark.parametrize(
@@ -232,17 +283,27 @@ def test_a_malformed_row_is_rejected(tmp_path: Path, row: str, says: str) -> Non
 
 def test_an_archive_of_a_row_cannot_write_outside_its_directory(tmp_path: Path) -> None:
     """Rows are data from strangers."""
-    row = {"instruction": "x", "docker_image": "x", "test_sh": "y", "tests_tar": archive(__________escaped="x")}
+    row = {
+        "instruction": "x",
+        "docker_image": "x",
+        "test_sh": "y",
+        "tests_tar": archive(__________escaped="x"),
+    }
     (tmp_path / "rows.jsonl").write_text(json.dumps(row))
     with pytest.raises(SpecError, match="plain files"):
         load_tasks(str(tmp_path / "rows.jsonl"))
 
 
 def test_a_container_has_the_settings_of_its_task(tmp_path: Path) -> None:
-    """Limits, GPUs, network and variables; its image is built once, and again after a change of its files."""
+    """Limits, GPUs, network and variables; its image is built once, and again after a change of its
+    files.
+    """
     settings = SETTINGS.replace("allow_internet = true", 'allow_internet = false\nworkdir = "/a"')
     folder = harbor(tmp_path / "one", task_toml=settings, environment__a_txt="1")
-    images, base = Images(), ContainerSpec(image="base", network="host", env={"A": "1"}, limits=Limits(pids=99))
+    images, base = (
+        Images(),
+        ContainerSpec(image="base", network="host", env={"A": "1"}, limits=Limits(pids=99)),
+    )
     spec = spec_of(Terminal(tasks=str(folder)), images, base)
     assert (spec.network, spec.workdir, spec.gpus, dict(spec.env)) == (
         "none",
@@ -275,7 +336,12 @@ def test_a_task_that_needs_the_internet_gets_it_only_on_request(tmp_path: Path) 
     folder = str(harbor(tmp_path / "one", task_toml="[environment]\nallow_internet = true\n"))
     with pytest.raises(SpecError, match="internet=base"):
         spec_of(Terminal(tasks=folder), Images())
-    assert spec_of(Terminal(tasks=folder), Images(), ContainerSpec(image="x", network="bridge")).network == "bridge"
+    assert (
+        spec_of(
+            Terminal(tasks=folder), Images(), ContainerSpec(image="x", network="bridge")
+        ).network
+        == "bridge"
+    )
     assert spec_of(Terminal(tasks=folder, internet="base"), Images()).network == "none"
 
 
@@ -285,50 +351,85 @@ def test_a_task_that_needs_the_internet_gets_it_only_on_request(tmp_path: Path) 
         ("", None, None),
         ("[environment]\nallow_internet = false", False, False),
         ("[environment]\nnetwork_mode = 'public'", True, True),
-        ("[environment]\nnetwork_mode = 'no-network'\n[verifier]\nnetwork_mode = 'public'", False, True),
+        (
+            "[environment]\nnetwork_mode = 'no-network'\n[verifier]\nnetwork_mode = 'public'",
+            False,
+            True,
+        ),
         ("[environment]\nallow_internet = true\n[agent]\nnetwork_mode = 'no-network'", False, True),
     ],
 )
 def test_each_phase_of_a_task_has_its_own_network(
     tmp_path: Path, settings: str, agent: bool | None, tests: bool | None
 ) -> None:
-    """``[agent]`` and ``[verifier]`` override ``[environment]``; the tests of another network need a container."""
+    """``[agent]`` and ``[verifier]`` override ``[environment]``; the tests of another network need
+    a container.
+    """
     (task,) = load_tasks(str(harbor(tmp_path / "one", task_toml=settings)))
     assert (task.internet, task.tests_internet) == (agent, tests)
     base = ContainerSpec(image="x", network="bridge")
     if agent is False and tests:
         with pytest.raises(SpecError, match="another network"):
             spec_of(Terminal(tasks=str(tmp_path), verify="same"), Images(), base)
-    assert spec_of(Terminal(tasks=str(tmp_path)), Images(), base).network == ("none" if agent is False else "bridge")
+    assert spec_of(Terminal(tasks=str(tmp_path)), Images(), base).network == (
+        "none" if agent is False else "bridge"
+    )
 
 
 def test_a_run_without_network_names_all_tasks_that_need_one(tmp_path: Path) -> None:
     """Before any container starts: what their task.toml says, or what their test.sh downloads."""
-    download = "#!/bin/bash\n# apt-get\napt-get update\ncurl -LsSf https://x/install.sh | sh\nuvx pytest /tests/a.py\n"
+    download = (
+        "#!/bin/bash\n# apt-get\napt-get update\ncurl -LsSf https://x/install.sh | sh\nuvx "
+        "pytest /tests/a.py\n"
+    )
     here = "curl -s http://localhost:8000/ > out\ngit -C /app log\npip list\n"
-    harbor(tmp_path / "downloads", tests__test_sh=download, task_toml="[environment]\ncpus = 2\nmemory_mb = 4096\n")
+    harbor(
+        tmp_path / "downloads",
+        tests__test_sh=download,
+        task_toml="[environment]\ncpus = 2\nmemory_mb = 4096\n",
+    )
     harbor(tmp_path / "says-so", task_toml="[environment]\nallow_internet = true\n")
-    harbor(tmp_path / "says-no", tests__test_sh=download, task_toml="[environment]\nallow_internet = false\n")
+    harbor(
+        tmp_path / "says-no",
+        tests__test_sh=download,
+        task_toml="[environment]\nallow_internet = false\n",
+    )
     harbor(tmp_path / "looks", tests__test_sh=here)
     environment = Terminal(tasks=str(tmp_path))
     items = list(environment.items())
     with pytest.raises(SpecError) as caught:
         environment.check_items(items, ContainerSpec(image="x"))
-    assert "2 tasks need the internet: downloads (its test.sh runs apt-get, curl, uvx), says-so (" in str(caught.value)
+    assert (
+        "2 tasks need the internet: downloads (its test.sh runs apt-get, curl, uvx), says-so ("
+        in str(caught.value)
+    )
     needs = {item.id: environment.needs(item) for item in items}
-    assert needs["downloads"] == "internet (its test.sh runs apt-get, curl, uvx), 2 cpus, 4096 MiB memory"
+    assert (
+        needs["downloads"]
+        == "internet (its test.sh runs apt-get, curl, uvx), 2 cpus, 4096 MiB memory"
+    )
     assert (needs["says-no"], needs["looks"]) == ("no internet", "")
     environment.check_items(items, ContainerSpec(image="x", network="bridge"))
     Terminal(tasks=str(tmp_path), internet="base").check_items(items, ContainerSpec(image="x"))
 
 
-def test_variables_of_the_host_are_passed_only_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_host_are_passed_only_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A task that needs a key is rejected unless the user allows it."""
     monkeypatch.setenv("MY_KEY", "secret")
-    folder = str(harbor(tmp_path / "one", task_toml='[environment.env]\nK = "${MY_KEY}"\nD = "${MY_KEY:-none}"\n'))
+    folder = str(
+        harbor(
+            tmp_path / "one",
+            task_toml='[environment.env]\nK = "${MY_KEY}"\nD = "${MY_KEY:-none}"\n',
+        )
+    )
     with pytest.raises(SpecError, match="pass_env=MY_KEY"):
         spec_of(Terminal(tasks=folder), Images())
-    assert dict(spec_of(Terminal(tasks=folder, pass_env=("MY_KEY",)), Images()).env) == {"K": "secret", "D": "secret"}
+    assert dict(spec_of(Terminal(tasks=folder, pass_env=("MY_KEY",)), Images()).env) == {
+        "K": "secret",
+        "D": "secret",
+    }
 
 
 def test_missing_images_are_pulled_only_on_request(tmp_path: Path) -> None:
@@ -344,7 +445,9 @@ def test_missing_images_are_pulled_only_on_request(tmp_path: Path) -> None:
 
 
 def test_base_images_can_be_replaced(tmp_path: Path) -> None:
-    """In Containerfiles and in definition files; an existing local base is not pulled from a registry."""
+    """In Containerfiles and in definition files; an existing local base is not pulled from a
+    registry.
+    """
     environment = Terminal(tasks=str(harbor(tmp_path / "one")), substitute=("x:1=localhost/mine",))
     images = Images()
     spec_of(environment, images)
@@ -352,11 +455,17 @@ def test_base_images_can_be_replaced(tmp_path: Path) -> None:
     definition = {"environment__container_def": "Bootstrap: docker\nFrom: me/it\n%post\n true\n"}
     images = Images("me/it")
     spec_of(Terminal(tasks=str(harbor(tmp_path / "two", **definition))), images)
-    assert images.built[0][1].startswith("FROM me/it\n"), "the local image must be used, not docker.io/me/it"
+    assert images.built[0][1].startswith("FROM me/it\n"), (
+        "the local image must be used, not docker.io/me/it"
+    )
 
 
-@pytest.mark.parametrize("line", ["%setup\n touch /x", "%files\n ../../secret /x", "%files\n /etc/passwd /x"])
-def test_a_definition_cannot_run_commands_or_read_files_on_the_host(tmp_path: Path, line: str) -> None:
+@pytest.mark.parametrize(
+    "line", ["%setup\n touch /x", "%files\n ../../secret /x", "%files\n /etc/passwd /x"]
+)
+def test_a_definition_cannot_run_commands_or_read_files_on_the_host(
+    tmp_path: Path, line: str
+) -> None:
     """It is rejected before any engine reads it."""
     (tmp_path / "secret").write_text("key")
     definition = f"Bootstrap: docker\nFrom: me/it\n{line}\n"
@@ -378,7 +487,9 @@ def test_a_definition_cannot_run_commands_or_read_files_on_the_host(tmp_path: Pa
         ("tests/test.sh", b"#!/bin/bash\r\ntrue\r\n", r"test\.sh.*CRLF"),
     ],
 )
-def test_a_file_with_odd_bytes_is_refused_by_name(tmp_path: Path, name: str, content: bytes, says: str) -> None:
+def test_a_file_with_odd_bytes_is_refused_by_name(
+    tmp_path: Path, name: str, content: bytes, says: str
+) -> None:
     """The error names the file, and does not blame the package."""
     folder = harbor(tmp_path / "one", environment__container_def="Bootstrap: docker\nFrom: x\n")
     (folder / name).write_bytes(content)
@@ -401,14 +512,19 @@ def test_a_file_of_a_task_that_is_a_link_is_refused(tmp_path: Path, name: str) -
 def test_a_row_with_odd_bytes_is_refused_by_its_line(tmp_path: Path) -> None:
     """A byte that is not UTF-8, and text that no file can hold."""
     rows = tmp_path / "rows.jsonl"
-    for line in (b'{"instruction": "caf\xe9"}', b'{"instruction": "\\ud800", "docker_image": "x", "test_sh": "y"}'):
+    for line in (
+        b'{"instruction": "caf\xe9"}',
+        b'{"instruction": "\\ud800", "docker_image": "x", "test_sh": "y"}',
+    ):
         rows.write_bytes(line)
         with pytest.raises(SpecError, match=r"rows\.jsonl:1"):
             load_environment("terminal", {"tasks": str(rows), "unsupported": "fail"})
 
 
 def test_the_bytes_of_a_dockerfile_reach_the_build(tmp_path: Path) -> None:
-    """Also those that are not UTF-8, and line ends in a here-document; byte order marks elsewhere are skipped."""
+    """Also those that are not UTF-8, and line ends in a here-document; byte order marks elsewhere
+    are skipped.
+    """
 
     class Bytes(Images):
         def build(self, context: Path, reference: str, *, containerfile: Path, **_: Any) -> str:
@@ -423,7 +539,11 @@ def test_the_bytes_of_a_dockerfile_reach_the_build(tmp_path: Path) -> None:
     images, environment = Bytes(), Terminal(tasks=str(folder))
     spec_of(environment, images)
     (item,) = environment.items()
-    assert (images.seen, item.data["instruction"], environment.time_limit_s(item)) == (text, "a\nb", 7)
+    assert (images.seen, item.data["instruction"], environment.time_limit_s(item)) == (
+        text,
+        "a\nb",
+        7,
+    )
 
 
 @pytest.mark.parametrize(
@@ -435,7 +555,9 @@ def test_the_bytes_of_a_dockerfile_reach_the_build(tmp_path: Path) -> None:
         ("[agent]\nuser = 0\n[verifier]\nuser = ''", ("root", "")),
     ],
 )
-def test_the_users_of_agent_and_tests_are_read(tmp_path: Path, settings: str, users: tuple[str, str]) -> None:
+def test_the_users_of_agent_and_tests_are_read(
+    tmp_path: Path, settings: str, users: tuple[str, str]
+) -> None:
     """As in Harbor: a name or a uid; the container itself runs as root if a user is named."""
     folder = harbor(tmp_path / "one", task_toml=settings)
     (task,) = load_tasks(str(folder))
@@ -444,10 +566,14 @@ def test_the_users_of_agent_and_tests_are_read(tmp_path: Path, settings: str, us
     assert spec_of(environment, Images()).user == ("0:0" if any(users) else None)
     (item,) = environment.items()
     (system, _) = environment.messages(item, {"workdir": "/a"})
-    assert f"as {'root' if users[0] in ('', 'root') else f'the user {users[0]}'}," in system["content"]
+    assert (
+        f"as {'root' if users[0] in ('', 'root') else f'the user {users[0]}'}," in system["content"]
+    )
 
 
-def test_unsupported_tasks_are_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_tasks_are_left_out_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """One of them makes no data set unusable, unless the user asks for it."""
     monkeypatch.delenv("NO_KEY", raising=False)
     harbor(tmp_path / "all" / "good")
@@ -455,17 +581,26 @@ def test_unsupported_tasks_are_left_out_by_name(tmp_path: Path, monkeypatch: pyt
     harbor(tmp_path / "all" / "below" / "good", instruction_md="another")
     harbor(tmp_path / "all" / "needs-key", task_toml='[environment.env]\nK = "${NO_KEY}"')
     environment = Terminal(tasks=str(tmp_path / "all"))
-    assert [(item.id, item.data["instruction"]) for item in environment.items()] == [("good", "another")]
+    assert [(item.id, item.data["instruction"]) for item in environment.items()] == [
+        ("good", "another")
+    ]
     assert sorted(environment.left_out) == ["bad", "good", "needs-key"]
     assert "agent.user='a b' is not allowed" in environment.left_out["bad"]
     assert "'good' occurs twice" in environment.left_out["good"]
     for source, mode in ((tmp_path / "all", "fail"), (bad, "skip")):
         with pytest.raises(SpecError, match=r"agent\.user"):
             Terminal(tasks=str(source), unsupported=mode)
-    rows = [{"id": "r1", "instruction": "Do.", "docker_image": "x", "test_sh": "y"}, [], {"id": "r3"}]
+    rows = [
+        {"id": "r1", "instruction": "Do.", "docker_image": "x", "test_sh": "y"},
+        [],
+        {"id": "r3"},
+    ]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     environment = Terminal(tasks=str(tmp_path / "rows.jsonl"))
-    assert ([item.id for item in environment.items()], sorted(environment.left_out)) == (["r1"], ["line 2", "r3"])
+    assert ([item.id for item in environment.items()], sorted(environment.left_out)) == (
+        ["r1"],
+        ["line 2", "r3"],
+    )
 
 
 def test_the_environment_is_loaded_by_name(tmp_path: Path) -> None:

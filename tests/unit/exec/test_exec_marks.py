@@ -1,4 +1,6 @@
-"""Marks are unique, the marks of a group lie in their own ranges, and all fit below the limit that carries them."""
+"""Marks are unique, the marks of a group lie in their own ranges, and all fit below the limit that
+carries them.
+"""
 
 from __future__ import annotations
 
@@ -43,8 +45,14 @@ def test_a_closed_series_leaves_its_group() -> None:
     assert numbers.leave_group("a") == [second]
 
 
-@given(st.sampled_from("xwm"), st.one_of(st.just("unlimited"), st.integers(10**18, 2**64 - 2).map(str)), st.data())
-def test_marks_fit_below_the_limit_that_carries_them(option: str, hard: str, data: st.DataObject) -> None:
+@given(
+    st.sampled_from("xwm"),
+    st.one_of(st.just("unlimited"), st.integers(10**18, 2**64 - 2).map(str)),
+    st.data(),
+)
+def test_marks_fit_below_the_limit_that_carries_them(
+    option: str, hard: str, data: st.DataObject
+) -> None:
     limit = MarkLimit.parse(option, hard)
     assert limit is not None
     numbers = MarkNumbers()
@@ -60,7 +68,9 @@ def test_marks_fit_below_the_limit_that_carries_them(option: str, hard: str, dat
 
 
 def test_the_mark_of_a_lane_is_above_the_marks_of_its_commands() -> None:
-    """A hard limit can only be lowered, so the mark of a lane must be above the range of an older group."""
+    """A hard limit can only be lowered, so the mark of a lane must be above the range of an older
+    group.
+    """
     limit = MarkLimit.parse("x", "unlimited")
     assert limit is not None
     for _ in range(50):
@@ -71,7 +81,9 @@ def test_the_mark_of_a_lane_is_above_the_marks_of_its_commands() -> None:
 
 
 @pytest.mark.parametrize("option", ["x", "m"])
-@pytest.mark.parametrize("hard", ["0", "1000", "3145728000", "1" * 15, "9" * 21, "-1", "", "many", "\u0663" * 19])
+@pytest.mark.parametrize(
+    "hard", ["0", "1000", "3145728000", "1" * 15, "9" * 21, "-1", "", "many", "\u0663" * 19]
+)
 def test_a_limit_that_other_processes_may_have_is_rejected(option: str, hard: str) -> None:
     """The shell in the container reports the limit, and the host kills processes by its value."""
     assert MarkLimit.parse(option, hard) is None

@@ -1,4 +1,6 @@
-"""Killing process trees for several callers at once; each caller gets the result for its own tree."""
+"""Killing process trees for several callers at once; each caller gets the result for its own
+tree.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ TREE = Tree(0, "file locks", ((5, 9),))
 
 
 class Supervisor:
-    """Answers each sweep with 0 after a signal of the test; raises an interrupt in the sweep with these words."""
+    """Answers each sweep with 0 after a signal of the test; raises an interrupt in the sweep with
+    these words.
+    """
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -50,7 +54,9 @@ def test_waiting_callers_share_a_sweep() -> None:
 
 
 def test_the_result_of_an_interrupted_caller_is_not_given_to_a_later_one() -> None:
-    """A caller may be interrupted while another caller sweeps for it; a new request for the same tree sweeps again."""
+    """A caller may be interrupted while another caller sweeps for it; a new request for the same
+    tree sweeps again.
+    """
     supervisor = Supervisor()
     ender = TreeKiller(supervisor.ask, lambda: False)
     first = threading.Thread(target=ender.end, args=(Tree(0, "file locks", ((1, 1),)),))

@@ -7,7 +7,9 @@ import pytest
 from hyperruntime.errors import SpecError, UserNotFoundError
 from hyperruntime.exec.named_user import find_named, find_user, is_root
 
-PASSWD = "root:x:0:0::/root:/bin/sh\nada:x:1000:100:Ada:/home/ada:/bin/sh\nbroken\nodd:x:many:1::/:\n"
+PASSWD = (
+    "root:x:0:0::/root:/bin/sh\nada:x:1000:100:Ada:/home/ada:/bin/sh\nbroken\nodd:x:many:1::/:\n"
+)
 GROUPS = "root:x:0:\nusers:x:100:\nstaff:x:50:ada\n"
 
 
@@ -33,7 +35,10 @@ def test_an_unknown_user_and_root_with_another_group_are_refused(user: str) -> N
 
 
 MORE = GROUPS + "admin:x:4:bob\nwheel:x:0:eve\n"
-USERS = PASSWD + "bob:x:5:5::/home/bob:/bin/sh\neve:x:6:6::/:\ntoor:x:0:0::/:\nzero:x:7:0::/:\nbare:x:8:8\n"
+USERS = (
+    PASSWD
+    + "bob:x:5:5::/home/bob:/bin/sh\neve:x:6:6::/:\ntoor:x:0:0::/:\nzero:x:7:0::/:\nbare:x:8:8\n"
+)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +51,15 @@ USERS = PASSWD + "bob:x:5:5::/home/bob:/bin/sh\neve:x:6:6::/:\ntoor:x:0:0::/:\nz
         ("1234", "1234:1234", "/"),
     ],
 )
-def test_a_user_with_further_groups_runs_by_name_and_has_its_home(user: str, run_as: str, home: str) -> None:
+def test_a_user_with_further_groups_runs_by_name_and_has_its_home(
+    user: str, run_as: str, home: str
+) -> None:
     found = find_named(user, USERS, MORE)
-    assert (str(found.run_as), found.home, str(found.ids)) == (run_as, home, str(find_user(user, USERS, MORE)))
+    assert (str(found.run_as), found.home, str(found.ids)) == (
+        run_as,
+        home,
+        str(find_user(user, USERS, MORE)),
+    )
 
 
 @pytest.mark.parametrize("user", ["root", "toor", "0", "zero", "eve", "6", "ada:0", "ada:root"])
@@ -58,4 +69,10 @@ def test_root_and_users_in_its_group_are_no_ordinary_users(user: str) -> None:
 
 
 def test_root_is_known_by_name_and_by_number() -> None:
-    assert [is_root(user) for user in ("root", "0:0", "root:root", "0:5", "ada")] == [True, True, True, False, False]
+    assert [is_root(user) for user in ("root", "0:0", "root:root", "0:5", "ada")] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]

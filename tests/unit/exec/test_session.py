@@ -82,7 +82,9 @@ def test_a_command_fails_at_once_if_its_container_ends(
 def test_the_error_text_of_a_shell_that_ended_at_once_is_kept(tmp_path: Path) -> None:
     """The process may end before the session writes to it; its error text must not be lost."""
     for _ in range(3):
-        process = spawn(["/bin/sh", "-c", "echo no such image >&2; exit 125"], stdin=PIPE, stderr=STDOUT)
+        process = spawn(
+            ["/bin/sh", "-c", "echo no such image >&2; exit 125"], stdin=PIPE, stderr=STDOUT
+        )
         session = Session(ProcessShell(process), str(tmp_path), MarkNumbers())
         process.wait()
         assert not session.start(30)
@@ -91,9 +93,15 @@ def test_the_error_text_of_a_shell_that_ended_at_once_is_kept(tmp_path: Path) ->
         session.abandon()
 
 
-def test_a_lane_that_the_session_reopens_is_read_until_its_end(session: Session, tmp_path: Path) -> None:
-    """A lane ends; before its caller reads the end, the session opens the write end of the pipe (Lane.hang_up)."""
-    command = Execution(session.lanes, session, make_request(["true"]), ExecOptions(output_limit_bytes=10))
+def test_a_lane_that_the_session_reopens_is_read_until_its_end(
+    session: Session, tmp_path: Path
+) -> None:
+    """A lane ends; before its caller reads the end, the session opens the write end of the pipe
+    (Lane.hang_up).
+    """
+    command = Execution(
+        session.lanes, session, make_request(["true"]), ExecOptions(output_limit_bytes=10)
+    )
     lane = command._lane = Lane(str(tmp_path), mark())
     command._end, command._handed_over = None, True
     try:
@@ -108,7 +116,11 @@ def test_a_lane_that_the_session_reopens_is_read_until_its_end(session: Session,
 
 
 def test_an_execution_assigns_only_its_own_attributes() -> None:
-    fields = [node for node in ast.walk(ast.parse(inspect.getsource(execution))) if isinstance(node, ast.Attribute)]
+    fields = [
+        node
+        for node in ast.walk(ast.parse(inspect.getsource(execution)))
+        if isinstance(node, ast.Attribute)
+    ]
     written = {ast.unparse(field) for field in fields if isinstance(field.ctx, ast.Store)}
     assert "self._lane" in written
     assert [name for name in written if name.rpartition(".")[0] != "self"] == []

@@ -1,4 +1,6 @@
-"""The message of a shell about a program that it could not execute: held back, recognised, and said plainly."""
+"""The message of a shell about a program that it could not execute: held back, recognised, and said
+plainly.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,22 @@ MESSAGES = [
     b"hyperruntime: 12: exec: prog2: Permission denied\n",
     b"hyperruntime: exec: line 4: prog2: not found\n",
     f"{LANE}/c: line 4: exec: prog2: not found\n".encode(),
-    f"{LANE}/c: line 4: prog2: Is a directory\n{LANE}/c: line 4: exec: prog2: cannot execute: ...\n".encode(),
+    f"{LANE}/c: line 4: prog2: Is a directory\n{LANE}/c: line 4: exec: prog2: cannot "
+    "execute: ...\n".encode(),
 ]
 OF_ENV = [
     b"env: 'prog2': No such file or directory\n",
     "env: \u2018prog2\u2019: No such file or directory\n".encode(),
     b"env: can't execute 'prog2': No such file or directory\n",
 ]
-OTHERS = [b"a", b"hyperruntime: x", b"hyperruntime: 3: exec: other: ", b"/run/hyperruntime/other/c: ", b"env: x", b"3"]
+OTHERS = [
+    b"a",
+    b"hyperruntime: x",
+    b"hyperruntime: 3: exec: other: ",
+    b"/run/hyperruntime/other/c: ",
+    b"env: x",
+    b"3",
+]
 
 
 def failure(**env: str) -> StartFailure:
@@ -54,7 +64,8 @@ def test_other_output_is_not_held_back(other: bytes) -> None:
     ("program", "code", "said", "sentence"),
     [
         ("prog2", 127, b"prog2: not found", "the container has no program 'prog2'; check its name and PATH"),
-        ("a/b", 127, b"", "the container has no program 'a/b', or not the interpreter that its first line names"),
+        ("a/b", 127, b"", "the container has no program 'a/b', or not the interpreter that its first line "
+            "names"),
         ("p", 126, b"p: Permission denied", "the program 'p' cannot be executed in the container: permission denied"),
         ("prog2", 126, b"?", "the program 'prog2' cannot be executed in the container: the container refuses it"),
         ("a\nb\udcff", 127, b"", "the container has no program 'a\\nb\\udcff'; check its name and PATH"),
@@ -86,9 +97,13 @@ class Lane:
             os.close(writer)
 
 
-@pytest.mark.parametrize("pieces", [[MESSAGES[0]], [MESSAGES[0][: at + 1][at:] for at in range(len(MESSAGES[0]))]])
+@pytest.mark.parametrize(
+    "pieces", [[MESSAGES[0]], [MESSAGES[0][: at + 1][at:] for at in range(len(MESSAGES[0]))]]
+)
 @pytest.mark.parametrize("instead", [None, b"plain\n"])
-def test_what_is_held_back_is_handed_over_or_replaced_at_the_end(pieces: list[bytes], instead: bytes | None) -> None:
+def test_what_is_held_back_is_handed_over_or_replaced_at_the_end(
+    pieces: list[bytes], instead: bytes | None
+) -> None:
     heard: list[tuple[str, bytes]] = []
     streams, lane = OutputStreams(100, lambda *each: heard.append(each)), Lane()
     streams.open(cast(Any, lane))

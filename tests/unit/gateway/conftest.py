@@ -20,11 +20,20 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.setenv("TEST_KEY", KEY)
     with ExitStack() as stack:
 
-        def begin(script: Script | Reply, models: tuple[ModelRule, ...] = (), **settings: Any) -> Rig:
-            upstream = stack.enter_context(scripted_upstream(script if callable(script) else lambda _: script))
+        def begin(
+            script: Script | Reply, models: tuple[ModelRule, ...] = (), **settings: Any
+        ) -> Rig:
+            upstream = stack.enter_context(
+                scripted_upstream(script if callable(script) else lambda _: script)
+            )
             openai = Upstream(name="openai", url=upstream.url, key_env="TEST_KEY")
-            anthropic = Upstream(name="anthropic", url=upstream.url, wire="anthropic", key_env="TEST_KEY")
-            rules = models or (ModelRule(name="m", upstream="openai"), ModelRule(name="c", upstream="anthropic"))
+            anthropic = Upstream(
+                name="anthropic", url=upstream.url, wire="anthropic", key_env="TEST_KEY"
+            )
+            rules = models or (
+                ModelRule(name="m", upstream="openai"),
+                ModelRule(name="c", upstream="anthropic"),
+            )
             log = tmp_path / "log.jsonl"
             config = GatewayConfig(
                 upstreams=(openai, anthropic),

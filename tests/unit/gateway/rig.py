@@ -52,7 +52,9 @@ class Rig:
 
     @contextmanager
     def time_passing(self, step_s: float = 60.0) -> Iterator[None]:
-        """Advance the clock of the gateway's event loop in steps until the block ends, so that its timeouts expire."""
+        """Advance the clock of the gateway's event loop in steps until the block ends, so that its
+        timeouts expire.
+        """
         over = threading.Event()
 
         async def step() -> None:
@@ -75,7 +77,9 @@ class Rig:
         return self.gateway._loop._loop.time()
 
     def has_logged(self, count: int) -> bool:
-        """Wait until so many exchanges are in the log: a client may have all of an answer before."""
+        """Wait until so many exchanges are in the log: a client may have all of an answer
+        before.
+        """
         return wait_until(lambda: self.log.exists() and len(self.lines()) >= count, 60)
 
     def lines(self) -> list[dict[str, Any]]:

@@ -50,18 +50,26 @@ def test_a_broken_answer_is_asked_for_again(start: Callable[..., Rig], reply: Re
 
 
 @pytest.mark.parametrize("reply", BROKEN.values(), ids=BROKEN)
-def test_a_server_that_stays_broken_is_not_blamed_on_the_agent(start: Callable[..., Rig], reply: Reply) -> None:
+def test_a_server_that_stays_broken_is_not_blamed_on_the_agent(
+    start: Callable[..., Rig], reply: Reply
+) -> None:
     rig = start(reply, retries=1)
     seat = rig.seat()
     response = send(seat, ASKED)
     assert response.read() == b"".join(reply.pieces), "the client gets what the server said"
     assert response.headers["x-should-retry"] == "false"
-    with pytest.raises(GatewayError, match=r"upstream 'openai' failed after 2 attempts: upstream_broken: .+"):
+    with pytest.raises(
+        GatewayError, match=r"upstream 'openai' failed after 2 attempts: upstream_broken: .+"
+    ):
         seat.check()
 
 
-def test_a_request_that_the_server_refuses_is_blamed_on_the_agent(start: Callable[..., Rig]) -> None:
-    replies = iter([json_reply({"error": {"message": "bad"}}, 400), json_reply({"error": {"code": 400}})])
+def test_a_request_that_the_server_refuses_is_blamed_on_the_agent(
+    start: Callable[..., Rig],
+) -> None:
+    replies = iter(
+        [json_reply({"error": {"message": "bad"}}, 400), json_reply({"error": {"code": 400}})]
+    )
     rig = start(lambda _: next(replies))
     seat = rig.seat()
     for _ in range(2):
@@ -70,8 +78,12 @@ def test_a_request_that_the_server_refuses_is_blamed_on_the_agent(start: Callabl
     assert [line["attempts"] for line in rig.lines()] == [1, 1]
 
 
-@pytest.mark.parametrize("error", [TOO_LONG[name] for name in ("llama.cpp, 500", "Ollama, 500", "TGI", "Gemini")])
-def test_a_full_context_is_neither_retried_nor_blamed_on_the_server(start: Callable[..., Rig], error: Error) -> None:
+@pytest.mark.parametrize(
+    "error", [TOO_LONG[name] for name in ("llama.cpp, 500", "Ollama, 500", "TGI", "Gemini")]
+)
+def test_a_full_context_is_neither_retried_nor_blamed_on_the_server(
+    start: Callable[..., Rig], error: Error
+) -> None:
     rig = start(json_reply(error[1], error[0]))
     seat = rig.seat()
     assert ask(seat, ASKED)[0] == error[0]
@@ -79,7 +91,9 @@ def test_a_full_context_is_neither_retried_nor_blamed_on_the_server(start: Calla
     seat.check()
 
 
-def test_a_server_that_failed_before_the_deadline_is_not_blamed_on_the_agent(start: Callable[..., Rig]) -> None:
+def test_a_server_that_failed_before_the_deadline_is_not_blamed_on_the_agent(
+    start: Callable[..., Rig],
+) -> None:
     replies = iter([json_reply({}, 503), attrs.evolve(chat("late"), wait_s=3000.0)])
     rig = start(lambda _: next(replies), deadline_s=100.0, stall_s=5000.0)
     seat = rig.seat()
@@ -112,7 +126,9 @@ def test_a_stream_that_broke_off_passes_unchanged_and_is_not_blamed_on_the_agent
         seat.check()
 
 
-def test_an_anthropic_stream_that_broke_off_is_not_blamed_on_the_agent(start: Callable[..., Rig]) -> None:
+def test_an_anthropic_stream_that_broke_off_is_not_blamed_on_the_agent(
+    start: Callable[..., Rig],
+) -> None:
     whole = message_stream("a", "b")
     replies = iter([whole, attrs.evolve(whole, pieces=whole.pieces[:3])])
     rig = start(lambda _: next(replies))
@@ -136,7 +152,9 @@ def test_an_anthropic_stream_that_broke_off_is_not_blamed_on_the_agent(start: Ca
     ],
     ids=["HTML", "no event", "an error", "a lost connection"],
 )
-def test_a_stream_that_fails_before_its_first_event_is_asked_for_again(start: Callable[..., Rig], begun: Reply) -> None:
+def test_a_stream_that_fails_before_its_first_event_is_asked_for_again(
+    start: Callable[..., Rig], begun: Reply
+) -> None:
     replies = iter([begun, chat_stream("at last")])
     rig = start(lambda _: next(replies))
     seat = rig.seat()
@@ -155,13 +173,17 @@ def test_a_comment_before_the_first_event_arrives_at_once(start: Callable[..., R
         if came.wait(120):
             yield from chat_stream("a").pieces
 
-    response = send(start(Reply(pieces=cast(Any, pieces()), stream=True), deadline_s=60.0).seat(), STREAMED)
+    response = send(
+        start(Reply(pieces=cast(Any, pieces()), stream=True), deadline_s=60.0).seat(), STREAMED
+    )
     assert response.readline() == b":\n"
     came.set()
     assert b'"a"' in response.read()
 
 
-def test_a_stream_that_stalls_before_its_first_event_is_asked_for_again(start: Callable[..., Rig]) -> None:
+def test_a_stream_that_stalls_before_its_first_event_is_asked_for_again(
+    start: Callable[..., Rig],
+) -> None:
     replies = iter([attrs.evolve(chat_stream("late"), pause_s=3000.0), chat_stream("at last")])
     rig = start(lambda _: next(replies), stall_s=100.0, deadline_s=5000.0)
     seat = rig.seat()

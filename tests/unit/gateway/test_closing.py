@@ -15,7 +15,11 @@ _ROUNDS, _SEATS = 20, 8
 
 def _sockets_of_seats() -> set[str]:
     """Return the inodes of this process's sockets that are bound to the socket of a seat."""
-    seats = {line.split()[6] for line in Path("/proc/net/unix").read_text().splitlines() if "/gateway.sock" in line}
+    seats = {
+        line.split()[6]
+        for line in Path("/proc/net/unix").read_text().splitlines()
+        if "/gateway.sock" in line
+    }
     names = set()
     for fd in Path("/proc/self/fd").iterdir():
         with suppress(OSError):
@@ -42,7 +46,10 @@ def test_a_gateway_leaves_no_socket_if_seats_open_and_close_while_it_closes(tmp_
             for place in range(_SEATS):
                 (folder := tmp_path / f"{number}-{place}").mkdir()
                 seat = gateway.seat("early", str(folder))
-                work += [others.submit(seat.close), others.submit(open_one, gateway, folder / "late")]
+                work += [
+                    others.submit(seat.close),
+                    others.submit(open_one, gateway, folder / "late"),
+                ]
             gateway.close()
             for done in work:
                 done.result(120)

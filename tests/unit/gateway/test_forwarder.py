@@ -24,7 +24,9 @@ class Echo(socketserver.StreamRequestHandler):
             self.wfile.write(line)
 
 
-def test_more_clients_than_descriptors_are_refused_and_later_ones_are_served(tmp_path: Path) -> None:
+def test_more_clients_than_descriptors_are_refused_and_later_ones_are_served(
+    tmp_path: Path,
+) -> None:
     path = str(tmp_path / "gateway")
     with socketserver.ThreadingUnixStreamServer(path, Echo) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -33,7 +35,9 @@ def test_more_clients_than_descriptors_are_refused_and_later_ones_are_served(tmp
             try:
                 assert program.stdout is not None
                 port = int(program.stdout.readline())
-                crowd = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(60)]
+                crowd = [
+                    socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(60)
+                ]
                 served = [client for client in crowd if answer(client) == b"hello\n"]
                 assert 4 <= len(served) < 60
                 for client in crowd:
@@ -58,7 +62,15 @@ def test_silent_connections_from_the_container_take_no_descriptors_and_no_place(
         assert options.env is not None
         token.put(options.env[forwarder.TOKEN])
         over.wait(60)
-        return ExecResult(args=(), exit_code=0, stdout=b"", stderr=b"", timed_out=False, truncated=False, duration_s=0)
+        return ExecResult(
+            args=(),
+            exit_code=0,
+            stdout=b"",
+            stderr=b"",
+            timed_out=False,
+            truncated=False,
+            duration_s=0,
+        )
 
     def connect(said: bytes) -> socket.socket:
         (path,) = tmp_path.glob("forward-*")
@@ -78,7 +90,9 @@ def test_silent_connections_from_the_container_take_no_descriptors_and_no_place(
     good: list[socket.socket] = []
     counts = [len(os.listdir("/proc/self/fd"))]
     threading.Thread(target=attack, daemon=True).start()
-    opened = forward.Forward("podman", run, 80, "127.0.0.1", Mount(source=str(tmp_path), target="/x"), ExecOptions())
+    opened = forward.Forward(
+        "podman", run, 80, "127.0.0.1", Mount(source=str(tmp_path), target="/x"), ExecOptions()
+    )
     try:
         with socket.create_connection(opened.address, timeout=60) as client:
             client.sendall(b"hello\n")

@@ -1,4 +1,6 @@
-"""The gateway on real sockets: a scripted model server is the upstream, clients use the gateway's Unix socket."""
+"""The gateway on real sockets: a scripted model server is the upstream, clients use the gateway's
+Unix socket.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,15 @@ import attrs
 import pytest
 
 from hyperruntime.errors import BudgetExceededError, GatewayError
-from hyperruntime.gateway import Budget, ClientLimits, Gateway, GatewayConfig, ModelRule, Seat, Upstream
+from hyperruntime.gateway import (
+    Budget,
+    ClientLimits,
+    Gateway,
+    GatewayConfig,
+    ModelRule,
+    Seat,
+    Upstream,
+)
 from hyperruntime.host.process import wait_until
 from tests.doubles.upstream import (
     Received,
@@ -43,7 +53,9 @@ def test_an_openai_request_reaches_the_upstream_with_its_key_and_without_the_sea
     assert received.body == {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 
 
-def test_an_anthropic_request_gets_the_key_and_the_version_header(start: Callable[..., Rig]) -> None:
+def test_an_anthropic_request_gets_the_key_and_the_version_header(
+    start: Callable[..., Rig],
+) -> None:
     rig = start(message("hello"))
     status, answer = ask(rig.seat(), {"model": "c", "max_tokens": 5, "messages": []}, MESSAGES)
     assert (status, answer["content"][0]["text"]) == (200, "hello")
@@ -55,9 +67,14 @@ def test_an_anthropic_request_gets_the_key_and_the_version_header(start: Callabl
 
 @pytest.mark.parametrize(
     ("path", "body"),
-    [("/v1/completions", {"choices": [{"text": "x"}]}), ("/v1/embeddings", {"data": [{"embedding": [1]}]})],
+    [
+        ("/v1/completions", {"choices": [{"text": "x"}]}),
+        ("/v1/embeddings", {"data": [{"embedding": [1]}]}),
+    ],
 )
-def test_completions_and_embeddings_are_forwarded(start: Callable[..., Rig], path: str, body: dict[str, Any]) -> None:
+def test_completions_and_embeddings_are_forwarded(
+    start: Callable[..., Rig], path: str, body: dict[str, Any]
+) -> None:
     said = {**body, "usage": {"prompt_tokens": 4, "total_tokens": 4}}
     rig = start(json_reply(said))
     seat = rig.seat()
@@ -99,7 +116,11 @@ def test_a_client_that_requests_usage_gets_it(start: Callable[..., Rig]) -> None
     [
         {"reasoning_content": "I change the configuration."},
         {"content": "https://example.org/" + "aGVsbG8" * 40},
-        {"tool_calls": [{"index": 0, "function": {"arguments": '{"path":"/usr/lib/python3/dist-packages'}}]},
+        {
+            "tool_calls": [
+                {"index": 0, "function": {"arguments": '{"path":"/usr/lib/python3/dist-packages'}}
+            ]
+        },
     ],
     ids=["reasoning", "a long word", "tool call"],
 )
@@ -107,7 +128,9 @@ def test_an_event_arrives_while_the_upstream_waits_for_its_client(
     start: Callable[..., Rig], delta: dict[str, Any]
 ) -> None:
     came = threading.Event()
-    first, last = (event({"choices": [{"index": 0, "delta": one}]}) for one in (delta, {"content": "!"}))
+    first, last = (
+        event({"choices": [{"index": 0, "delta": one}]}) for one in (delta, {"content": "!"})
+    )
 
     def pieces() -> Iterator[bytes]:
         yield first
@@ -124,12 +147,17 @@ def test_an_anthropic_stream_is_forwarded_unchanged_and_counted(start: Callable[
     reply = message_stream("a", "b", output_tokens=7)
     rig = start(reply)
     seat = rig.seat()
-    assert send(seat, {"model": "c", "messages": [], "stream": True}, MESSAGES).read() == b"".join(reply.pieces)
+    assert send(seat, {"model": "c", "messages": [], "stream": True}, MESSAGES).read() == b"".join(
+        reply.pieces
+    )
     assert (seat.spent.input_tokens, seat.spent.output_tokens) == (10, 7)
 
 
 def test_models_are_mapped_by_the_rules_and_others_are_rejected(start: Callable[..., Rig]) -> None:
-    rules = (ModelRule(name="gpt", upstream="openai", send_as="local-7b"), ModelRule(name="x-*", upstream="openai"))
+    rules = (
+        ModelRule(name="gpt", upstream="openai", send_as="local-7b"),
+        ModelRule(name="x-*", upstream="openai"),
+    )
     rig = start(chat("hello"), models=rules)
     seat = rig.seat()
     assert ask(seat, {"model": "gpt"})[0] == ask(seat, {"model": "x-1"})[0] == 200
@@ -141,7 +169,14 @@ def test_models_are_mapped_by_the_rules_and_others_are_rejected(start: Callable[
 
 
 def test_a_failing_upstream_is_retried_until_it_answers(start: Callable[..., Rig]) -> None:
-    replies = iter([json_reply({}, 503), json_reply({}, 429, Retry_After="20"), Reply(cut=True), chat("at last")])
+    replies = iter(
+        [
+            json_reply({}, 503),
+            json_reply({}, 429, Retry_After="20"),
+            Reply(cut=True),
+            chat("at last"),
+        ]
+    )
     asked: list[float] = []
 
     def script(_: Received) -> Reply:
@@ -161,7 +196,9 @@ def test_the_last_failure_is_forwarded_after_all_retries(start: Callable[..., Ri
     seat = rig.seat()
     response = send(seat, {"model": "m"})
     assert (response.status, json.loads(response.read())) == (529, {"error": {"message": "full"}})
-    assert response.headers["x-should-retry"] == "false", "the client's retries would multiply the gateway's"
+    assert response.headers["x-should-retry"] == "false", (
+        "the client's retries would multiply the gateway's"
+    )
     assert len(rig.upstream.received) == 3
     assert seat.spent.input_tokens == 0
     assert rig.lines()[0]["attempts"] == 3
@@ -187,7 +224,9 @@ def test_a_stream_that_stalls_ends_with_an_error_event(start: Callable[..., Rig]
         yield chat_stream("a").pieces[0]
         came.wait(120)
 
-    rig = start(lambda _: Reply(pieces=cast(Any, pieces()), stream=True), stall_s=100.0, deadline_s=5000.0)
+    rig = start(
+        lambda _: Reply(pieces=cast(Any, pieces()), stream=True), stall_s=100.0, deadline_s=5000.0
+    )
     response = send(rig.seat(), {"model": "m", "stream": True})
     first = response.readline()
     with rig.time_passing():
@@ -196,15 +235,23 @@ def test_a_stream_that_stalls_ends_with_an_error_event(start: Callable[..., Rig]
     assert rig.lines()[0]["error"].startswith("upstream_lost")
 
 
-def test_a_stream_that_breaks_off_ends_with_an_error_event_and_is_counted(start: Callable[..., Rig]) -> None:
-    rig = start(Reply(pieces=(event({"choices": [{"delta": {"content": "x" * 400}}]}),), stream=True, cut=True))
+def test_a_stream_that_breaks_off_ends_with_an_error_event_and_is_counted(
+    start: Callable[..., Rig],
+) -> None:
+    rig = start(
+        Reply(
+            pieces=(event({"choices": [{"delta": {"content": "x" * 400}}]}),), stream=True, cut=True
+        )
+    )
     seat = rig.seat()
     assert b"upstream_lost" in send(seat, {"model": "m", "stream": True}).read()
     assert seat.spent.output_tokens >= 100
     assert rig.lines()[0]["usage"]["estimated"] is True
 
 
-def test_a_request_is_cancelled_upstream_when_the_client_disconnects(start: Callable[..., Rig]) -> None:
+def test_a_request_is_cancelled_upstream_when_the_client_disconnects(
+    start: Callable[..., Rig],
+) -> None:
     rig = start(chat_stream(*"abcdefghij" * 40, pause_s=0.1))
     seat = rig.seat()
     response = send(seat, {"model": "m", "stream": True})
@@ -213,7 +260,9 @@ def test_a_request_is_cancelled_upstream_when_the_client_disconnects(start: Call
     wait_for(lambda: rig.upstream.gone == 1)
 
 
-def test_an_exceeded_budget_rejects_requests_and_raises_on_the_host(start: Callable[..., Rig]) -> None:
+def test_an_exceeded_budget_rejects_requests_and_raises_on_the_host(
+    start: Callable[..., Rig],
+) -> None:
     rig = start(chat("hello", 10, 5), budget=Budget(requests=3))
     seat, other = rig.seat(budget=Budget(tokens=15)), rig.seat("gen-2")
     assert ask(seat, {"model": "m"})[0] == 200
@@ -228,7 +277,9 @@ def test_an_exceeded_budget_rejects_requests_and_raises_on_the_host(start: Calla
     assert rig.gateway.spent.requests == 3
 
 
-def test_a_budget_rejection_is_reported_once_also_to_a_late_listener(start: Callable[..., Rig]) -> None:
+def test_a_budget_rejection_is_reported_once_also_to_a_late_listener(
+    start: Callable[..., Rig],
+) -> None:
     rig = start(chat("hello", 10, 5))
     seat = rig.seat(budget=Budget(requests=1))
     told: list[str] = []
@@ -239,7 +290,9 @@ def test_a_budget_rejection_is_reported_once_also_to_a_late_listener(start: Call
     assert told == ["before", "after"]
 
 
-def test_a_client_that_disconnects_early_is_charged_for_its_request(start: Callable[..., Rig]) -> None:
+def test_a_client_that_disconnects_early_is_charged_for_its_request(
+    start: Callable[..., Rig],
+) -> None:
     rig = start(Reply(pieces=(b"{}",), pause_s=30.0))
     seat = rig.seat(budget=Budget(tokens=900))
     body = json.dumps({"model": "m", "prompt": "x" * 4000}).encode()
@@ -299,7 +352,9 @@ def test_the_token_of_another_seat_is_rejected(start: Callable[..., Rig]) -> Non
     assert {line["status"] for line in rig.lines()} == {401}
 
 
-def test_keys_and_tokens_appear_in_no_log_and_no_answer(start: Callable[..., Rig], tmp_path: Path) -> None:
+def test_keys_and_tokens_appear_in_no_log_and_no_answer(
+    start: Callable[..., Rig], tmp_path: Path
+) -> None:
     def leaky(received: Received) -> Reply:
         if received.body.get("stream"):
             return Reply(pieces=(event({"said": received.headers["authorization"]}),), stream=True)
@@ -307,7 +362,9 @@ def test_keys_and_tokens_appear_in_no_log_and_no_answer(start: Callable[..., Rig
 
     rig = start(leaky, record=str(tmp_path / "tape"))
     seat = rig.seat()
-    assert ask(seat, {"model": "m", "user": seat.token})[1] == {"error": {"message": "bad key [redacted]"}}
+    assert ask(seat, {"model": "m", "user": seat.token})[1] == {
+        "error": {"message": "bad key [redacted]"}
+    }
     assert KEY.encode() not in send(seat, {"model": "m", "stream": True}).read()
     written = rig.log.read_text() + (tmp_path / "tape").read_text()
     assert KEY not in written
@@ -335,7 +392,10 @@ def test_an_invalid_request_is_rejected_and_logged(
 
 def head_of(seat: Seat, length: int) -> bytes:
     """Return the head of a request with a body of this length."""
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer {seat.token}\r\nContent-Length: {length}\r\n\r\n"
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nAuthorization: Bearer "
+        f"{seat.token}\r\nContent-Length: {length}\r\n\r\n"
+    )
     return head.encode()
 
 
@@ -353,7 +413,9 @@ def raw(seat: Seat) -> socket.socket:
 
 
 def test_slow_clients_are_dropped_and_others_are_served(start: Callable[..., Rig]) -> None:
-    rig = start(chat("hello"), limits=ClientLimits(client_s=100.0, connections=20), deadline_s=5000.0)
+    rig = start(
+        chat("hello"), limits=ClientLimits(client_s=100.0, connections=20), deadline_s=5000.0
+    )
     seat, other = rig.seat(), rig.seat("gen-2")
     clients = [raw(seat) for _ in range(20)]
     head = head_of(seat, 100)
@@ -410,8 +472,12 @@ def test_a_flood_of_pipelined_requests_is_dropped(start: Callable[..., Rig]) -> 
     client.close()
 
 
-@pytest.mark.parametrize("junk", [b"\x00" * 5000, b"GET / HTTP/9.9\r\n\r\n", b"G" * 100_000, b"\r\n" * 5000])
-def test_invalid_http_is_answered_with_400_or_dropped(start: Callable[..., Rig], junk: bytes) -> None:
+@pytest.mark.parametrize(
+    "junk", [b"\x00" * 5000, b"GET / HTTP/9.9\r\n\r\n", b"G" * 100_000, b"\r\n" * 5000]
+)
+def test_invalid_http_is_answered_with_400_or_dropped(
+    start: Callable[..., Rig], junk: bytes
+) -> None:
     rig = start(chat("hello"), limits=ClientLimits(client_s=100.0))
     seat = rig.seat()
     client = raw(seat)
@@ -440,12 +506,16 @@ def test_at_most_concurrency_requests_run_at_the_same_time(start: Callable[..., 
     rig = start(script, concurrency=3)
     seat = rig.seat()
     with ThreadPoolExecutor(12) as pool:
-        answers = list(pool.map(lambda _: send(seat, {"model": "m", "stream": True}).read(), range(12)))
+        answers = list(
+            pool.map(lambda _: send(seat, {"model": "m", "stream": True}).read(), range(12))
+        )
     assert all(answer.endswith(b"data: [DONE]\n\n") for answer in answers)
     assert most <= 3
 
 
-def test_a_recording_is_replayed_without_an_upstream(start: Callable[..., Rig], tmp_path: Path) -> None:
+def test_a_recording_is_replayed_without_an_upstream(
+    start: Callable[..., Rig], tmp_path: Path
+) -> None:
     replies = iter([chat("one"), chat("two"), chat_stream("a", "b")])
     rig = start(lambda _: next(replies), record=str(tmp_path / "tape"))
     seat = rig.seat()
@@ -453,7 +523,8 @@ def test_a_recording_is_replayed_without_an_upstream(start: Callable[..., Rig], 
     live = [send(seat, body).read() for body in bodies]
     rig.gateway.close()
     config = GatewayConfig(
-        upstreams=(Upstream(name="r", url=f"replay:{tmp_path}/tape"),), models=(ModelRule(name="*", upstream="r"),)
+        upstreams=(Upstream(name="r", url=f"replay:{tmp_path}/tape"),),
+        models=(ModelRule(name="*", upstream="r"),),
     )
     with Gateway(config) as gateway:
         played = gateway.seat("gen-1", str(tmp_path))
@@ -502,8 +573,13 @@ def test_generated_tokens_are_logged_with_their_log_probabilities_on_request(
     tokens = [{"token": "he", "logprob": -0.5}, {"token": "llo", "logprob": -0.1}]
     usage = {"prompt_tokens": 3, "completion_tokens": 2}
     if stream:
-        deltas = [{"choices": [{"index": 0, "delta": {}, "logprobs": {"content": [token]}}]} for token in tokens]
-        reply = Reply(pieces=(*map(event, deltas), event({"choices": [], "usage": usage})), stream=True)
+        deltas = [
+            {"choices": [{"index": 0, "delta": {}, "logprobs": {"content": [token]}}]}
+            for token in tokens
+        ]
+        reply = Reply(
+            pieces=(*map(event, deltas), event({"choices": [], "usage": usage})), stream=True
+        )
     else:
         message = {"role": "assistant", "content": "hello"}
         choice = {"index": 0, "message": message, "logprobs": {"content": tokens}}
@@ -512,7 +588,9 @@ def test_generated_tokens_are_logged_with_their_log_probabilities_on_request(
     send(rig.seat(), {"model": "m", "stream": stream}).read()
     assert rig.upstream.received[0].body["logprobs"] is True
     (line,) = rig.lines()
-    assert line["generated"]["choices"] == [{"index": 0, "tokens": ["he", "llo"], "logprobs": [-0.5, -0.1]}]
+    assert line["generated"]["choices"] == [
+        {"index": 0, "tokens": ["he", "llo"], "logprobs": [-0.5, -0.1]}
+    ]
 
 
 def test_a_stream_past_its_deadline_ends_with_an_error_event(start: Callable[..., Rig]) -> None:
@@ -527,7 +605,9 @@ def test_a_stream_past_its_deadline_ends_with_an_error_event(start: Callable[...
 
 def test_a_client_that_reads_nothing_does_not_block_other_seats(start: Callable[..., Rig]) -> None:
     rig = start(
-        Reply(pieces=tuple(event("x" * 100_000) for _ in range(300)), stream=True), deadline_s=100.0, concurrency=1
+        Reply(pieces=tuple(event("x" * 100_000) for _ in range(300)), stream=True),
+        deadline_s=100.0,
+        concurrency=1,
     )
     seat, other = rig.seat(), rig.seat("gen-2")
     body = json.dumps({"model": "m", "stream": True})

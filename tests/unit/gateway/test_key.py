@@ -1,4 +1,6 @@
-"""A server quotes its key everywhere; no header, body, event, log or recording of the gateway contains it."""
+"""A server quotes its key everywhere; no header, body, event, log or recording of the gateway
+contains it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,11 @@ from hyperruntime.gateway.log.redact import Redactor
 from tests.unit.gateway.log.test_redact import KEY, SPELLINGS
 
 CHAT = "/v1/chat/completions"
-TEXT_SPELLINGS = {name: data for name, data in SPELLINGS.items() if data.isascii() and not set(data) & set(b'"\n\r\0')}
+TEXT_SPELLINGS = {
+    name: data
+    for name, data in SPELLINGS.items()
+    if data.isascii() and not set(data) & set(b'"\n\r\0')
+}
 
 
 class Server:
@@ -36,7 +42,8 @@ class Server:
 
     def close(self) -> None:
         """Stop the server."""
-        self._listener.shutdown(socket.SHUT_RDWR)  # close() alone would leave the thread in accept()
+        # close() alone would leave the thread in accept()
+        self._listener.shutdown(socket.SHUT_RDWR)
         self._thread.join()
         self._listener.close()
 
@@ -119,7 +126,10 @@ def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
 def raw_answer(seat: Seat, *, stream: bool) -> bytes:
     """Send a request; return all bytes of the answer, its head included."""
     body = json.dumps({"model": "m", "stream": stream}).encode()
-    head = f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nConnection: close\r\nAuthorization: Bearer {seat.token}\r\n"
+    head = (
+        f"POST {CHAT} HTTP/1.1\r\nHost: g\r\nConnection: close\r\nAuthorization: Bearer "
+        f"{seat.token}\r\n"
+    )
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(60)
         client.connect(seat.socket_path)
@@ -147,7 +157,9 @@ def texts(data: bytes) -> str:
     def walk(value: object) -> None:
         if isinstance(value, str):
             found.append(value)
-        for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        for inner in (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        ):
             walk(inner)
 
     for line in data.replace(b"\r\n\r\n", b"\n").splitlines():
@@ -158,7 +170,9 @@ def texts(data: bytes) -> str:
     return "".join(found)
 
 
-def http(body: bytes, *headers: bytes, status: bytes = b"200 OK", kind: bytes = b"application/json") -> bytes:
+def http(
+    body: bytes, *headers: bytes, status: bytes = b"200 OK", kind: bytes = b"application/json"
+) -> bytes:
     """Return the bytes of an HTTP response."""
     lines = [b"HTTP/1.1 " + status, b"Content-Type: " + kind, b"Content-Length: %d" % len(body)]
     lines += [b"Connection: close", *headers]
@@ -203,15 +217,21 @@ def test_a_key_that_looks_like_a_request_id_is_in_no_header(
     rig: Rig, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEST_KEY", key)
-    got = rig.ask(http(b"{}", b"x-request-id: " + key.encode(), b"request-id: " + key.upper().encode()))
+    got = rig.ask(
+        http(b"{}", b"x-request-id: " + key.encode(), b"request-id: " + key.upper().encode())
+    )
     assert key.encode().lower() not in got.lower()
 
 
 def test_no_header_contains_a_part_of_the_key(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_KEY", "0123456789abcdef0123456789abcdee")
-    head = rig.ask(http(b"{}", b"x-request-id: 0123456789abcdef", b"request-id: 0123456789abcdee")).lower()
+    head = rig.ask(
+        http(b"{}", b"x-request-id: 0123456789abcdef", b"request-id: 0123456789abcdee")
+    ).lower()
     assert b"0123456789" not in head
-    told = {line.partition(b": ")[2].decode() for line in head.splitlines() if b"request-id" in line}
+    told = {
+        line.partition(b": ")[2].decode() for line in head.splitlines() if b"request-id" in line
+    }
     line = json.loads(rig.log())
     assert told == {line["id"]}, "clients get the gateway's own id; the log also has the upstream's"
     assert line["upstream_id"] == "0123456789abcdef"
@@ -242,7 +262,10 @@ def test_known_headers_are_forwarded_in_a_strict_form_and_others_are_dropped(rig
 def test_the_reason_phrase_and_trailers_are_not_forwarded(rig: Rig) -> None:
     key = KEY.encode()
     assert_no_key(rig.ask(http(b"{}", status=b"418 " + key)))
-    chunked = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-key\r\n\r\n2\r\n{}\r\n0\r\nx-key: " + key
+    chunked = (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: x-key\r\n\r\n2\r\n{}\r\n0\r\nx-key: "
+        + key
+    )
     got = rig.ask(chunked + b"\r\n\r\n")
     assert got.endswith(b"{}")
     assert_no_key(got)
@@ -269,10 +292,27 @@ def test_no_large_body_contains_the_key(rig: Rig) -> None:
     [
         {"content": [{"type": "text", "text": KEY[:15]}, {"type": "text", "text": KEY[15:]}]},
         {"choices": [{"logprobs": {"content": [{"token": part, "logprob": -1} for part in KEY]}}]},
-        {"choices": [{"logprobs": {"content": [{"token": "?", "bytes": [byte]} for byte in KEY.encode()]}}]},
-        {"choices": [{"logprobs": {"content": [{"token": "?", "bytes": list(KEY.encode("utf-16-le"))}]}}]},
+        {
+            "choices": [
+                {
+                    "logprobs": {
+                        "content": [{"token": "?", "bytes": [byte]} for byte in KEY.encode()]
+                    }
+                }
+            ]
+        },
+        {
+            "choices": [
+                {"logprobs": {"content": [{"token": "?", "bytes": list(KEY.encode("utf-16-le"))}]}}
+            ]
+        },
         {"choices": [{"index": at, "text": KEY[at * 10 : at * 10 + 10]} for at in range(3)]},
-        {"data": [{"b64": b64encode(KEY.encode())[:20].decode()}, {"b64": b64encode(KEY.encode())[20:].decode()}]},
+        {
+            "data": [
+                {"b64": b64encode(KEY.encode())[:20].decode()},
+                {"b64": b64encode(KEY.encode())[20:].decode()},
+            ]
+        },
     ],
     ids=["blocks", "tokens", "bytes", "bytes of UTF-16", "choices", "base64"],
 )
@@ -283,9 +323,13 @@ def test_a_body_with_the_key_in_parts_that_clients_join_is_rejected(rig: Rig, bo
     rig.log().index(b"key_in_answer")
 
 
-@pytest.mark.parametrize("code", ["gzip", "deflate", "br", "zstd", "compress", "gzip, gzip", "rot13", None])
+@pytest.mark.parametrize(
+    "code", ["gzip", "deflate", "br", "zstd", "compress", "gzip, gzip", "rot13", None]
+)
 @pytest.mark.parametrize("compress", [gzip.compress, zlib.compress, lambda data: data])
-def test_no_compressed_body_contains_the_key(rig: Rig, code: str | None, compress: Callable[[bytes], bytes]) -> None:
+def test_no_compressed_body_contains_the_key(
+    rig: Rig, code: str | None, compress: Callable[[bytes], bytes]
+) -> None:
     body = compress(b'{"a": "' + KEY.encode() + b'"}')
     headers = [] if code is None else [b"Content-Encoding: " + code.encode()]
     got = rig.ask(http(body, *headers))
@@ -297,7 +341,9 @@ def test_no_compressed_body_contains_the_key(rig: Rig, code: str | None, compres
 def test_no_event_contains_the_key(rig: Rig) -> None:
     for name, spelled in SPELLINGS.items():
         lines = spelled if "data lines" in name else spelled.replace(b"\n", b"").replace(b"\r", b"")
-        assert_no_key(rig.ask(events(b'{"choices": [{"delta": {"content": "' + lines + b'"}}]}'), stream=True))
+        assert_no_key(
+            rig.ask(events(b'{"choices": [{"delta": {"content": "' + lines + b'"}}]}'), stream=True)
+        )
         assert_no_key(rig.ask(events(lines), stream=True))
     rig.assert_nothing_written()
 
@@ -313,7 +359,10 @@ def test_no_field_of_an_event_contains_the_key(rig: Rig, field: bytes) -> None:
 @pytest.mark.parametrize("size", [1, 3, 10, 15, 29])
 def test_the_joined_texts_of_a_stream_do_not_contain_the_key(rig: Rig, size: int) -> None:
     pieces = [KEY[at : at + size] for at in range(0, len(KEY), size)]
-    deltas = [json.dumps({"choices": [{"index": 0, "delta": {"content": piece}}]}).encode() for piece in pieces]
+    deltas = [
+        json.dumps({"choices": [{"index": 0, "delta": {"content": piece}}]}).encode()
+        for piece in pieces
+    ]
     got = rig.ask(events(b'{"choices": [{"delta": {"content": "It is "}}]}', *deltas), stream=True)
     assert_no_key(got)
     assert KEY[:24] not in texts(got), "more than the first 20 characters of the key went out"

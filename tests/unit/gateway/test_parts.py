@@ -1,4 +1,6 @@
-"""Parts of the gateway without input and output: framing, usage, requests, recordings, configuration."""
+"""Parts of the gateway without input and output: framing, usage, requests, recordings,
+configuration.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ from hyperruntime.gateway.request.parse import RequestRefusedError, parse_call
 from hyperruntime.gateway.upstream import Answer, Sender, endpoint
 
 CHAT = "/v1/chat/completions"
-stream_bytes = st.lists(st.sampled_from([b"data: x", b"\n", b"\r", b"\r\n", b"\n\n", b"\xff", b":"])).map(b"".join)
+stream_bytes = st.lists(
+    st.sampled_from([b"data: x", b"\n", b"\r", b"\r\n", b"\n\n", b"\xff", b":"])
+).map(b"".join)
 
 
 def cut(data: bytes, at: list[int]) -> list[bytes]:
@@ -44,8 +48,14 @@ def test_a_stream_is_unchanged_however_it_is_split(data: bytes, at: list[int]) -
     assert b"".join(events) + splitter.rest() == data
 
 
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))), st.sampled_from(["\n", "\r\n"]), st.data())
-def test_events_do_not_depend_on_how_the_stream_is_split(texts: list[str], end: str, data: st.DataObject) -> None:
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"]))),
+    st.sampled_from(["\n", "\r\n"]),
+    st.data(),
+)
+def test_events_do_not_depend_on_how_the_stream_is_split(
+    texts: list[str], end: str, data: st.DataObject
+) -> None:
     raw = "".join(f"event: e{end}data: {json.dumps(text)}{end}{end}" for text in texts).encode()
     at = data.draw(st.lists(st.integers(0, len(raw))))
     splitter = EventSplitter(100_000)
@@ -83,7 +93,9 @@ class Counting:
         return self.pattern.search(data, begin)
 
 
-@pytest.mark.parametrize("make", [FirstEvent, lambda: EventSplitter(1 << 30)], ids=["the first event", "all events"])
+@pytest.mark.parametrize(
+    "make", [FirstEvent, lambda: EventSplitter(1 << 30)], ids=["the first event", "all events"]
+)
 def test_a_long_event_in_short_pieces_is_searched_once(
     monkeypatch: pytest.MonkeyPatch, make: Callable[[], FirstEvent | EventSplitter]
 ) -> None:
@@ -115,7 +127,9 @@ def test_the_beginning_of_a_stream_is_searched_once(monkeypatch: pytest.MonkeyPa
 
 json_values: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(st.characters(exclude_categories=["Cs"])),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner)
+    ),
     max_leaves=8,
 )
 
@@ -173,7 +187,9 @@ def test_the_last_of_two_model_fields_counts() -> None:
 
 
 def test_usage_is_read_in_both_formats() -> None:
-    assert usage_of({"usage": {"prompt_tokens": 3, "completion_tokens": 4}}) == Tokens(input=3, output=4)
+    assert usage_of({"usage": {"prompt_tokens": 3, "completion_tokens": 4}}) == Tokens(
+        input=3, output=4
+    )
     anthropic = {"usage": {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 4}}
     assert usage_of(anthropic) == Tokens(input=5, output=4)
     assert usage_of({"usage": {"prompt_tokens": -3, "completion_tokens": True}}) == Tokens()
@@ -186,7 +202,9 @@ def test_the_usage_of_a_stream_accumulates_and_a_truncated_stream_is_estimated()
     usage.see(usage_of({"message": {"usage": {"input_tokens": 7, "output_tokens": 1}}}))
     usage.see(usage_of({"usage": {"output_tokens": 30}}))
     usage.see(usage_of({"choices": []}))
-    assert usage.total(complete=True, request_bytes=4, answer_bytes=4000) == Tokens(input=7, output=30)
+    assert usage.total(complete=True, request_bytes=4, answer_bytes=4000) == Tokens(
+        input=7, output=30
+    )
     assert usage.total(complete=False, request_bytes=4, answer_bytes=4000) == Tokens(
         input=7, output=1000, estimated=True
     )
@@ -194,18 +212,25 @@ def test_the_usage_of_a_stream_accumulates_and_a_truncated_stream_is_estimated()
 
 _JSON = st.recursive(
     st.none() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["a", "token", "logprob"]), inner),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "token", "logprob"]), inner)
+    ),
     max_leaves=5,
 )
-_LOGPROBS = st.fixed_dictionaries({"tokens": st.just([]) | _JSON, "token_logprobs": _JSON}) | st.fixed_dictionaries(
-    {"content": _JSON}
-)
+_LOGPROBS = st.fixed_dictionaries(
+    {"tokens": st.just([]) | _JSON, "token_logprobs": _JSON}
+) | st.fixed_dictionaries({"content": _JSON})
 
 
 @given(_LOGPROBS | _JSON, _JSON)
-def test_any_form_of_generated_tokens_is_collected_or_ignored(logprobs: object, ids: object) -> None:
+def test_any_form_of_generated_tokens_is_collected_or_ignored(
+    logprobs: object, ids: object
+) -> None:
     tokens = GeneratedTokens()
-    tokens.see({"prompt_token_ids": ids, "choices": [{"index": 0, "logprobs": logprobs, "token_ids": ids}]})
+    tokens.see(
+        {"prompt_token_ids": ids, "choices": [{"index": 0, "logprobs": logprobs, "token_ids": ids}]}
+    )
     for choice in tokens.to_json()["choices"]:
         assert all(isinstance(choice[name], list) for name in choice.keys() - {"index"})
 
@@ -220,13 +245,21 @@ def test_retry_after_is_parsed_as_seconds_or_as_a_date() -> None:
 
 def test_base_urls_are_accepted_with_and_without_v1() -> None:
     assert endpoint(Upstream(name="a", url="http://h/v1"), CHAT) == "http://h/v1/chat/completions"
-    assert endpoint(Upstream(name="a", url="http://h/api/"), CHAT) == "http://h/api/chat/completions"
+    assert (
+        endpoint(Upstream(name="a", url="http://h/api/"), CHAT) == "http://h/api/chat/completions"
+    )
     for url in ("https://h", "https://h/v1", "https://h/v1/"):
-        assert endpoint(Upstream(name="a", url=url, wire="anthropic"), "/v1/messages") == "https://h/v1/messages"
+        assert (
+            endpoint(Upstream(name="a", url=url, wire="anthropic"), "/v1/messages")
+            == "https://h/v1/messages"
+        )
 
 
 def test_the_first_rule_of_the_requested_format_applies() -> None:
-    upstreams = (Upstream(name="o", url="http://o/v1"), Upstream(name="a", url="http://a", wire="anthropic"))
+    upstreams = (
+        Upstream(name="o", url="http://o/v1"),
+        Upstream(name="a", url="http://a", wire="anthropic"),
+    )
     rules = (ModelRule(name="x*", upstream="a"), ModelRule(name="*", upstream="o", send_as="y"))
     config = GatewayConfig(upstreams=upstreams, models=rules)
     assert config.rule_for("x1", "anthropic") == (rules[0], upstreams[0 + 1])
@@ -234,7 +267,9 @@ def test_the_first_rule_of_the_requested_format_applies() -> None:
     assert config.rule_for("z", "anthropic") is None
 
 
-@pytest.mark.parametrize("url", ["ftp://h", "http://user:pass@h/v1", "h/v1", "http://h/v1?key=1", ""])
+@pytest.mark.parametrize(
+    "url", ["ftp://h", "http://user:pass@h/v1", "h/v1", "http://h/v1?key=1", ""]
+)
 def test_an_invalid_upstream_url_is_rejected(url: str) -> None:
     with pytest.raises(SpecError, match="url"):
         Upstream(name="a", url=url)
@@ -245,11 +280,15 @@ def test_a_rule_with_an_unknown_upstream_is_rejected() -> None:
         GatewayConfig(upstreams=(), models=(ModelRule(name="*", upstream="a"),))
 
 
-def test_keys_come_from_the_environment_or_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_keys_come_from_the_environment_or_a_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "key").write_text("sk-file\n")
     monkeypatch.setenv("SOME_KEY", "sk-env")
     assert Upstream(name="a", url="http://h", key_env="SOME_KEY").load_key() == "sk-env"
-    assert Upstream(name="a", url="http://h", key_file=str(tmp_path / "key")).load_key() == "sk-file"
+    assert (
+        Upstream(name="a", url="http://h", key_file=str(tmp_path / "key")).load_key() == "sk-file"
+    )
     with pytest.raises(GatewayError, match="set NO_KEY in the environment"):
         Upstream(name="a", url="http://h", key_env="NO_KEY").load_key()
 
@@ -346,7 +385,10 @@ def test_a_configuration_is_read_from_toml_with_absolute_paths(tmp_path: Path) -
         ("[gateway", "TOML"),
         ("[gateway]\nupstreams = []\nmodels = []\nupstream = 3", r"\(upstream\)"),
         ("[gateway]\nmodels = []\n[[gateway.upstreams]]\nname = 'a'\nurl = 'ftp://x'", "http"),
-        ("[gateway]\nupstreams = []\nmodels = []\nretries = -1", "retries=-1 is not allowed: a number, 0 or more"),
+        (
+            "[gateway]\nupstreams = []\nmodels = []\nretries = -1",
+            "retries=-1 is not allowed: a number, 0 or more",
+        ),
         ('gateway = "abc"', "is not a table"),
     ],
 )

@@ -1,4 +1,6 @@
-"""The usage of a request that was asked for again: what the last attempt used, and what earlier ones report."""
+"""The usage of a request that was asked for again: what the last attempt used, and what earlier
+ones report.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ from tests.unit.gateway.rig import CHAT, MESSAGES, Rig, UnixConnection, send
 COMPLETIONS, EMBEDDINGS, RESPONSES = "/v1/completions", "/v1/embeddings", "/v1/responses"
 TEXT = {"choices": [{"index": 0, "text": "a", "finish_reason": "stop"}]}
 USAGE = {"usage": {"prompt_tokens": 10, "completion_tokens": 5}}
-TEXT_STREAM = Reply(pieces=(event(TEXT), event({"choices": [], **USAGE}), event("[DONE]")), stream=True)
+TEXT_STREAM = Reply(
+    pieces=(event(TEXT), event({"choices": [], **USAGE}), event("[DONE]")), stream=True
+)
 WHOLE = {
     CHAT: chat("a"),
     COMPLETIONS: json_reply({**TEXT, **USAGE}),
@@ -42,9 +46,18 @@ STREAMS = {
     RESPONSES: response_stream("a"),
 }
 BUSY = json_reply({"error": {"message": "busy"}}, 503)
-BILLED = json_reply({"error": {"code": 502, "message": "it broke"}, "usage": {"input_tokens": 70, "output_tokens": 30}})
+BILLED = json_reply(
+    {
+        "error": {"code": 502, "message": "it broke"},
+        "usage": {"input_tokens": 70, "output_tokens": 30},
+    }
+)
 UNBILLED = json_reply({"error": {"code": 502, "message": "it broke"}})
-LOST = {"type": "error", "error": {"code": 502, "message": "it broke"}, "usage": {"input_tokens": 100}}
+LOST = {
+    "type": "error",
+    "error": {"code": 502, "message": "it broke"},
+    "usage": {"input_tokens": 100},
+}
 FAILED = {
     "a status": (BUSY, 0),
     "an error of status 200": (UNBILLED, 0),
@@ -87,7 +100,9 @@ def test_a_client_that_leaves_during_the_second_attempt_is_charged_for_its_reque
     start: Callable[..., Rig], failed: Reply
 ) -> None:
     def script(_: Received) -> Reply:
-        return failed if len(rig.upstream.received) == 1 else attrs.evolve(chat("late"), wait_s=100.0)
+        return (
+            failed if len(rig.upstream.received) == 1 else attrs.evolve(chat("late"), wait_s=100.0)
+        )
 
     rig = start(script)
     seat = rig.seat()

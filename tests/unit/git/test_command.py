@@ -20,7 +20,8 @@ from hyperruntime.git.command import GitTimeoutError, git, git_timeout_s
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.process import wait_until
 
-# In a child, so that the signal ends only that; the second git starts a program that leaves its session.
+# In a child, so that the signal ends only that; the second git starts a program that leaves its
+# session.
 CALLER = """
 import sys, threading
 from hyperruntime.git.command import git
@@ -44,21 +45,31 @@ def marked(mark: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["pid", "environ", "cmdline"]):
         name = " ".join(process.info["cmdline"] or ())
-        if mark in str(process.info["environ"]) and process.pid != os.getpid() and "hyperruntime-keeper" not in name:
+        if (
+            mark in str(process.info["environ"])
+            and process.pid != os.getpid()
+            and "hyperruntime-keeper" not in name
+        ):
             found.append(process)
     return found
 
 
 def named(mark: str, name: str) -> bool:
-    return any(name in " ".join(process.cmdline()) for process in marked(mark) if process.is_running())
+    return any(
+        name in " ".join(process.cmdline()) for process in marked(mark) if process.is_running()
+    )
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL], ids=lambda one: one.name
+)
 def test_git_and_its_children_end_with_the_process_that_started_it(
     number: signal.Signals, mark: str, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe")  # a program that opens it waits for ever
-    with subprocess.Popen([sys.executable, "-c", CALLER, str(tmp_path / "pipe")], stderr=subprocess.DEVNULL) as caller:
+    with subprocess.Popen(
+        [sys.executable, "-c", CALLER, str(tmp_path / "pipe")], stderr=subprocess.DEVNULL
+    ) as caller:
         assert wait_until(lambda: named(mark, "git config") and named(mark, "cat"), 120)
         caller.send_signal(number)
         caller.wait()
@@ -66,18 +77,25 @@ def test_git_and_its_children_end_with_the_process_that_started_it(
 
 
 def below(caller: subprocess.Popen[bytes], name: str) -> list[psutil.Process]:
-    """Return the running processes with a name that a process started, and those that they started."""
+    """Return the running processes with a name that a process started, and those that they
+    started.
+    """
     found = []
     for process in psutil.Process(caller.pid).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            found += [process] if process.name() == name and process.status() != psutil.STATUS_ZOMBIE else []
+            found += (
+                [process]
+                if process.name() == name and process.status() != psutil.STATUS_ZOMBIE
+                else []
+            )
     return found
 
 
 def keepers(mark: str) -> int:
     found = psutil.process_iter(["environ", "cmdline"])
     return sum(
-        mark in str(one.info["environ"]) and "hyperruntime-keeper" in (one.info["cmdline"] or ()) for one in found
+        mark in str(one.info["environ"]) and "hyperruntime-keeper" in (one.info["cmdline"] or ())
+        for one in found
     )
 
 
@@ -90,11 +108,20 @@ def test_the_git_of_another_process_goes_on(mark: str, tmp_path: Path) -> None:
     ):
         try:
             assert wait_until(
-                lambda: all(len(below(one, "git")) == 2 and below(one, "cat") for one in (stays, ends)), 120
+                lambda: all(
+                    len(below(one, "git")) == 2 and below(one, "cat") for one in (stays, ends)
+                ),
+                120,
             )
             ends.kill()
-            assert wait_until(lambda: keepers(mark) == 1, 120), "the keeper of the killed process has not ended"
-            assert (len(below(stays, "git")), len(below(stays, "cat")), stays.poll()) == (2, 1, None)
+            assert wait_until(lambda: keepers(mark) == 1, 120), (
+                "the keeper of the killed process has not ended"
+            )
+            assert (len(below(stays, "git")), len(below(stays, "cat")), stays.poll()) == (
+                2,
+                1,
+                None,
+            )
         finally:
             stays.kill()
             ends.kill()
@@ -103,7 +130,11 @@ def test_the_git_of_another_process_goes_on(mark: str, tmp_path: Path) -> None:
 def test_a_process_that_used_git_leaves_no_process(mark: str) -> None:
     script = "from hyperruntime.git.command import git; git(['--version'])"
     subprocess.run([sys.executable, "-c", script], check=True)
-    keepers = [process for process in psutil.process_iter(["environ"]) if mark in str(process.info["environ"])]
+    keepers = [
+        process
+        for process in psutil.process_iter(["environ"])
+        if mark in str(process.info["environ"])
+    ]
     assert [process.pid for process in keepers if process.pid != os.getpid()] == []
 
 
@@ -134,7 +165,9 @@ def slow_diff(lines: int, context: int) -> bytes:
     return f"{header}{around}-y\n{around}".encode()
 
 
-def test_a_diff_that_makes_git_slow_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_diff_that_makes_git_slow_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "slow").write_text("x\n" * 2_000_000)
     store = RepositoryStore(tmp_path / "store.git")
@@ -156,7 +189,9 @@ def bomb(tmp_path: Path) -> Path:
 
     kind, name = "100644 blob", made("hash-object", "-w", "--stdin", text=b"x\n")
     for _ in range(9):
-        name = made("mktree", text="".join(f"{kind} {name}\t{number}\n" for number in range(10)).encode())
+        name = made(
+            "mktree", text="".join(f"{kind} {name}\t{number}\n" for number in range(10)).encode()
+        )
         kind = "040000 tree"
     made("update-ref", "HEAD", made("commit-tree", "-m", "bomb", name))
     return root
@@ -166,7 +201,8 @@ def test_a_repository_with_a_billion_files_takes_no_memory_of_the_machine(
     bomb: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "_memory_bytes", lambda: 64 << 20)
-    monkeypatch.setenv("HYPERRUNTIME_GIT_TIMEOUT_S", "30")  # without the limit it takes memory until it is ended
+    # without the limit it takes memory until it is ended
+    monkeypatch.setenv("HYPERRUNTIME_GIT_TIMEOUT_S", "30")
     for args in (["read-tree", "HEAD"], ["status", "--porcelain=v1", "-z"]):
         with pytest.raises(RepositoryError, match=rf"git {args[0]} failed: .*[Oo]ut of memory"):
             git(["-C", str(bomb), *args])
@@ -174,10 +210,14 @@ def test_a_repository_with_a_billion_files_takes_no_memory_of_the_machine(
         RepositoryStore(tmp_path / "store.git").add_repository(bomb)
 
 
-def test_git_that_writes_more_than_fits_into_memory_is_ended(bomb: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_that_writes_more_than_fits_into_memory_is_ended(
+    bomb: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(command, "_MOST_OUTPUT_BYTES", 1 << 20)
     monkeypatch.setenv("HYPERRUNTIME_GIT_TIMEOUT_S", "30")
-    with pytest.raises(RepositoryError, match="git ls-tree wrote more than 1048576 bytes and was ended") as caught:
+    with pytest.raises(
+        RepositoryError, match="git ls-tree wrote more than 1048576 bytes and was ended"
+    ) as caught:
         git(["-C", str(bomb), "ls-tree", "-r", "HEAD"])
     assert "\n" not in str(caught.value)
 
@@ -189,7 +229,9 @@ def test_a_large_input_and_output_of_git_are_whole(tmp_path: Path) -> None:
     assert git(["-C", str(tmp_path), "cat-file", "blob", name]) == data
 
 
-def test_a_large_gitignore_of_a_state_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_gitignore_of_a_state_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = tmp_path / "files"
     files.mkdir()
     (files / ".gitignore").write_bytes(b"a*b\n" * (1 << 20))
@@ -197,5 +239,7 @@ def test_a_large_gitignore_of_a_state_is_not_read(tmp_path: Path, monkeypatch: p
     root = store.from_directory(files)
     (files / "new").write_text("x")
     monkeypatch.setattr(RepositoryStore, "read_blobs", None)
-    with pytest.raises(PatchError, match=r"the .gitignore files of the parent have 4194304 bytes in all"):
+    with pytest.raises(
+        PatchError, match=r"the .gitignore files of the parent have 4194304 bytes in all"
+    ):
         store.snapshot(root, files, 1)

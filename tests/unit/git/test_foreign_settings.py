@@ -16,8 +16,18 @@ from hyperruntime.git.foreign_files import RAW_ATTRIBUTES
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.rollout import origins
 
-CALM = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"], "LC_ALL": "C"}
-EDITOR = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "c", "GIT_COMMITTER_EMAIL": "c@d"}
+CALM = {
+    "GIT_CONFIG_GLOBAL": os.devnull,
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "PATH": os.environ["PATH"],
+    "LC_ALL": "C",
+}
+EDITOR = {
+    "GIT_AUTHOR_NAME": "a",
+    "GIT_AUTHOR_EMAIL": "a@b",
+    "GIT_COMMITTER_NAME": "c",
+    "GIT_COMMITTER_EMAIL": "c@d",
+}
 PARTIAL = (
     "core.repositoryFormatVersion=1", "extensions.partialClone=e", "remote.e.promisor=true",
     "remote.e.partialCloneFilter=blob:none",
@@ -28,20 +38,48 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "promisor by ssh": (*PARTIAL, "remote.e.url=ssh://x/y", "core.sshCommand=PROGRAM"),
     "promisor by git": (*PARTIAL, "remote.e.url=git://localhost/y", "core.gitProxy=PROGRAM"),
     "promisor by a helper": (*PARTIAL, "remote.e.url=ext::PROGRAM", "protocol.ext.allow=always"),
-    "promisor by its vcs": (*PARTIAL, "remote.e.url=x", "remote.e.vcs=PROGRAM", "protocol.allow=always"),
-    "promisor instead": (*PARTIAL, "remote.e.url=x:", "url.ssh://x/.insteadOf=x:", "core.sshCommand=PROGRAM"),
-    "filter": ("filter.evil.clean=PROGRAM", "filter.evil.smudge=PROGRAM", "filter.evil.process=PROGRAM"),
+    "promisor by its vcs": (
+        *PARTIAL,
+        "remote.e.url=x",
+        "remote.e.vcs=PROGRAM",
+        "protocol.allow=always",
+    ),
+    "promisor instead": (
+        *PARTIAL,
+        "remote.e.url=x:",
+        "url.ssh://x/.insteadOf=x:",
+        "core.sshCommand=PROGRAM",
+    ),
+    "filter": (
+        "filter.evil.clean=PROGRAM",
+        "filter.evil.smudge=PROGRAM",
+        "filter.evil.process=PROGRAM",
+    ),
     "diff": ("diff.external=PROGRAM", "diff.evil.textconv=PROGRAM", "diff.evil.command=PROGRAM"),
     "merge": ("merge.evil.driver=PROGRAM", "merge.default=evil"),
     "monitor": ("core.fsmonitor=PROGRAM", "core.useBuiltinFSMonitor=true"),
     "hooks": ("core.hooksPath=HOOKS",),
     "alternates": ("core.alternateRefsCommand=PROGRAM",),
-    "pagers": ("core.pager=PROGRAM", "pager.status=PROGRAM", "pager.config=PROGRAM", "core.editor=PROGRAM"),
-    "secrets": ("credential.helper=!PROGRAM", "core.askPass=PROGRAM", "gpg.program=PROGRAM", "log.showSignature=true"),
+    "pagers": (
+        "core.pager=PROGRAM",
+        "pager.status=PROGRAM",
+        "pager.config=PROGRAM",
+        "core.editor=PROGRAM",
+    ),
+    "secrets": (
+        "credential.helper=!PROGRAM",
+        "core.askPass=PROGRAM",
+        "gpg.program=PROGRAM",
+        "log.showSignature=true",
+    ),
     "trailers": ("trailer.x.command=PROGRAM", "trailer.x.cmd=PROGRAM", "trailer.x.key=x"),
     "aliases": ("alias.status=!PROGRAM", "alias.rev-parse=!PROGRAM", "alias.pack-objects=!PROGRAM"),
     "upload": ("uploadpack.packObjectsHook=PROGRAM", "receive.procReceiveRefs=refs"),
-    "submodules": ("submodule.s.update=!PROGRAM", "submodule.recurse=true", "fetch.recurseSubmodules=true"),
+    "submodules": (
+        "submodule.s.update=!PROGRAM",
+        "submodule.recurse=true",
+        "fetch.recurseSubmodules=true",
+    ),
     "archives": ("tar.tgz.command=PROGRAM",),
     "included": ("include.path=INCLUDED",),
     "worktree": ("extensions.worktreeConfig=true",),
@@ -52,9 +90,14 @@ class Host:
     """The host: a directory with a program that leaves a mark."""
 
     def __init__(self, folder: Path) -> None:
-        self._mark, self._program, self._hooks = folder / "mark", folder / "program", folder / "hooks"
+        self._mark, self._program, self._hooks = (
+            folder / "mark",
+            folder / "program",
+            folder / "hooks",
+        )
         self._included = folder / "included"
-        self._program.write_text(f"#!/bin/sh\ntouch '{self._mark}'\ntimeout 1 cat\n")  # a fetch waits for its answer
+        # a fetch waits for its answer
+        self._program.write_text(f"#!/bin/sh\ntouch '{self._mark}'\ntimeout 1 cat\n")
         self._program.chmod(0o755)
         self._hooks.mkdir()
         for name in (
@@ -65,15 +108,23 @@ class Host:
             "fsmonitor-watchman",
         ):
             shutil.copy(self._program, self._hooks / name)
-        self._included.write_text(f"[core]\n\tfsmonitor = {self._program}\n\tsshCommand = {self._program}\n")
+        self._included.write_text(
+            f"[core]\n\tfsmonitor = {self._program}\n\tsshCommand = {self._program}\n"
+        )
 
     def configure(self, git_dir: Path, settings: tuple[str, ...]) -> None:
         """Write settings to a repository."""
         for setting in settings:
             key, _, value = setting.partition("=")
-            for name, path in (("PROGRAM", self._program), ("HOOKS", self._hooks), ("INCLUDED", self._included)):
+            for name, path in (
+                ("PROGRAM", self._program),
+                ("HOOKS", self._hooks),
+                ("INCLUDED", self._included),
+            ):
                 value = value.replace(name, str(path))
-            subprocess.run(["git", "config", "--file", git_dir / "config", key, value], env=CALM, check=True)
+            subprocess.run(
+                ["git", "config", "--file", git_dir / "config", key, value], env=CALM, check=True
+            )
         shutil.copy(self._included, git_dir / "config.worktree")
 
     def check(self) -> None:
@@ -105,12 +156,19 @@ def lose_object(git_dir: Path, name: str) -> None:
 
 def name_of(repository: Path, revision: str) -> str:
     done = subprocess.run(
-        ["git", "rev-parse", revision], cwd=repository, env=CALM, capture_output=True, text=True, check=True
+        ["git", "rev-parse", revision],
+        cwd=repository,
+        env=CALM,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize("missing", ["HEAD", "HEAD:agent.py", ""], ids=["no commit", "no file", "complete"])
+@pytest.mark.parametrize(
+    "missing", ["HEAD", "HEAD:agent.py", ""], ids=["no commit", "no file", "complete"]
+)
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 def test_an_agent_repository_runs_no_program_on_the_host(
     settings: tuple[str, ...], missing: str, agent: Path, host: Host, tmp_path: Path
@@ -131,11 +189,14 @@ def test_an_agent_repository_runs_no_program_on_the_host(
 
 def git_version() -> tuple[int, ...]:
     """Return the version of the git on PATH, such as (2, 39, 5)."""
-    words = subprocess.run(["git", "version"], check=True, capture_output=True, text=True).stdout.split()
+    words = subprocess.run(
+        ["git", "version"], check=True, capture_output=True, text=True
+    ).stdout.split()
     return tuple(int(part) for part in words[2].split(".") if part.isdigit())
 
 
-# Each of two guards must hold without the other; an old git knows only the second one, GIT_ALLOW_PROTOCOL.
+# Each of two guards must hold without the other; an old git knows only the second one,
+# GIT_ALLOW_PROTOCOL.
 WITHOUT_ONE: dict[str, dict[str, str]] = {
     "both": {},
     "only no lazy fetch": {"GIT_ALLOW_PROTOCOL": "file:git:ssh:ext"},
@@ -158,15 +219,23 @@ def test_git_fetches_no_missing_object_also_where_a_partial_clone_is_not_refused
     host.check()
 
 
-@pytest.mark.parametrize("setting", ["extensions.partialClone", "remote.e.promisor", "remote.e.partialCloneFilter"])
+@pytest.mark.parametrize(
+    "setting", ["extensions.partialClone", "remote.e.promisor", "remote.e.partialCloneFilter"]
+)
 def test_a_partial_clone_is_refused_by_name(setting: str, agent: Path, tmp_path: Path) -> None:
-    subprocess.run(["git", "config", "core.repositoryFormatVersion", "1"], cwd=agent, env=CALM, check=True)
+    subprocess.run(
+        ["git", "config", "core.repositoryFormatVersion", "1"], cwd=agent, env=CALM, check=True
+    )
     subprocess.run(["git", "config", setting, "true"], cwd=agent, env=CALM, check=True)
-    with pytest.raises(RepositoryError, match=rf"partial clone \({setting.lower()} is set\).* without --filter"):
+    with pytest.raises(
+        RepositoryError, match=rf"partial clone \({setting.lower()} is set\).* without --filter"
+    ):
         RepositoryStore(tmp_path / "store.git").add_repository(agent)
 
 
-@pytest.mark.parametrize("missing", ["HEAD", "HEAD:agent.py", ""], ids=["no commit", "no file", "complete"])
+@pytest.mark.parametrize(
+    "missing", ["HEAD", "HEAD:agent.py", ""], ids=["no commit", "no file", "complete"]
+)
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
 def test_a_repository_of_an_item_runs_no_program_on_the_host(
     settings: tuple[str, ...], missing: str, agent: Path, host: Host, tmp_path: Path
@@ -188,7 +257,9 @@ def test_a_repository_of_an_item_runs_no_program_on_the_host(
 def test_a_repository_of_an_item_fetches_nothing_also_if_git_itself_would(
     kind: str, agent: Path, host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An old git does not know GIT_NO_LAZY_FETCH, and serves a partial clone with what it fetches."""
+    """An old git does not know GIT_NO_LAZY_FETCH, and serves a partial clone with what it
+    fetches.
+    """
     monkeypatch.setitem(origins._ENVIRONMENT, "GIT_NO_LAZY_FETCH", "0")
     commit = name_of(agent, "HEAD")
     lose_object(agent / ".git", name_of(agent, "HEAD:agent.py"))
@@ -202,7 +273,9 @@ USES: dict[str, Callable[[RepositoryStore, str, Path], object]] = {
     "checkout": lambda store, root, folder: store.checkout(root, folder / "clone"),
     "export": lambda store, root, folder: store.export(root, folder / "files"),
     "snapshot": lambda store, root, folder: store.snapshot(root, folder, 1),
-    "diff": lambda store, root, _: store.apply_patch(root, b"--- a/x\n+++ b/x\n@@ -0,0 +1 @@\n+x\n", 1),
+    "diff": lambda store, root, _: store.apply_patch(
+        root, b"--- a/x\n+++ b/x\n@@ -0,0 +1 @@\n+x\n", 1
+    ),
     "read": lambda store, root, _: store.read_file(root, "agent.py"),
     "find": lambda store, root, _: store.commit_of(1),
     "recover": lambda store, root, _: store.recover(),
@@ -221,7 +294,9 @@ def test_the_repository_of_a_received_run_is_refused_and_runs_no_program(
     (tmp_path / "store.git" / "config.worktree").unlink()
     (tmp_path / "empty").mkdir()
     for use in USES.values():
-        with pytest.raises(RepositoryError, match=r"was changed by another program: its config has the line") as caught:
+        with pytest.raises(
+            RepositoryError, match=r"was changed by another program: its config has the line"
+        ) as caught:
             use(RepositoryStore(tmp_path / "store.git"), root, tmp_path / "empty")
         assert "\n" not in str(caught.value)
     host.check()
@@ -242,30 +317,69 @@ def add_lines(path: Path, text: str) -> None:
 
 
 CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "another common directory": (lambda git: (git / "commondir").write_text("/x\n"), "the file commondir"),
-    "a second configuration": (lambda git: (git / "config.worktree").touch(), "the file config.worktree"),
-    "borrowed objects": (lambda git: (git / "objects/info/alternates").touch(), "the file objects/info/alternates"),
+    "another common directory": (
+        lambda git: (git / "commondir").write_text("/x\n"),
+        "the file commondir",
+    ),
+    "a second configuration": (
+        lambda git: (git / "config.worktree").touch(),
+        "the file config.worktree",
+    ),
+    "borrowed objects": (
+        lambda git: (git / "objects/info/alternates").touch(),
+        "the file objects/info/alternates",
+    ),
     "other ignore rules": (lambda git: (git / "info/exclude").touch(), "the file info/exclude"),
     "other parents": (lambda git: (git / "info/grafts").touch(), "the file info/grafts"),
-    "slow attributes": (lambda git: (git / "info/attributes").write_text("**/a/**/a text"), "its info/attributes is"),
+    "slow attributes": (
+        lambda git: (git / "info/attributes").write_text("**/a/**/a text"),
+        "its info/attributes is",
+    ),
     "a linked configuration": (lambda git: link(git / "config"), "its config cannot be read"),
-    "a pipe as configuration": (lambda git: pipe(git / "config"), "its config is not a regular file"),
-    "no configuration": (lambda git: (git / "config").unlink(), "does not have the line 'bare = true'"),
-    "a setting after a blank line": (lambda git: add_lines(git / "config", "\n"), r"the line '\[remote"),
-    "a setting after many": (lambda git: add_lines(git / "config", "\n" * 5000), "its config has more than 4096 bytes"),
+    "a pipe as configuration": (
+        lambda git: pipe(git / "config"),
+        "its config is not a regular file",
+    ),
+    "no configuration": (
+        lambda git: (git / "config").unlink(),
+        "does not have the line 'bare = true'",
+    ),
+    "a setting after a blank line": (
+        lambda git: add_lines(git / "config", "\n"),
+        r"the line '\[remote",
+    ),
+    "a setting after many": (
+        lambda git: add_lines(git / "config", "\n" * 5000),
+        "its config has more than 4096 bytes",
+    ),
     "many attributes": (
         lambda git: (git / "info/attributes").write_text(RAW_ATTRIBUTES + "\n" * 5000),
         "its info/attributes has more than 4096 bytes",
     ),
-    "a linked packs' directory": (lambda git: link(git / "objects/pack"), "its 'objects/pack' is a link"),
-    "a linked list of packs": (lambda git: link(git / "objects/info"), "its 'objects/info' is a link"),
+    "a linked packs' directory": (
+        lambda git: link(git / "objects/pack"),
+        "its 'objects/pack' is a link",
+    ),
+    "a linked list of packs": (
+        lambda git: link(git / "objects/info"),
+        "its 'objects/info' is a link",
+    ),
     "linked branches": (lambda git: link(git / "refs/heads"), "its 'refs/heads' is a link"),
-    "linked generations": (lambda git: link(git / "refs/hyperruntime"), "its 'refs/hyperruntime' is a link"),
+    "linked generations": (
+        lambda git: link(git / "refs/hyperruntime"),
+        "its 'refs/hyperruntime' is a link",
+    ),
     "a linked temporary directory": (lambda git: link(git / "tmp"), "its 'tmp' is a link"),
-    "a link to nothing": (lambda git: (git / "tmp/x").symlink_to("nothing"), "its 'tmp/x' is a link"),
+    "a link to nothing": (
+        lambda git: (git / "tmp/x").symlink_to("nothing"),
+        "its 'tmp/x' is a link",
+    ),
     "a linked shallow": (lambda git: link(git / "shallow"), "its 'shallow' is a link"),
     "a pipe as HEAD": (lambda git: pipe(git / "HEAD"), "its 'HEAD' is not a regular file"),
-    "a pipe as packed-refs": (lambda git: os.mkfifo(git / "packed-refs"), "its 'packed-refs' is not a regular file"),
+    "a pipe as packed-refs": (
+        lambda git: os.mkfifo(git / "packed-refs"),
+        "its 'packed-refs' is not a regular file",
+    ),
     "linked objects": (lambda git: link(git / "objects"), "objects is not a directory"),
     "linked references": (lambda git: link(git / "refs"), "refs is not a directory"),
     "a link": (link, "it is not a directory"),

@@ -29,9 +29,13 @@ lines = st.builds(
     st.sampled_from(("", "", "/", " ", "\r")),
 )
 files = st.dictionaries(
-    st.sampled_from(("", "a", "a/b")), st.lists(lines, min_size=1, max_size=3).map("\n".join), min_size=1
+    st.sampled_from(("", "a", "a/b")),
+    st.lists(lines, min_size=1, max_size=3).map("\n".join),
+    min_size=1,
 )
-paths = st.lists(st.lists(st.sampled_from(NAMES), min_size=2, max_size=5).map("/".join), min_size=20, max_size=40)
+paths = st.lists(
+    st.lists(st.sampled_from(NAMES), min_size=2, max_size=5).map("/".join), min_size=20, max_size=40
+)
 
 
 def ignored_by_git(contents: Mapping[str, str], asked: Sequence[str]) -> set[str]:
@@ -47,13 +51,17 @@ def ignored_by_git(contents: Mapping[str, str], asked: Sequence[str]) -> set[str
 
 
 def ignored_by_us(contents: Mapping[str, str], asked: Sequence[str]) -> set[str]:
-    rules = IgnoreRules({directory.encode(): content.encode() for directory, content in contents.items()})
+    rules = IgnoreRules(
+        {directory.encode(): content.encode() for directory, content in contents.items()}
+    )
     return {path.decode() for path in rules.ignored([path.encode() for path in asked])}
 
 
 @settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
 @given(files, paths)
-def test_any_rules_ignore_the_paths_that_git_ignores(contents: dict[str, str], asked: list[str]) -> None:
+def test_any_rules_ignore_the_paths_that_git_ignores(
+    contents: dict[str, str], asked: list[str]
+) -> None:
     outside = [path for path in asked if path not in ("a/b",)]  # a directory that has a file
     assert ignored_by_us(contents, outside) == ignored_by_git(contents, outside)
 

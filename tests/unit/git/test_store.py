@@ -1,4 +1,6 @@
-"""The repository store keeps states exactly and safely, with any files that a container left in its clone."""
+"""The repository store keeps states exactly and safely, with any files that a container left in its
+clone.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,18 @@ from hyperruntime.host.keeper import run_kept
 from hyperruntime.host.process import ProcessResult, wait_until
 
 CALM = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
-EDITOR = {"GIT_AUTHOR_NAME": "a", "GIT_AUTHOR_EMAIL": "a@b", "GIT_COMMITTER_NAME": "c", "GIT_COMMITTER_EMAIL": "c@d"}
+EDITOR = {
+    "GIT_AUTHOR_NAME": "a",
+    "GIT_AUTHOR_EMAIL": "a@b",
+    "GIT_COMMITTER_NAME": "c",
+    "GIT_COMMITTER_EMAIL": "c@d",
+}
 
 
 def git(where: Path, *args: str) -> str:
-    done = subprocess.run(["git", *args], cwd=where, env=CALM | EDITOR, capture_output=True, check=True)
+    done = subprocess.run(
+        ["git", *args], cwd=where, env=CALM | EDITOR, capture_output=True, check=True
+    )
     return done.stdout.decode(errors="surrogateescape")
 
 
@@ -42,7 +51,10 @@ def contents(root: Path) -> dict[str, tuple[str, bytes]]:
     for directory, names, files in os.walk(root):
         if ".git" in names:
             names.remove(".git")
-        for name in [*files, *(name for name in names if os.path.islink(os.path.join(directory, name)))]:
+        for name in [
+            *files,
+            *(name for name in names if os.path.islink(os.path.join(directory, name))),
+        ]:
             path = Path(directory, name)
             if path.is_symlink():
                 entry = ("link", os.fsencode(path.readlink()))
@@ -112,7 +124,16 @@ def test_detached_heads_worktrees_and_submodules_can_be_added(
         git(source, "worktree", "add", "-q", "--detach", str(where))
     else:
         git(tmp_path, "init", "-q", "outer")
-        git(tmp_path / "outer", "-c", "protocol.file.allow=always", "submodule", "-q", "add", str(source), "inner")
+        git(
+            tmp_path / "outer",
+            "-c",
+            "protocol.file.allow=always",
+            "submodule",
+            "-q",
+            "add",
+            str(source),
+            "inner",
+        )
         where = tmp_path / "outer" / "inner"
     assert store.add_repository(where) == head
 
@@ -139,10 +160,14 @@ def test_the_dotenv_file_of_a_repository_is_not_added(
     assert (source / ".env").is_file()
 
 
-def test_the_dotenv_file_of_a_directory_is_not_added(store: RepositoryStore, tmp_path: Path) -> None:
+def test_the_dotenv_file_of_a_directory_is_not_added(
+    store: RepositoryStore, tmp_path: Path
+) -> None:
     (tmp_path / "plain").mkdir()
     for name in (".env", "agent.py"):
-        (tmp_path / "plain" / name).write_text("KEY=sk-1234567890\n" if name == ".env" else "pass\n")
+        (tmp_path / "plain" / name).write_text(
+            "KEY=sk-1234567890\n" if name == ".env" else "pass\n"
+        )
     root = store.from_directory(tmp_path / "plain")
     assert store.read_file(root, "agent.py") == b"pass\n"
     assert store.read_file(root, ".env") is None
@@ -158,7 +183,10 @@ def test_a_template_directory_always_gives_the_same_commit(tmp_path: Path) -> No
     assert first == second
     stores[0].export(first, tmp_path / "exported")
     assert contents(tmp_path / "exported") == {"agent.py": ("-", b"x = 1\n")}
-    assert (stores[0].read_file(first, "agent.py"), stores[0].read_file(first, "none")) == (b"x = 1\n", None)
+    assert (stores[0].read_file(first, "agent.py"), stores[0].read_file(first, "none")) == (
+        b"x = 1\n",
+        None,
+    )
 
 
 NOT_USABLE: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -189,10 +217,22 @@ def booby_trap(where: Path, marker: Path) -> None:
     trap = marker.parent / "trap"
     trap.write_text(f"#!/bin/sh\ntouch '{marker}'\ncat\n")
     trap.chmod(0o755)
-    for key in ("core.fsmonitor", "filter.evil.clean", "filter.evil.smudge", "diff.external", "diff.evil.textconv"):
+    for key in (
+        "core.fsmonitor",
+        "filter.evil.clean",
+        "filter.evil.smudge",
+        "diff.external",
+        "diff.evil.textconv",
+    ):
         git(where, "config", key, str(trap))
     (where / ".git" / "hooks").mkdir(exist_ok=True)
-    for hook in ("post-checkout", "pre-commit", "post-index-change", "reference-transaction", "post-commit"):
+    for hook in (
+        "post-checkout",
+        "pre-commit",
+        "post-index-change",
+        "reference-transaction",
+        "post-commit",
+    ):
         shutil.copy(trap, where / ".git" / "hooks" / hook)
     (where / ".git" / "info").mkdir(exist_ok=True)
     (where / ".git" / "info" / "attributes").write_text("* filter=evil diff=evil\n")
@@ -219,7 +259,12 @@ def test_a_clone_is_complete_and_independent_and_names_no_path_of_the_host(
     (clone / "__pycache__").mkdir()
     (clone / "__pycache__" / "x.pyc").touch()
     assert git(clone, "rev-parse", "HEAD", "main") == f"{root}\n{root}\n"
-    assert git(clone, "status", "--porcelain") == git(clone, "remote") == git(clone, "diff", root) == ""
+    assert (
+        git(clone, "status", "--porcelain")
+        == git(clone, "remote")
+        == git(clone, "diff", root)
+        == ""
+    )
     assert not (clone / ".git" / "hooks").exists()
     shared = {path.stat().st_ino for path in Path(store.path).rglob("*") if path.is_file()}
     for path in (clone / ".git").rglob("*"):
@@ -269,7 +314,9 @@ def test_a_snapshot_contains_every_kind_of_change_and_ignores_the_git_directory_
     assert store.commit_of("none") is None
 
 
-def test_a_snapshot_leaves_out_forbidden_changes_and_names_them(store: RepositoryStore, root: str, clone: Path) -> None:
+def test_a_snapshot_leaves_out_forbidden_changes_and_names_them(
+    store: RepositoryStore, root: str, clone: Path
+) -> None:
     (clone / "domains" / "maze" / "score.py").write_text("SECRET = 2\n")
     (clone / "domains" / "new.py").touch()
     (clone / "domains" / "here").unlink()
@@ -287,7 +334,9 @@ def test_a_snapshot_leaves_out_forbidden_changes_and_names_them(store: Repositor
     (clone / "nested" / "GIT~1").touch()
     (clone / "nested" / "fine").touch()
     (clone / ".gitignore").write_text("fine\n")
-    snapshot = store.snapshot(root, clone, 1, ChangeRules(protected=("domains/", "hyperrun.toml"), max_file_bytes=2000))
+    snapshot = store.snapshot(
+        root, clone, 1, ChangeRules(protected=("domains/", "hyperrun.toml"), max_file_bytes=2000)
+    )
     assert dict(snapshot.dropped) == {
         "domains/maze/score.py": "domains/ is protected",
         "domains/new.py": "domains/ is protected",
@@ -356,7 +405,9 @@ def test_a_file_in_place_of_a_protected_directory_changes_nothing(
     snapshot = store.snapshot(root, clone, 1, ChangeRules(protected=("domains/maze", "dos.txt")))
     assert snapshot.commit == root
     assert snapshot.patch == b""
-    assert {"domains", "domains/maze/score.py", "dos.txt", "dos.txt/below"} == {path for path, _ in snapshot.dropped}
+    assert {"domains", "domains/maze/score.py", "dos.txt", "dos.txt/below"} == {
+        path for path, _ in snapshot.dropped
+    }
     assert store.commit_of(1) == root
 
 
@@ -379,12 +430,20 @@ def test_a_path_that_becomes_a_link_during_the_snapshot_is_not_followed(
 def as_reader_without_privilege(*args: str) -> str:
     """Run Python code without the rights of root to bypass file modes; return its output."""
     drop = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.getuid() == 0 else []
-    ran = subprocess.run([*drop, sys.executable, "-c", *args], capture_output=True, text=True, check=False, timeout=60)
+    ran = subprocess.run(
+        [*drop, sys.executable, "-c", *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
 
-def test_unreadable_files_keep_their_old_state_and_are_named(store: RepositoryStore, root: str, clone: Path) -> None:
+def test_unreadable_files_keep_their_old_state_and_are_named(
+    store: RepositoryStore, root: str, clone: Path
+) -> None:
     take = """
 import sys
 from hyperruntime.git.store import RepositoryStore
@@ -395,14 +454,18 @@ print(snapshot.commit, *[path for path, _ in snapshot.dropped])
     (clone / "task_agent.py").chmod(0)
     (clone / "domains").chmod(0)
     try:
-        commit, *dropped = as_reader_without_privilege(take, str(store.path), root, str(clone)).split()
+        commit, *dropped = as_reader_without_privilege(
+            take, str(store.path), root, str(clone)
+        ).split()
     finally:
         (clone / "domains").chmod(0o755)
     assert commit == root
     assert {"task_agent.py", "domains"} <= set(dropped)
 
 
-def test_diffs_written_by_git_and_by_diff_are_applied(store: RepositoryStore, root: str, clone: Path) -> None:
+def test_diffs_written_by_git_and_by_diff_are_applied(
+    store: RepositoryStore, root: str, clone: Path
+) -> None:
     (clone / "task_agent.py").write_text("print('task')\n" * 29 + "print('done')\n")
     (clone / "new.py").write_text("new = 1\n")
     (clone / "outside").symlink_to("/etc/passwd")
@@ -410,11 +473,17 @@ def test_diffs_written_by_git_and_by_diff_are_applied(store: RepositoryStore, ro
     tracked = git(clone, "diff", root)
     new = "".join(
         subprocess.run(
-            ["git", "diff", "--no-index", "/dev/null", name], cwd=clone, env=CALM, capture_output=True, check=False
+            ["git", "diff", "--no-index", "/dev/null", name],
+            cwd=clone,
+            env=CALM,
+            capture_output=True,
+            check=False,
         ).stdout.decode()
         for name in ("new.py", "outside")
     )
-    snapshot = store.apply_patch(root, (tracked + new).encode(), 1, ChangeRules(protected=("domains/",)))
+    snapshot = store.apply_patch(
+        root, (tracked + new).encode(), 1, ChangeRules(protected=("domains/",))
+    )
     assert dict(snapshot.dropped) == {
         "domains/maze/score.py": "domains/ is protected",
         "outside": "a symbolic link to an absolute path",
@@ -457,8 +526,11 @@ def test_a_diff_that_tries_to_leave_the_repository_is_rejected_completely(
     assert store.commit_of(1) is None
 
 
-def test_a_name_that_git_parses_differently_does_not_bypass_protection(store: RepositoryStore, root: str) -> None:
-    dated = b"dos.txt 2024-01-01 00:00:00.000000000 +0000"  # git drops the time although there is no tab before it
+def test_a_name_that_git_parses_differently_does_not_bypass_protection(
+    store: RepositoryStore, root: str
+) -> None:
+    # git drops the time although there is no tab before it
+    dated = b"dos.txt 2024-01-01 00:00:00.000000000 +0000"
     patch = b"--- a/%s\n+++ b/%s\n@@ -1,2 +1 @@\n one\r\n-two\r\n" % (dated, dated)
     assert store.read_file(store.apply_patch(root, patch, 1).commit, "dos.txt") == b"one\r\n"
     kept = store.apply_patch(root, patch, 2, ChangeRules(protected=("dos.txt",)))
@@ -479,11 +551,17 @@ def test_the_thousandth_generation_costs_as_much_as_the_first(
 ) -> None:
     lines = []
     for generation in range(1000):
-        lines += [f"commit refs/hyperruntime/gen/{generation}", f"mark :{generation + 1}", "committer a <a@b> 0 +0000"]
+        lines += [
+            f"commit refs/hyperruntime/gen/{generation}",
+            f"mark :{generation + 1}",
+            "committer a <a@b> 0 +0000",
+        ]
         lines += ["data 0", f"from {root if generation == 0 else f':{generation}'}"]
         lines += ["M 100644 inline state", f"data {len(str(generation))}", str(generation)]
     stream = "\n".join([*lines, ""]).encode()
-    subprocess.run(["git", "fast-import", "--quiet"], cwd=store.path, env=CALM, input=stream, check=True)
+    subprocess.run(
+        ["git", "fast-import", "--quiet"], cwd=store.path, env=CALM, input=stream, check=True
+    )
     calls: list[Sequence[str]] = []
 
     def counted(args: Sequence[str], **options: Any) -> ProcessResult:
@@ -499,18 +577,34 @@ def test_the_thousandth_generation_costs_as_much_as_the_first(
         store.checkout(commit, target)
         (target / "new").write_text("new")
         store.snapshot(commit, target, f"next-{generation}")
-        counts.append((len(calls), int(git(target, "rev-list", "--objects", "--all", "--count").split()[0])))
+        counts.append(
+            (len(calls), int(git(target, "rev-list", "--objects", "--all", "--count").split()[0]))
+        )
         assert (target / "state").read_text() == str(generation)
     assert counts[0] == counts[1]
     assert counts[0][0] <= 12
 
 
 names = st.sampled_from(
-    ["a.py", "b.bin", "dir/c", "dir/deep/d", "-n", "sp ace", "qu\"o'te", "new\nline", "é", "a.py/x", "dir"]
+    [
+        "a.py",
+        "b.bin",
+        "dir/c",
+        "dir/deep/d",
+        "-n",
+        "sp ace",
+        "qu\"o'te",
+        "new\nline",
+        "é",
+        "a.py/x",
+        "dir",
+    ]
 )
 bodies = st.one_of(
     st.binary(max_size=300),
-    st.lists(st.sampled_from([b"x", b"y", b"--- a/x", b"+++ b/x", b"@@ -1 +1 @@"]), max_size=12).map(b"\r\n".join),
+    st.lists(
+        st.sampled_from([b"x", b"y", b"--- a/x", b"+++ b/x", b"@@ -1 +1 @@"]), max_size=12
+    ).map(b"\r\n".join),
     st.lists(st.sampled_from([b"1", b"2", b"3", b""]), max_size=30).map(b"\n".join),
 )
 edits = st.one_of(
@@ -558,7 +652,10 @@ def test_commits_diffs_and_files_agree_for_any_lineage_of_edits(
             snapshot = store.snapshot(parent, work, generation)
             assert snapshot.dropped == ()
             applied = store.apply_patch(parent, snapshot.patch, f"{generation}-by-diff")
-            assert (store.tree(applied.commit), applied.dropped) == (store.tree(snapshot.commit), ())
+            assert (store.tree(applied.commit), applied.dropped) == (
+                store.tree(snapshot.commit),
+                (),
+            )
             parent = snapshot.commit
             patches.append(snapshot.patch)
         assert store.replay(root, patches) == store.tree(parent)
@@ -567,7 +664,9 @@ def test_commits_diffs_and_files_agree_for_any_lineage_of_edits(
         assert git(Path(scratch, "clone"), "status", "--porcelain") == ""
 
 
-def test_threads_can_use_one_store_at_the_same_time(store: RepositoryStore, root: str, tmp_path: Path) -> None:
+def test_threads_can_use_one_store_at_the_same_time(
+    store: RepositoryStore, root: str, tmp_path: Path
+) -> None:
     def one(generation: int) -> bool:
         clone = tmp_path / f"clone{generation}"
         store.checkout(root, clone)
@@ -585,10 +684,16 @@ def test_threads_can_use_one_store_at_the_same_time(store: RepositoryStore, root
 def at_work(path: str) -> list[psutil.Process]:
     """Return the git processes that work on a store."""
     listed = psutil.process_iter(["environ"])
-    return [found for found in listed if (found.info["environ"] or {}).get("GIT_DIR", "").startswith(path)]
+    return [
+        found
+        for found in listed
+        if (found.info["environ"] or {}).get("GIT_DIR", "").startswith(path)
+    ]
 
 
-def test_a_process_killed_at_any_moment_leaves_a_usable_store(store: RepositoryStore, root: str, clone: Path) -> None:
+def test_a_process_killed_at_any_moment_leaves_a_usable_store(
+    store: RepositoryStore, root: str, clone: Path
+) -> None:
     for delay in (0.01, 0.04, 0.08):
         if (child := os.fork()) == 0:
             os.setpgid(0, 0)
@@ -599,7 +704,8 @@ def test_a_process_killed_at_any_moment_leaves_a_usable_store(store: RepositoryS
         time.sleep(delay)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        assert wait_until(lambda: not at_work(str(store.path)), 60)  # wait for a git process that the child started
+        # wait for a git process that the child started
+        assert wait_until(lambda: not at_work(str(store.path)), 60)
     Path(store.path, "refs/hyperruntime/gen").mkdir(exist_ok=True)
     Path(store.path, "refs/hyperruntime/gen/contended.lock").touch()
     store.recover()

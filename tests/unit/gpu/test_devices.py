@@ -24,13 +24,31 @@ NVIDIA: dict[str, Any] = {
         "env": ["NVIDIA_VISIBLE_DEVICES=void"],
         "deviceNodes": [{"path": "/dev/nvidiactl"}],
         "mounts": [
-            {"hostPath": "/usr/lib/libcuda.so.1", "containerPath": "/usr/lib/libcuda.so.1", "options": ["ro", "bind"]}
+            {
+                "hostPath": "/usr/lib/libcuda.so.1",
+                "containerPath": "/usr/lib/libcuda.so.1",
+                "options": ["ro", "bind"],
+            }
         ],
-        "hooks": [{"hookName": "createContainer", "path": "/usr/bin/nvidia-ctk", "args": ["nvidia-ctk", "hook"]}],
+        "hooks": [
+            {
+                "hookName": "createContainer",
+                "path": "/usr/bin/nvidia-ctk",
+                "args": ["nvidia-ctk", "hook"],
+            }
+        ],
     },
     "devices": [
-        {"name": "0", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0", "hostPath": "/dev/nvidia3"}]}},
-        {"name": "1", "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1", "permissions": "rwm"}]}},
+        {
+            "name": "0",
+            "containerEdits": {
+                "deviceNodes": [{"path": "/dev/nvidia0", "hostPath": "/dev/nvidia3"}]
+            },
+        },
+        {
+            "name": "1",
+            "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia1", "permissions": "rwm"}]},
+        },
     ],
 }
 
@@ -47,9 +65,13 @@ def problems(registry: DeviceRegistry) -> str:
 
 @pytest.mark.parametrize("suffix", ["json", "yaml", "yml"])
 @pytest.mark.parametrize("version", VERSIONS)
-def test_devices_of_a_spec_of_any_version_and_form_are_found(tmp_path: Path, suffix: str, version: str) -> None:
+def test_devices_of_a_spec_of_any_version_and_form_are_found(
+    tmp_path: Path, suffix: str, version: str
+) -> None:
     spec = {**NVIDIA, "cdiVersion": version}
-    write(tmp_path, f"nvidia.{suffix}", json.dumps(spec) if suffix == "json" else yaml.safe_dump(spec))
+    write(
+        tmp_path, f"nvidia.{suffix}", json.dumps(spec) if suffix == "json" else yaml.safe_dump(spec)
+    )
     registry = load_devices([tmp_path])
     assert registry.names() == ("nvidia.com/gpu=0", "nvidia.com/gpu=1")
     assert registry.findings == ()
@@ -124,7 +146,9 @@ def test_an_invalid_file_is_reported_and_the_others_are_read(
         ("x.yaml", "", "NoneType"),
     ],
 )
-def test_a_file_that_cannot_be_parsed_is_a_finding(tmp_path: Path, name: str, text: str, words: str) -> None:
+def test_a_file_that_cannot_be_parsed_is_a_finding(
+    tmp_path: Path, name: str, text: str, words: str
+) -> None:
     write(tmp_path, name, text)
     registry = load_devices([tmp_path])
     assert registry.devices == {}
@@ -145,7 +169,11 @@ def test_a_later_directory_overrides_an_earlier_one(tmp_path: Path) -> None:
     for place, node in (("a", "/dev/one"), ("b", "/dev/two")):
         (tmp_path / place).mkdir()
         devices = [{"name": "0", "containerEdits": {"deviceNodes": [{"path": node}]}}]
-        write(tmp_path / place, "x.json", {"cdiVersion": "0.3.0", "kind": "a.com/gpu", "devices": devices})
+        write(
+            tmp_path / place,
+            "x.json",
+            {"cdiVersion": "0.3.0", "kind": "a.com/gpu", "devices": devices},
+        )
     registry = load_devices([tmp_path / "a", tmp_path / "b"])
     assert merge_edits(registry.resolve(["a.com/gpu=0"])).device_nodes[0].path == "/dev/two"
 
@@ -158,7 +186,9 @@ def test_a_device_described_by_two_files_of_one_directory_is_ignored(tmp_path: P
     assert "describes nvidia.com/gpu=1, as" in problems(registry)
 
 
-def test_the_environment_variable_selects_other_directories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_variable_selects_other_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path, "nvidia.json", NVIDIA)
     monkeypatch.setenv("HYPERRUNTIME_CDI_DIRS", f"/nowhere:{tmp_path}")
     assert load_devices().names("nvidia.com/gpu") == ("nvidia.com/gpu=0", "nvidia.com/gpu=1")
@@ -169,13 +199,17 @@ def test_an_unknown_device_is_reported_with_a_close_match(tmp_path: Path) -> Non
         load_devices([tmp_path]).resolve(["nvidia.com/gpu=0"])
     write(tmp_path, "nvidia.json", NVIDIA)
     write(tmp_path, "broken.json", "{")
-    with pytest.raises(DeviceNotFoundError, match=r"did you mean 'nvidia.com/gpu=[01]'.*broken\.json"):
+    with pytest.raises(
+        DeviceNotFoundError, match=r"did you mean 'nvidia.com/gpu=[01]'.*broken\.json"
+    ):
         load_devices([tmp_path]).resolve(["nvidia.com/gpu=7"])
 
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
@@ -186,8 +220,14 @@ def test_a_spec_with_any_changed_value_is_read_or_reported(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     spec = json.loads(json.dumps(NVIDIA))
-    places = [(spec, key) for key in spec] + [(spec["containerEdits"], key) for key in spec["containerEdits"]]
-    places += [(spec["devices"], 0), (spec["devices"][0], "name"), (spec["containerEdits"]["hooks"], 0)]
+    places = [(spec, key) for key in spec] + [
+        (spec["containerEdits"], key) for key in spec["containerEdits"]
+    ]
+    places += [
+        (spec["devices"], 0),
+        (spec["devices"][0], "name"),
+        (spec["containerEdits"]["hooks"], 0),
+    ]
     holder, key = data.draw(st.sampled_from(places))
     holder[key] = data.draw(JSON)
     folder = tmp_path_factory.mktemp("cdi")
@@ -220,14 +260,19 @@ def test_a_file_with_any_content_is_read_or_reported(
         ("0", ("0",)),
         (["0", "1", "0"], ("0", "1")),
         ("nvidia.com/gpu=0:1", ("nvidia.com/gpu=0:1",)),
-        (("GPU-8f2c5c6e-1111-2222-3333-444455556666",), ("GPU-8f2c5c6e-1111-2222-3333-444455556666",)),
+        (
+            ("GPU-8f2c5c6e-1111-2222-3333-444455556666",),
+            ("GPU-8f2c5c6e-1111-2222-3333-444455556666",),
+        ),
     ],
 )
 def test_gpus_of_a_spec_are_accepted_in_several_forms(given_gpus: Any, expected: Any) -> None:
     assert ContainerSpec(image="x", gpus=given_gpus).gpus == expected
 
 
-@pytest.mark.parametrize("gpus", ["", "auto:0", "auto:x", "some", (), ("",), ("0 1",), 1, ("all",), "a/b", "x\n", True])
+@pytest.mark.parametrize(
+    "gpus", ["", "auto:0", "auto:x", "some", (), ("",), ("0 1",), 1, ("all",), "a/b", "x\n", True]
+)
 def test_invalid_gpus_are_rejected(gpus: Any) -> None:
     with pytest.raises(SpecError, match="gpus"):
         ContainerSpec(image="x", gpus=gpus)

@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from hyperruntime.errors import DeviceBusyError, DeviceError, DeviceNotFoundError, StorageError, UnsupportedOptionError
+from hyperruntime.errors import (
+    DeviceBusyError,
+    DeviceError,
+    DeviceNotFoundError,
+    StorageError,
+    UnsupportedOptionError,
+)
 from hyperruntime.gpu import grant as gpus_module
 from hyperruntime.gpu.cdi import Device, DeviceNode, Edits, Hook
 from hyperruntime.gpu.devices import DeviceRegistry
@@ -29,7 +35,9 @@ Smi = Callable[[str], None]
 
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Smi:
-    """Return a function that installs a fake ``nvidia-smi`` script; the locks are in the test's directory."""
+    """Return a function that installs a fake ``nvidia-smi`` script; the locks are in the test's
+    directory.
+    """
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin/nvidia-smi"
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
@@ -95,7 +103,9 @@ def test_gpus_of_a_killed_process_are_free_at_once_and_a_forked_child_holds_none
         grant.release()
 
 
-def test_a_request_for_too_many_gpus_raises_a_clear_error(smi: Smi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_for_too_many_gpus_raises_a_clear_error(
+    smi: Smi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(DeviceBusyError, match="needs 5 GPUs, but only 4 are visible"):
         take(5)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-aaaa")
@@ -110,7 +120,9 @@ def test_a_request_for_too_many_gpus_raises_a_clear_error(smi: Smi, monkeypatch:
         take(1)
 
 
-def test_a_missing_driver_is_reported_with_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_driver_is_reported_with_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DeviceError, match="srun --gres=gpu:1"):
         take(1)
@@ -126,7 +138,16 @@ def test_a_lock_directory_that_is_a_link_is_rejected(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [(None, "0123"), ("", ""), ("1", "1"), ("3,1", "31"), ("1,9,2", "1"), ("GPU-c", "2"), ("GPU-", ""), ("-1", "")],
+    [
+        (None, "0123"),
+        ("", ""),
+        ("1", "1"),
+        ("3,1", "31"),
+        ("1,9,2", "1"),
+        ("GPU-c", "2"),
+        ("GPU-", ""),
+        ("-1", ""),
+    ],
 )
 def test_cuda_visible_devices_restricts_the_gpus(text: str | None, expected: str) -> None:
     env = {} if text is None else {"CUDA_VISIBLE_DEVICES": text}
@@ -154,15 +175,27 @@ GRANTED = [
 
 @pytest.mark.parametrize(("text", "gpus", "expected"), GRANTED)
 def test_a_container_gets_no_gpu_that_the_batch_system_did_not_grant(
-    smi: Smi, monkeypatch: pytest.MonkeyPatch, text: str | None, gpus: str | tuple[str, ...], expected: object
+    smi: Smi,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str | None,
+    gpus: str | tuple[str, ...],
+    expected: object,
 ) -> None:
     def gpu(name: str, *indices: int) -> Device:
-        nodes = tuple(DeviceNode(path=f"/dev/nvidia{index}", host_path="/dev/null") for index in indices)
-        return Device(name=f"nvidia.com/gpu={name}", edits=Edits(device_nodes=nodes), file=Path("/etc/cdi/x.json"))
+        nodes = tuple(
+            DeviceNode(path=f"/dev/nvidia{index}", host_path="/dev/null") for index in indices
+        )
+        return Device(
+            name=f"nvidia.com/gpu={name}",
+            edits=Edits(device_nodes=nodes),
+            file=Path("/etc/cdi/x.json"),
+        )
 
     devices = (gpu("0", 0), gpu("GPU-uuid", 0), gpu("1", 1), gpu("MIG-x", 1), gpu("all", 0, 1))
     monkeypatch.setattr(
-        gpus_module, "load_devices", lambda: DeviceRegistry(devices={device.name: device for device in devices})
+        gpus_module,
+        "load_devices",
+        lambda: DeviceRegistry(devices={device.name: device for device in devices}),
     )
     if text is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
@@ -181,7 +214,9 @@ def test_values_that_nvidia_smi_does_not_know_count_as_zero() -> None:
 
 def registry(*names: str, edits: Edits | None = None, place: str = "/etc/cdi") -> DeviceRegistry:
     file = Path(place, "x.json")
-    return DeviceRegistry(devices={name: Device(name=name, edits=edits or Edits(), file=file) for name in names})
+    return DeviceRegistry(
+        devices={name: Device(name=name, edits=edits or Edits(), file=file) for name in names}
+    )
 
 
 @pytest.mark.parametrize(
@@ -191,7 +226,11 @@ def registry(*names: str, edits: Edits | None = None, place: str = "/etc/cdi") -
         ("all", ("nvidia.com/gpu=0", "nvidia.com/gpu=1"), ("nvidia.com/gpu=0", "nvidia.com/gpu=1")),
         (("1",), ("nvidia.com/gpu=0", "nvidia.com/gpu=1", "amd.com/gpu=1"), ("nvidia.com/gpu=1",)),
         (("1",), ("amd.com/gpu=0", "amd.com/gpu=1"), ("amd.com/gpu=1",)),
-        (("a.com/net=0", "0"), ("nvidia.com/gpu=0", "a.com/net=0"), ("a.com/net=0", "nvidia.com/gpu=0")),
+        (
+            ("a.com/net=0", "0"),
+            ("nvidia.com/gpu=0", "a.com/net=0"),
+            ("a.com/net=0", "nvidia.com/gpu=0"),
+        ),
     ],
 )
 def test_names_and_indices_are_resolved_to_devices(
@@ -229,5 +268,7 @@ def test_podman_gets_the_device_name_if_it_can_resolve_it_and_the_edits_otherwis
 def test_hooks_that_podman_would_not_run_are_refused_by_name() -> None:
     edits = Edits(hooks=(Hook(path="/x", args=("nvidia-ctk", "hook", "update-ldcache")),))
     devices = gpu_devices("all", registry("a.com/gpu=0", edits=edits, place="/opt/cdi"))
-    with pytest.raises(UnsupportedOptionError, match=r"gpus.*/opt/cdi.*nvidia-ctk hook update-ldcache"):
+    with pytest.raises(
+        UnsupportedOptionError, match=r"gpus.*/opt/cdi.*nvidia-ctk hook update-ldcache"
+    ):
         device_args(devices, rootless=False)

@@ -15,7 +15,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.driver import PostMortem
-from hyperruntime.errors import ContainerLostError, RepositoryError, SpecError, StorageFullError, write_error
+from hyperruntime.errors import (
+    ContainerLostError,
+    RepositoryError,
+    SpecError,
+    StorageFullError,
+    write_error,
+)
 from hyperruntime.host import disk_usage as diskuse
 from hyperruntime.host import disk_watchdog as diskwatch
 from hyperruntime.host.disk_usage import LEAST_BYTES, Use, measure
@@ -64,9 +70,13 @@ def deep(tmp_path: Path) -> Iterator[Path]:
     remove_tree(tmp_path / "top")
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(tree=TREES)
-def test_the_usage_of_a_tree_is_that_of_its_files_and_it_can_be_removed(tmp_path: Path, tree: object) -> None:
+def test_the_usage_of_a_tree_is_that_of_its_files_and_it_can_be_removed(
+    tmp_path: Path, tree: object
+) -> None:
     top = tmp_path / "top"
     top.mkdir()
     names = make(top, tree)
@@ -113,7 +123,9 @@ def test_directories_that_their_owner_may_not_read_or_change_are_removed(tmp_pat
         below.parent.chmod(mode)
     # Root may read and change all directories by two capabilities.
     drop = () if os.geteuid() else ("setpriv", "--bounding-set=-dac_override,-dac_read_search")
-    remove = "import sys; from hyperruntime.host.rmtree import remove_tree; remove_tree(sys.argv[1])"
+    remove = (
+        "import sys; from hyperruntime.host.rmtree import remove_tree; remove_tree(sys.argv[1])"
+    )
     subprocess.run([*drop, sys.executable, "-c", remove, str(tmp_path / "top")], check=True)
     assert not (tmp_path / "top").exists()
 
@@ -139,7 +151,9 @@ def test_usage_above_the_limit_is_reported_once(tmp_path: Path) -> None:
     assert "limits.disk_bytes=4194304" in said[0][0]
 
 
-def test_a_file_that_was_counted_twice_ends_no_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_was_counted_twice_ends_no_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     counts, watched = [Use(10 * MIB, hidden=False)], threading.Event()
 
     def count(*args: object) -> Use:
@@ -150,7 +164,9 @@ def test_a_file_that_was_counted_twice_ends_no_container(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(diskwatch, "measure", count)
     reasons: list[tuple[str, str]] = []
-    watch = DiskWatch(5 * MIB, [str(tmp_path)], None, lambda why, limit: reasons.append((why, limit)))
+    watch = DiskWatch(
+        5 * MIB, [str(tmp_path)], None, lambda why, limit: reasons.append((why, limit))
+    )
     assert watched.wait(60)
     assert wait_until(lambda: watch.used_bytes == MIB, 60)
     watch.stop()
@@ -177,18 +193,26 @@ def test_a_disk_that_others_fill_is_not_reported_as_a_limit_of_the_container(
     [
         (PostMortem(state="exited", ended_by="x", limit="disk_bytes"), "meta agent", "agent"),
         (PostMortem(state="exited", ended_by="x", limit="disk_bytes"), "evaluate", "evaluation"),
-        (PostMortem(state="exited", ended_by="x", limit="memory_bytes"), "load check", "does-not-load"),
+        (
+            PostMortem(state="exited", ended_by="x", limit="memory_bytes"),
+            "load check",
+            "does-not-load",
+        ),
         (PostMortem(state="exited", ended_by="x", limit="wall_s"), "evaluate", "timeout"),
     ],
 )
-def test_a_generation_past_its_limit_is_not_retried(post_mortem: PostMortem, step: str, failure: str) -> None:
+def test_a_generation_past_its_limit_is_not_retried(
+    post_mortem: PostMortem, step: str, failure: str
+) -> None:
     error = translate_failure(ContainerLostError("lost", post_mortem), step)
     assert not error.again
     assert error.failure == failure
 
 
 def test_a_generation_that_ended_because_the_host_disk_was_full_is_retried() -> None:
-    error = translate_failure(ContainerLostError("lost", PostMortem(state="exited", ended_by="x")), "meta agent")
+    error = translate_failure(
+        ContainerLostError("lost", PostMortem(state="exited", ended_by="x")), "meta agent"
+    )
     assert (error.failure, error.again, error.ends_run) == ("infrastructure", True, True)
 
 
@@ -210,18 +234,27 @@ def test_no_space_for_a_file_of_the_host_is_never_blamed_on_the_generation(numbe
     [
         StorageFullError("no space is left"),
         RepositoryError("git add failed: error: unable to write file a: No space left on device"),
-        start_refusal("write /var/lib/x: no space left on device", ContainerSpec(image="a"), None, "storage is full"),
+        start_refusal(
+            "write /var/lib/x: no space left on device",
+            ContainerSpec(image="a"),
+            None,
+            "storage is full",
+        ),
         write_error("/tmp/x cannot be written", OSError(errno.ENOSPC, "full")),
     ],
 )
-def test_a_full_disk_of_an_engine_or_of_git_is_never_blamed_on_the_generation(error: Exception) -> None:
+def test_a_full_disk_of_an_engine_or_of_git_is_never_blamed_on_the_generation(
+    error: Exception,
+) -> None:
     for step in ("meta agent", "diff", "evaluate"):
         reason = translate_failure(error, step)
         assert (reason.failure, reason.again, reason.ends_run) == ("infrastructure", True, True)
 
 
 def test_a_name_of_an_agents_file_does_not_say_that_the_disk_is_full() -> None:
-    error = RepositoryError("git add failed: fatal: pathspec 'a: No space left on device' did not match any files")
+    error = RepositoryError(
+        "git add failed: fatal: pathspec 'a: No space left on device' did not match any files"
+    )
     assert not translate_failure(error, "diff").ends_run
 
 

@@ -10,7 +10,13 @@ import pytest
 
 from hyperruntime.errors import EngineError
 from hyperruntime.host import engine_limits
-from hyperruntime.host.engine_limits import LIMITS, engine_call, forget_delays, limit_s, note_duration
+from hyperruntime.host.engine_limits import (
+    LIMITS,
+    engine_call,
+    forget_delays,
+    limit_s,
+    note_duration,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,7 +35,9 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 def test_a_quick_engine_has_the_limits_of_the_table() -> None:
     for verb, limit in LIMITS.items():
         note_duration("podman", verb, limit.usual_s)
-    assert {verb: limit_s("podman", verb) for verb in LIMITS} == {verb: limit.base_s for verb, limit in LIMITS.items()}
+    assert {verb: limit_s("podman", verb) for verb in LIMITS} == {
+        verb: limit.base_s for verb, limit in LIMITS.items()
+    }
 
 
 def test_a_slow_call_raises_all_limits_of_its_engine_for_ten_minutes(now: list[float]) -> None:
@@ -43,20 +51,27 @@ def test_a_slow_call_raises_all_limits_of_its_engine_for_ten_minutes(now: list[f
     assert limit_s("podman", "close") == LIMITS["close"].base_s
 
 
-def test_a_limit_has_an_upper_bound_and_an_overloaded_machine_gets_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_has_an_upper_bound_and_an_overloaded_machine_gets_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(engine_limits, "overload", lambda: 3.0)
     assert limit_s("podman", "close") == 3 * LIMITS["close"].base_s
     note_duration("podman", "call", 10_000)
     assert all(limit_s("podman", verb) == limit.most_s for verb, limit in LIMITS.items())
 
 
-def test_a_call_that_ran_into_its_limit_counts_as_slow_and_is_an_error_that_says_so(now: list[float]) -> None:
+def test_a_call_that_ran_into_its_limit_counts_as_slow_and_is_an_error_that_says_so(
+    now: list[float],
+) -> None:
     def slow() -> None:
         with engine_call("podman", "remove") as timeout_s:
             now[0] += timeout_s
             raise TimeoutError("podman ran past it")
 
-    with pytest.raises(EngineError, match=r"podman did not finish the removal of a container within 300 s; .*doctor"):
+    with pytest.raises(
+        EngineError,
+        match=r"podman did not finish the removal of a container within 300 s; .*doctor",
+    ):
         slow()
     assert limit_s("podman", "remove") > 1000
 

@@ -10,15 +10,38 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-FOLDERS = ("runtimes", *(f"hyperruntime/{name}" for name in ("gpu", "images", "reclaim", "exec", "host")))
+FOLDERS = (
+    "runtimes",
+    *(f"hyperruntime/{name}" for name in ("gpu", "images", "reclaim", "exec", "host")),
+)
 # Names of parameters, fields and variables that hold a limit.
-LIMIT = re.compile(r"(\w*_)?(timeout|deadline|until|patience)(_s|_seconds)?|(\w*_)?(limit|grace|wait|most|within)_s")
+LIMIT = re.compile(
+    r"(\w*_)?(timeout|deadline|until|patience)(_s|_seconds)?|(\w*_)?(limit|grace|wait|most|within)_s"
+)
 SECONDS = re.compile(r"\w*(_S|_SECONDS|TIMEOUT|DEADLINE)")
 # Calls whose first or second argument is a limit.
 WAITS = frozenset(
     (
-        *("wait", "wait_end", "wait_for", "wait_until", "join", "acquire", "result", "communicate", "reap", "select"),
-        *("timeout", "timeout_at", "settimeout", "setdefaulttimeout", "fail_after", "move_on_after"),
+        *(
+            "wait",
+            "wait_end",
+            "wait_for",
+            "wait_until",
+            "join",
+            "acquire",
+            "result",
+            "communicate",
+            "reap",
+            "select",
+        ),
+        *(
+            "timeout",
+            "timeout_at",
+            "settimeout",
+            "setdefaulttimeout",
+            "fail_after",
+            "move_on_after",
+        ),
     )
 )
 WITHIN = ("min", "max", "float", "int")
@@ -78,7 +101,11 @@ def constants_of(tree: ast.Module) -> frozenset[str]:
     for node in (node for body in bodies for node in body):
         if isinstance(node, ast.Assign | ast.AnnAssign) and is_number(node.value):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {target.id for target in targets if isinstance(target, ast.Name) and target.id.isupper()}
+            found |= {
+                target.id
+                for target in targets
+                if isinstance(target, ast.Name) and target.id.isupper()
+            }
     return frozenset(found)
 
 
@@ -89,13 +116,17 @@ def called(node: ast.expr) -> str:
 
 
 def numbers_in(node: ast.expr, constants: frozenset[str]) -> Iterator[str]:
-    """Yield the constants in a value, and "" for each other number; nothing for what grows with the overload."""
+    """Yield the constants in a value, and "" for each other number; nothing for what grows with the
+    overload.
+    """
     if is_number(node):
         yield ""
     elif isinstance(node, ast.Name | ast.Attribute):
         name = called(node)
         yield from (name,) if name in constants else ()
-    elif isinstance(node, ast.BinOp) and any(called(side) == "overload" for side in (node.left, node.right)):
+    elif isinstance(node, ast.BinOp) and any(
+        called(side) == "overload" for side in (node.left, node.right)
+    ):
         return
     else:
         yield from (name for part in _parts(node) for name in numbers_in(part, constants))
@@ -123,18 +154,28 @@ def limits_in(node: ast.AST, constants: frozenset[str]) -> Iterator[ast.expr]:
         known = node.args
         least = len(known.args) - len(known.defaults)
         defaults = [*zip(known.args[least:], known.defaults, strict=True)]
-        defaults += [(arg, value) for arg, value in zip(known.kwonlyargs, known.kw_defaults, strict=True) if value]
+        defaults += [
+            (arg, value)
+            for arg, value in zip(known.kwonlyargs, known.kw_defaults, strict=True)
+            if value
+        ]
         yield from (value for arg, value in defaults if LIMIT.fullmatch(arg.arg))
     elif isinstance(node, ast.Assign | ast.AnnAssign):
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         if node.value is not None and any(LIMIT.fullmatch(called(target)) for target in targets):
             yield node.value
-    elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) and called(node.left) == "monotonic":
+    elif (
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.Add)
+        and called(node.left) == "monotonic"
+    ):
         yield node.right
 
 
 def fixed_limits(text: str) -> set[str]:
-    """Return the fixed limits of a module: the names of constants, and the code around other numbers."""
+    """Return the fixed limits of a module: the names of constants, and the code around other
+    numbers.
+    """
     tree = ast.parse(text)
     constants = constants_of(tree)
     return {
@@ -197,12 +238,16 @@ def test_a_limit_that_grows_is_none(text: str) -> None:
 
 
 def test_no_driver_has_a_time_limit_of_its_own() -> None:
-    """A number of seconds that limits a call does not grow on a slow machine; the table has all that do."""
+    """A number of seconds that limits a call does not grow on a slow machine; the table has all
+    that do.
+    """
     found = {
         f"{path.relative_to(ROOT / folder.partition('/')[0])}: {limit}"
         for folder in FOLDERS
         for path in sorted((ROOT / folder).rglob("*.py"))
         for limit in fixed_limits(path.read_text())
     }
-    assert sorted(found - ALLOWED.keys()) == [], "take limit_s() of hyperruntime.host.engine_limits, or say why not"
+    assert sorted(found - ALLOWED.keys()) == [], (
+        "take limit_s() of hyperruntime.host.engine_limits, or say why not"
+    )
     assert sorted(ALLOWED.keys() - found) == [], "no longer there"

@@ -1,4 +1,6 @@
-"""The guard ends containers itself, waits for the programs that hold them, and calls the engine until it succeeds."""
+"""The guard ends containers itself, waits for the programs that hold them, and calls the engine
+until it succeeds.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,13 @@ def private(tmp_path: Path) -> Path:
 
 
 def engine(log: Path, *exit_codes: int) -> tuple[str, ...]:
-    """Return the argv of an engine that writes a line when it is called, with these exit codes, then 0."""
-    script = 'echo called >>"$1"; set -- "$1" $(tail -n 1 "$1.codes"); sed -i "\\$d" "$1.codes"; exit ${2:-0}'
+    """Return the argv of an engine that writes a line when it is called, with these exit codes,
+    then 0.
+    """
+    script = (
+        'echo called >>"$1"; set -- "$1" $(tail -n 1 "$1.codes"); sed -i "\\$d" "$1.codes"; '
+        "exit ${2:-0}"
+    )
     Path(f"{log}.codes").write_text("".join(f"{code}\n" for code in reversed(exit_codes)))
     return ("/bin/sh", "-c", script, "engine", str(log))
 
@@ -59,12 +66,19 @@ def container(private: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-def test_the_processes_in_containers_are_killed_before_the_engine_is_called(private: Path, tmp_path: Path) -> None:
+def test_the_processes_in_containers_are_killed_before_the_engine_is_called(
+    private: Path, tmp_path: Path
+) -> None:
     with container(private) as process:
         report = 'grep -s State: "/proc/$1/status" >"$2"; exit 0'
         said = tmp_path / "said"
-        let_go(start_guard(str(private), ("/bin/sh", "-c", report, "engine", str(process.pid), str(said))))
-        assert "sleeping" not in said.read_text()  # it was killed: it is a zombie, because nobody has reaped it yet
+        let_go(
+            start_guard(
+                str(private), ("/bin/sh", "-c", report, "engine", str(process.pid), str(said))
+            )
+        )
+        # it was killed: it is a zombie, because nobody has reaped it yet
+        assert "sleeping" not in said.read_text()
         assert process.wait(_ENDS_S) == -9
     assert not private.exists()
 
@@ -78,7 +92,9 @@ def test_the_processes_of_other_owners_live_on(private: Path, tmp_path: Path) ->
     assert not private.exists()
 
 
-def test_an_engine_that_fails_is_called_again_and_only_then_the_files_go(private: Path, tmp_path: Path) -> None:
+def test_an_engine_that_fails_is_called_again_and_only_then_the_files_go(
+    private: Path, tmp_path: Path
+) -> None:
     log = tmp_path / "log"
     guard = start_guard(str(private), engine(log, 1, 125))
     let_go(guard)
@@ -86,7 +102,9 @@ def test_an_engine_that_fails_is_called_again_and_only_then_the_files_go(private
     assert not private.exists()
 
 
-def test_the_engine_is_called_again_while_a_program_may_start_a_container(private: Path, tmp_path: Path) -> None:
+def test_the_engine_is_called_again_while_a_program_may_start_a_container(
+    private: Path, tmp_path: Path
+) -> None:
     """The engine may not list its container before it has started."""
     log = tmp_path / "log"
     args = ["/bin/sh", "-c", "sleep 600; exit", "run", f"src={private}/hyperruntime-0123456789ab/x"]
@@ -102,7 +120,9 @@ def test_the_engine_is_called_again_while_a_program_may_start_a_container(privat
 
 
 @pytest.mark.slow
-def test_a_program_that_only_names_a_container_delays_the_end_for_seconds(private: Path, tmp_path: Path) -> None:
+def test_a_program_that_only_names_a_container_delays_the_end_for_seconds(
+    private: Path, tmp_path: Path
+) -> None:
     args = ["/bin/sh", "-c", "sleep 600; exit", "tail", f"{private}/hyperruntime-0123456789ab/x"]
     with subprocess.Popen(args, process_group=0) as process:
         let_go(start_guard(str(private), engine(tmp_path / "log")))

@@ -36,7 +36,9 @@ def test_a_system_program_gets_no_library_path() -> None:
     assert set(inherited.program_environment(MODULES)) == {"HOME", "PYTHONPATH"}
 
 
-def test_a_program_without_an_explicit_environment_gets_the_cleaned_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_without_an_explicit_environment_gets_the_cleaned_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     for name, value in MODULES.items():
         if not name.startswith("LD_"):
             monkeypatch.setenv(name, value)
@@ -46,9 +48,17 @@ def test_a_program_without_an_explicit_environment_gets_the_cleaned_one(monkeypa
     assert not {"BASH_ENV", "ENV", "BASH_FUNC_module%%"} & set(got)
 
 
-def test_a_program_loads_no_library_of_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty element names the directory; ``export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/x`` makes one."""
-    words = {word for line in Path("/proc/self/maps").read_text().splitlines() for word in line.split()[5:]}
+def test_a_program_loads_no_library_of_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty element names the directory; ``export LD_LIBRARY_PATH=$LD_LIBRARY_PATH:/x`` makes
+    one.
+    """
+    words = {
+        word
+        for line in Path("/proc/self/maps").read_text().splitlines()
+        for word in line.split()[5:]
+    }
     libc = next(word for word in words if re.search(r"/(libc\.so\.6|libc-[\d.]+\.so)$", word))
     shutil.copy(libc, tmp_path / "libc.so.6")
     for value in (":/nowhere", "/nowhere:", ".", "/nowhere;;", f"../{tmp_path.name}:/nowhere"):
@@ -57,10 +67,15 @@ def test_a_program_loads_no_library_of_its_directory(tmp_path: Path, monkeypatch
         assert done.exit_code == 0, done.error_text
         assert b"libc" in done.stdout
         assert str(tmp_path).encode() not in done.stdout, value
-        assert inherited.shell_environment({"LD_LIBRARY_PATH": value})["LD_LIBRARY_PATH"] in ("", "/nowhere")
+        assert inherited.shell_environment({"LD_LIBRARY_PATH": value})["LD_LIBRARY_PATH"] in (
+            "",
+            "/nowhere",
+        )
 
 
-@pytest.mark.parametrize(("wanted", "ceiling", "counts"), [(512, 0, 512), (512, 400, 400), (60, 400, 60)])
+@pytest.mark.parametrize(
+    ("wanted", "ceiling", "counts"), [(512, 0, 512), (512, 400, 400), (60, 400, 60)]
+)
 def test_the_stricter_limit_applies(wanted: int, ceiling: int, counts: int) -> None:
     assert inherited.stricter(wanted, ceiling) == counts
 
@@ -71,10 +86,12 @@ def test_the_ceiling_of_processes_is_the_hard_limit(monkeypatch: pytest.MonkeyPa
         assert inherited.process_ceiling() == ceiling
 
 
-SHOW = "import signal; print([n.name for n in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if " + (
-    "signal.getsignal(n) is signal.SIG_IGN])"
+SHOW = (
+    "import signal; print([n.name for n in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if "
+    + ("signal.getsignal(n) is signal.SIG_IGN])")
 )
-# A process that ignores signals and starts a child as drivers do; the child prints the signals that it ignores.
+# A process that ignores signals and starts a child as drivers do; the child prints the signals that
+# it ignores.
 ATTACH = """
 import json, sys
 from hyperruntime.host.inherited import ignored_signals
@@ -87,7 +104,10 @@ print(json.dumps({"ignored": sorted(n.name for n in ignored_signals()), "child":
 
 @pytest.mark.parametrize("ignored", [(), ("HUP",), ("HUP", "INT", "QUIT")], ids=str)
 def test_attached_programs_have_default_signal_handlers(ignored: tuple[str, ...]) -> None:
-    show = f"{SHOW}; import os; print({{n: v for n, v in os.environ.items() if n != 'LC_CTYPE'}}, os.getcwd())"
+    show = (
+        f"{SHOW}; import os; print({{n: v for n, v in os.environ.items() if n != 'LC_CTYPE'}}, "
+        "os.getcwd())"
+    )
     traps = "".join(f'trap "" {name}; ' for name in ignored)
     args = ["/bin/sh", "-c", f'{traps}exec "$@"', "sh", sys.executable, "-c", ATTACH, show]
     done = run_process(inherited.default_signals_args(args, os.environ))
@@ -116,4 +136,7 @@ def test_a_run_directory_must_belong_to_this_user_alone(tmp_path: Path) -> None:
         assert not inherited.is_own_directory(str(path))
     assert inherited.own_runtime_directory({"XDG_RUNTIME_DIR": str(own)}) == str(own)
     assert inherited.own_runtime_directory({"XDG_RUNTIME_DIR": str(link)}) == os.path.realpath(own)
-    assert inherited.own_runtime_directory({"XDG_RUNTIME_DIR": str(open_to_all)}) in ("", f"/run/user/{os.geteuid()}")
+    assert inherited.own_runtime_directory({"XDG_RUNTIME_DIR": str(open_to_all)}) in (
+        "",
+        f"/run/user/{os.geteuid()}",
+    )

@@ -1,4 +1,6 @@
-"""The identity of an owner, whether it is alive, and the files that a failed owner must not leave."""
+"""The identity of an owner, whether it is alive, and the files that a failed owner must not
+leave.
+"""
 
 from __future__ import annotations
 
@@ -83,14 +85,20 @@ def test_labels_and_records_describe_the_same_owner() -> None:
 
 
 def test_an_owner_with_a_start_time_by_the_clock_is_never_considered_dead() -> None:
-    labels = {LABEL: "x", f"{LABEL}.host": os.uname().nodename, f"{LABEL}.pid": "4194303", f"{LABEL}.start": "1.0"}
+    labels = {
+        LABEL: "x",
+        f"{LABEL}.host": os.uname().nodename,
+        f"{LABEL}.pid": "4194303",
+        f"{LABEL}.start": "1.0",
+    }
     identity = OwnerIdentity.from_labels(labels)
     assert identity is not None
     assert identity.state() == "elsewhere"
 
 
 @pytest.mark.parametrize(
-    "labels", [{}, {"other": "x"}, {LABEL: "x"}, {LABEL: "x", f"{LABEL}.host": "h", f"{LABEL}.pid": "?"}]
+    "labels",
+    [{}, {"other": "x"}, {LABEL: "x"}, {LABEL: "x", f"{LABEL}.host": "h", f"{LABEL}.pid": "?"}],
 )
 def test_incomplete_labels_give_no_owner(labels: dict[str, str]) -> None:
     assert OwnerIdentity.from_labels(labels) is None
@@ -165,7 +173,9 @@ def test_an_owner_that_cannot_start_leaves_no_files(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_a_temporary_directory_that_is_not_utf8_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_directory_that_is_not_utf8_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     os.mkdir(odd)
     monkeypatch.setattr("tempfile.tempdir", odd)
@@ -174,7 +184,9 @@ def test_a_temporary_directory_that_is_not_utf8_is_rejected(tmp_path: Path, monk
     assert os.listdir(odd) == []
 
 
-@pytest.mark.parametrize("wish", ["", "relative", "/no/such/directory", "/tmp/a b", "/tmp/" + "x" * 60])
+@pytest.mark.parametrize(
+    "wish", ["", "relative", "/no/such/directory", "/tmp/a b", "/tmp/" + "x" * 60]
+)
 def test_a_short_directory_has_a_short_plain_path_in_any_environment(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, wish: str
 ) -> None:
@@ -192,7 +204,8 @@ def test_a_short_directory_has_a_short_plain_path_in_any_environment(
 def test_directories_of_killed_processes_are_found_and_those_of_living_ones_are_not(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, short_root: str
 ) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", short_root)  # where `prune` of another process does not look
+    # where `prune` of another process does not look
+    monkeypatch.setenv("XDG_RUNTIME_DIR", short_root)
     script = (
         "import os, tempfile\n"
         f"tempfile.tempdir = {str(temporary)!r}\n"
@@ -241,10 +254,17 @@ def test_a_directory_whose_owner_is_killed_while_it_removes_it_is_found(temporar
 
 def test_prune_removes_a_directory_while_a_process_writes_into_it(temporary: Path) -> None:
     left = temporary / f"hyperruntime-{os.getuid()}-left"
-    writer = "import itertools, sys\nfor n in itertools.count(): open(f'{sys.argv[1]}/{n}', 'w').close()\n"
+    writer = (
+        "import itertools, sys\nfor n in itertools.count(): open(f'{sys.argv[1]}/{n}', "
+        "'w').close()\n"
+    )
     left.mkdir()
-    (left / "owner.json").write_text(json.dumps(attrs.asdict(OwnerIdentity.current()) | {"pid": 2**22 + 1}))
-    with subprocess.Popen([sys.executable, "-c", writer, str(left)], stderr=subprocess.DEVNULL) as process:
+    (left / "owner.json").write_text(
+        json.dumps(attrs.asdict(OwnerIdentity.current()) | {"pid": 2**22 + 1})
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", writer, str(left)], stderr=subprocess.DEVNULL
+    ) as process:
         while not (left / "99").exists():
             time.sleep(0.01)
         Timer(0.5, process.kill).start()

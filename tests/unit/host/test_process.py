@@ -12,7 +12,10 @@ from hyperruntime.host.process import last_line, run_process, stream_process, wa
 
 def test_an_interrupted_program_can_still_print_while_it_cleans_up(tmp_path: Path) -> None:
     told, cleaned = tmp_path / "told", tmp_path / "cleaned"
-    script = f"echo step; until [ -e '{told}' ]; do sleep 0.01; done; head -c 300000 /dev/zero && echo > '{cleaned}'"
+    script = (
+        f"echo step; until [ -e '{told}' ]; do sleep 0.01; done; head -c 300000 /dev/zero && "
+        f"echo > '{cleaned}'"
+    )
 
     def interrupt(line: str) -> None:
         assert line == "step"
@@ -27,7 +30,9 @@ def test_an_interrupted_program_can_still_print_while_it_cleans_up(tmp_path: Pat
     assert cleaned.exists()
 
 
-def test_a_program_that_ran_too_long_is_not_waited_for_by_a_child_that_left_its_session(tmp_path: Path) -> None:
+def test_a_program_that_ran_too_long_is_not_waited_for_by_a_child_that_left_its_session(
+    tmp_path: Path,
+) -> None:
     os.mkfifo(tmp_path / "end")
     script = f"setsid sh -c 'touch {tmp_path}/begun; read x < {tmp_path}/end' & wait"
     try:
@@ -39,12 +44,20 @@ def test_a_program_that_ran_too_long_is_not_waited_for_by_a_child_that_left_its_
 
 
 def test_the_last_line_of_a_crashed_go_program_is_the_one_before_its_stack() -> None:
-    stack = "\n\nruntime stack:\nruntime.throw({0x16fb03f?, 0x7ffd?})\n\truntime/panic.go:1047 +0x5d\n"
+    stack = (
+        "\n\nruntime stack:\nruntime.throw({0x16fb03f?, 0x7ffd?})\n\truntime/panic.go:1047 +0x5d\n"
+    )
     assert (
         last_line("level=warning\nfatal error: failed to reserve memory" + stack)
         == "fatal error: failed to reserve memory"
     )
     assert last_line("panic: no\n\ngoroutine 1 [running]:\nmain.main()") == "panic: no"
-    abort = "runtime/cgo: pthread_create failed: no room\nSIGABRT: abort\n\ngoroutine 0 [idle]:\nmain()\n\ngs  0x0\n"
+    abort = (
+        "runtime/cgo: pthread_create failed: no room\nSIGABRT: abort\n\ngoroutine 0 "
+        "[idle]:\nmain()\n\ngs  0x0\n"
+    )
     assert last_line(abort) == "runtime/cgo: pthread_create failed: no room"
-    assert last_line("fatal error: not the last word\nError: this one is\n", "Error: ") == "this one is"
+    assert (
+        last_line("fatal error: not the last word\nError: this one is\n", "Error: ")
+        == "this one is"
+    )

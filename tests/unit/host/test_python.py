@@ -11,7 +11,12 @@ import pytest
 from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.pilots import Pilots
 from hyperruntime.host.process import find_program, python_args, run_process
-from hyperruntime.host.python import import_elsewhere, python_directory, safe_program_path, safe_python_path
+from hyperruntime.host.python import (
+    import_elsewhere,
+    python_directory,
+    safe_program_path,
+    safe_python_path,
+)
 from hyperruntime.images.packages.requirements_file import read_requirements
 from hyperruntime.images.packages.wheels import WheelSearch
 from tests.doubles.hostile_directory import HostileDirectory, make_hostile_directory
@@ -19,7 +24,9 @@ from tests.doubles.hostile_directory import HostileDirectory, make_hostile_direc
 
 @pytest.fixture
 def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostileDirectory:
-    """Return a hostile directory, which is the current one, as an empty element of ``PYTHONPATH`` is too."""
+    """Return a hostile directory, which is the current one, as an empty element of ``PYTHONPATH``
+    is too.
+    """
     made = make_hostile_directory(tmp_path)
     monkeypatch.chdir(made.path)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:")
@@ -43,7 +50,9 @@ def test_a_python_path_names_the_current_directory_only_in_words(
     value: str, safe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert safe_python_path(value) == safe.replace("HERE", str(tmp_path)).replace("PARENT", str(tmp_path.parent))
+    assert safe_python_path(value) == safe.replace("HERE", str(tmp_path)).replace(
+        "PARENT", str(tmp_path.parent)
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +85,9 @@ def test_no_program_of_the_current_directory_is_found(
 def test_a_module_that_is_imported_elsewhere_reads_no_file_of_the_current_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "reader.py").write_text("import os\nhere, seen = os.getcwd(), os.path.exists('settings')\n")
+    (tmp_path / "reader.py").write_text(
+        "import os\nhere, seen = os.getcwd(), os.path.exists('settings')\n"
+    )
     (tmp_path / "settings").touch()
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -87,7 +98,9 @@ def test_a_module_that_is_imported_elsewhere_reads_no_file_of_the_current_direct
         import_elsewhere("no_such_module_at_all")
 
 
-def test_a_process_runs_no_program_of_its_directory(hostile: HostileDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_runs_no_program_of_its_directory(
+    hostile: HostileDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", f":{os.environ['PATH']}")
     assert run_process(["git", "--version"], timeout_s=60).exit_code == 0
     assert hostile.ran() == {}
@@ -100,7 +113,9 @@ def test_the_program_is_this_python_by_its_absolute_path() -> None:
     assert python_directory() == os.path.dirname(sys.executable)
 
 
-@pytest.mark.parametrize("words", [("-m", "json.tool", "--help"), ("-c", "import select, click, hyperruntime.cli")])
+@pytest.mark.parametrize(
+    "words", [("-m", "json.tool", "--help"), ("-c", "import select, click, hyperruntime.cli")]
+)
 def test_a_python_process_imports_nothing_from_its_current_directory(
     words: tuple[str, ...], hostile: HostileDirectory
 ) -> None:
@@ -110,10 +125,14 @@ def test_a_python_process_imports_nothing_from_its_current_directory(
     assert hostile.ran() != {}, "the directory has no effect; so this test has none"
 
 
-def test_pip_of_the_host_runs_nothing_from_the_current_directory(hostile: HostileDirectory, tmp_path: Path) -> None:
+def test_pip_of_the_host_runs_nothing_from_the_current_directory(
+    hostile: HostileDirectory, tmp_path: Path
+) -> None:
     (tmp_path / "requirements.txt").write_text("")
     wanted = read_requirements(tmp_path / "requirements.txt")
-    search = WheelSearch(requirements=wanted, python="3.11", directory=tmp_path / "search", on_output=print)
+    search = WheelSearch(
+        requirements=wanted, python="3.11", directory=tmp_path / "search", on_output=print
+    )
     assert search.has_pip()
     assert search.collect(tmp_path / "wheels") == ()
     assert hostile.ran() == {}
@@ -127,5 +146,7 @@ def test_the_script_of_a_job_corrects_the_python_path_that_its_set_up_made(
     pilots = Pilots(ClusterConfig(provider="local", setup=(setup,)), tmp_path)
     script = f'{pilots._provider().worker_init}\necho "<${{PYTHONPATH-not set}}>"'
     done = run_process(["/bin/sh", "-euc", script], timeout_s=60)
-    assert done.stdout.decode().splitlines()[-1:] == ["<not set>" if value == "not set" else "</a>"], done.stderr
+    assert done.stdout.decode().splitlines()[-1:] == [
+        "<not set>" if value == "not set" else "</a>"
+    ], done.stderr
     assert hostile.ran() == {}

@@ -48,7 +48,10 @@ def test_a_container_that_goes_at_once_is_not_late() -> None:
 
 
 def test_a_failed_removal_is_repeated_after_any_error_and_logged_once() -> None:
-    removals, container = Removals(), Container(EngineError("busy"), RuntimeError("odd"), OSError("odder"))
+    removals, container = (
+        Removals(),
+        Container(EngineError("busy"), RuntimeError("odd"), OSError("odder")),
+    )
     with capture_logs() as logs:
         removals.remove("podman", "c", container.remove)
         assert wait_until(lambda: not removals.pending, 60)
@@ -85,7 +88,9 @@ def without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", refuse)
 
 
-def test_a_removal_whose_thread_could_not_start_is_started_by_the_next_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_whose_thread_could_not_start_is_started_by_the_next_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     removals, container = Removals(), Container()
     with monkeypatch.context() as patch, capture_logs() as logs:
         without_threads(patch)
@@ -97,7 +102,9 @@ def test_a_removal_whose_thread_could_not_start_is_started_by_the_next_call(monk
     assert (removals.late, removals.pending, container.attempts) == (1, (), 1)
 
 
-def test_the_end_starts_a_removal_whose_thread_could_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_starts_a_removal_whose_thread_could_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     removals, container = Removals(), Container()
     with monkeypatch.context() as patch:
         without_threads(patch)

@@ -16,7 +16,9 @@ EPERM, ENOSYS = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
 
 
 def run(machine: str, number: int, first: int = 0, arch: int | None = None) -> int:
-    """Return the filter's verdict on a system call: an interpreter of the few instructions that it has."""
+    """Return the filter's verdict on a system call: an interpreter of the few instructions that it
+    has.
+    """
     data = struct.pack("=iIQQ", number, _AUDIT[machine] if arch is None else arch, 0, first)
     program, at, held = filter_program(machine) or b"", 0, 0
     while True:
@@ -34,7 +36,9 @@ def run(machine: str, number: int, first: int = 0, arch: int | None = None) -> i
 @pytest.mark.parametrize("machine", NUMBERS)
 def test_the_filter_denies_what_it_names_and_allows_the_rest(machine: str) -> None:
     numbers = {**NUMBERS[machine], **_NEW}
-    assert {name for name in DENIED if name in numbers and run(machine, numbers[name]) != EPERM} == set()
+    assert {
+        name for name in DENIED if name in numbers and run(machine, numbers[name]) != EPERM
+    } == set()
     denied = {number for number in range(600) if run(machine, number) == EPERM}
     assert denied == {numbers[name] for name in DENIED if name in numbers}
     assert run(machine, 435) == ENOSYS

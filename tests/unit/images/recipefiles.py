@@ -1,4 +1,6 @@
-"""Read Containerfiles and definition files into one form, so that a test can compare the images that they make."""
+"""Read Containerfiles and definition files into one form, so that a test can compare the images
+that they make.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,15 @@ def read_containerfile(text: str) -> Content:
             entry += re.findall(r'"([^"]*)"', rest)
         else:
             other.append(keyword)
-    return Content(base=base, arguments=arguments, env=env, copies=copies, script=script, entry=entry, other=other)
+    return Content(
+        base=base,
+        arguments=arguments,
+        env=env,
+        copies=copies,
+        script=script,
+        entry=entry,
+        other=other,
+    )
 
 
 def read_definition(text: str) -> Content:
@@ -80,7 +90,9 @@ def read_definition(text: str) -> Content:
         base=header.get("From", ""),
         arguments=_pairs(sections.get("arguments", "")),
         env=_pairs(re.sub(r"^\s*export ", "", sections.get("environment", ""), flags=re.MULTILINE)),
-        copies=[(source, target) for source, target in map(str.split, _lines(sections.get("files", "")))],
+        copies=[
+            (source, target) for source, target in map(str.split, _lines(sections.get("files", "")))
+        ],
         script=_words(sections.get("post", "").replace("\\\n", " ")),
         entry=_words(sections.get("runscript", "").replace("exec ", "").replace('"$@"', "")),
         other=sorted(set(sections) - known) + sorted(set(header) - {"Bootstrap", "From"}),
@@ -100,7 +112,9 @@ def _pairs(text: str) -> dict[str, str]:
 
 
 def _words(text: str) -> list[str]:
-    """Return shell words with separate operators; the end of a line is a semicolon if a command may end there."""
+    """Return shell words with separate operators; the end of a line is a semicolon if a command may
+    end there.
+    """
     lexer = shlex.shlex(text.strip().replace("\n", " ; "), posix=False, punctuation_chars=";<>|&")
     lexer.whitespace_split = True
     words: list[str] = []

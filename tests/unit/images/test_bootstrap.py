@@ -1,4 +1,6 @@
-"""The base image's root filesystem: the arguments of mmdebstrap, and the errors for its failures."""
+"""The base image's root filesystem: the arguments of mmdebstrap, and the errors for its
+failures.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ mv "$target.said" "{said}"
 
 @pytest.fixture
 def fake_mmdebstrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put a fake mmdebstrap on PATH; return the file into which it writes its arguments and environment."""
+    """Put a fake mmdebstrap on PATH; return the file into which it writes its arguments and
+    environment.
+    """
     return install_fake(tmp_path, monkeypatch, body="")
 
 
@@ -51,7 +55,9 @@ def test_progress_is_passed_on_line_by_line(fake_mmdebstrap: Path, tmp_path: Pat
     assert lines == ["I: extracting archives..."]
 
 
-def test_packages_suite_and_mirror_are_passed_to_mmdebstrap(fake_mmdebstrap: Path, tmp_path: Path) -> None:
+def test_packages_suite_and_mirror_are_passed_to_mmdebstrap(
+    fake_mmdebstrap: Path, tmp_path: Path
+) -> None:
     bootstrap.build_rootfs("base", tmp_path / "it's base.tar", print)
     assert tarfile.is_tarfile(tmp_path / "it's base.tar")
     said = fake_mmdebstrap.read_text().splitlines()
@@ -86,34 +92,55 @@ def test_python_variables_of_this_process_do_not_reach_the_build(
     ("output", "expected"),
     [
         ("tar: out: Cannot write: No space left on device", "the disk is full"),
-        ("W: Failed to fetch http://x/InRelease  Temporary failure resolving 'x'", "cannot be reached"),
-        ("E: Failed to fetch http://x/InRelease  Could not connect to x:80 (1.2.3.4)", "cannot be reached"),
-        ("E: unable to pick chroot mode automatically (use --mode for manual selection)", "user namespaces"),
+        (
+            "W: Failed to fetch http://x/InRelease  Temporary failure resolving 'x'",
+            "cannot be reached",
+        ),
+        (
+            "E: Failed to fetch http://x/InRelease  Could not connect to x:80 (1.2.3.4)",
+            "cannot be reached",
+        ),
+        (
+            "E: unable to pick chroot mode automatically (use --mode for manual selection)",
+            "user namespaces",
+        ),
         ("E: newuidmap 123 0 100000 65536 failed", "usermod --add-subuids"),
         ("E: Unable to locate package nosuch", "check the package names"),
-        ("Err:1 http://x bookwurm InRelease\\n  404  Not Found [IP: 1.2.3.4 80]", "check the package names"),
+        (
+            "Err:1 http://x bookwurm InRelease\\n  404  Not Found [IP: 1.2.3.4 80]",
+            "check the package names",
+        ),
         ("W: GPG error: http://x InRelease: NO_PUBKEY 0123", "debian-archive-keyring"),
-        ("E: Release file for http://x/InRelease is not valid yet (invalid for another 3d)", "set the clock"),
+        (
+            "E: Release file for http://x/InRelease is not valid yet (invalid for another 3d)",
+            "set the clock",
+        ),
         ("E: something nobody has seen", "something nobody has seen"),
     ],
 )
 def test_a_failure_raises_a_one_line_error_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, expected: str
 ) -> None:
-    (tmp_path / "output").write_text(output.replace("\\n", "\n") + "\nE: mmdebstrap failed to run\n")
+    (tmp_path / "output").write_text(
+        output.replace("\\n", "\n") + "\nE: mmdebstrap failed to run\n"
+    )
     install_fake(tmp_path, monkeypatch, body=f"cat '{tmp_path}/output' >&2; exit 25")
     with pytest.raises(ImageBuildError, match=re.escape(expected)) as caught:
         bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
     assert "\n" not in str(caught.value)
 
 
-def test_a_failure_without_output_names_the_exit_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_without_output_names_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     install_fake(tmp_path, monkeypatch, body="exit 9")
     with pytest.raises(ImageBuildError, match="exit code 9"):
         bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
 
 
-def test_a_missing_mmdebstrap_is_reported_with_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_mmdebstrap_is_reported_with_its_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ImageBuildError, match="apt-get install mmdebstrap"):
         bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
@@ -126,7 +153,10 @@ def test_an_apt_that_hangs_is_a_clear_error(
     apt.write_text("#!/bin/sh\nexec sleep 1000\n")
     apt.chmod(0o755)
     monkeypatch.setattr(bootstrap, "limit_s", lambda engine, verb: 0.2)
-    with pytest.raises(ImageBuildError, match=r"apt-config ran past 0\.2 s and was ended; it hangs, or this machine"):
+    with pytest.raises(
+        ImageBuildError,
+        match=r"apt-config ran past 0\.2 s and was ended; it hangs, or this machine",
+    ):
         bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
     assert not fake_mmdebstrap.exists()
 
@@ -153,11 +183,17 @@ def test_an_ordinary_users_build_avoids_a_tmpdir_that_its_namespace_cannot_enter
                 assert work.is_relative_to(private) is inside
 
 
-def test_a_tree_with_a_mount_in_it_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Removing such a tree also removes the mounted files; a killed build once did that to the host's /dev/shm."""
+def test_a_tree_with_a_mount_in_it_is_not_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Removing such a tree also removes the mounted files; a killed build once did that to the
+    host's /dev/shm.
+    """
     (tmp_path / "mounted").mkdir()
     (tmp_path / "mounted" / "precious").write_text("")
-    monkeypatch.setattr(bootstrap, "mount_points_under", lambda path, mountinfo: [f"{path}/mounted"])
+    monkeypatch.setattr(
+        bootstrap, "mount_points_under", lambda path, mountinfo: [f"{path}/mounted"]
+    )
     bootstrap._remove_tree(tmp_path)
     assert (tmp_path / "mounted" / "precious").exists()
 
@@ -175,9 +211,16 @@ def test_mount_points_below_a_directory_are_found(tmp_path: Path) -> None:
     assert bootstrap.mount_points_under(base, mountinfo) == [f"{base}/dev/pts", str(base)]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user's builds make namespaces themselves")
-def test_a_failed_build_as_root_leaves_no_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    body = f"mkdir '{tmp_path}/mnt'; mount -t tmpfs none '{tmp_path}/mnt' && touch '{tmp_path}/ok'; exit 25"
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="an ordinary user's builds make namespaces themselves"
+)
+def test_a_failed_build_as_root_leaves_no_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = (
+        f"mkdir '{tmp_path}/mnt'; mount -t tmpfs none '{tmp_path}/mnt' && touch "
+        f"'{tmp_path}/ok'; exit 25"
+    )
     install_fake(tmp_path, monkeypatch, body=body)
     with pytest.raises(ImageBuildError):
         bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
@@ -218,22 +261,43 @@ def test_the_image_contains_no_settings_of_the_host(fake_mmdebstrap: Path, tmp_p
     """The last hooks, run on a directory that looks like the image before them."""
     bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
     root = tmp_path / "root"
-    for name in ("etc/apt/apt.conf.d/99mmdebstrap", "etc/dpkg/dpkg.cfg.d/hyperruntime", "etc/resolv.conf"):
+    for name in (
+        "etc/apt/apt.conf.d/99mmdebstrap",
+        "etc/dpkg/dpkg.cfg.d/hyperruntime",
+        "etc/resolv.conf",
+    ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("of the host\n")
-    for name in ("usr/share/doc/git/copyright", "usr/share/doc/git/README", "usr/share/man/man1/git.1"):
+    for name in (
+        "usr/share/doc/git/copyright",
+        "usr/share/doc/git/README",
+        "usr/share/man/man1/git.1",
+    ):
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text("text\n")
-    hooks = [line.removeprefix("--customize-hook=") for line in fake_mmdebstrap.read_text().splitlines()]
-    for hook in (hook for hook in hooks if hook.startswith(("find", "rm", "mkdir")) and "sources.list" not in hook):
+    hooks = [
+        line.removeprefix("--customize-hook=") for line in fake_mmdebstrap.read_text().splitlines()
+    ]
+    for hook in (
+        hook
+        for hook in hooks
+        if hook.startswith(("find", "rm", "mkdir")) and "sources.list" not in hook
+    ):
         run_hook(hook, root)
     run_hook(bootstrap._WRITE_SOURCES, root)
-    left = {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
+    left = {
+        str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()
+    }
     assert MIRROR not in "".join(left.values())
     assert "of the host" not in "".join(left.values())
     assert left["etc/resolv.conf"] == ""
-    assert left["etc/apt/sources.list"].splitlines()[0] == "deb http://deb.debian.org/debian bookworm main"
-    assert sorted(name for name in left if name.startswith("usr/")) == ["usr/share/doc/git/copyright"]
+    assert (
+        left["etc/apt/sources.list"].splitlines()[0]
+        == "deb http://deb.debian.org/debian bookworm main"
+    )
+    assert sorted(name for name in left if name.startswith("usr/")) == [
+        "usr/share/doc/git/copyright"
+    ]
 
 
 def run_hook(hook: str, root: Path) -> None:

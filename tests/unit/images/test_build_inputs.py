@@ -45,7 +45,9 @@ def context(tmp_path: Path) -> Path:
         ("RUN --mount=from=other,source=app,target=/app ls", ""),
     ],
 )
-def test_only_files_that_an_instruction_reads_change_the_digest(context: Path, instructions: str, read: str) -> None:
+def test_only_files_that_an_instruction_reads_change_the_digest(
+    context: Path, instructions: str, read: str
+) -> None:
     dockerfile = context.parent / "Dockerfile"
     dockerfile.write_text(f"FROM base\n{instructions}\n")
 
@@ -81,7 +83,9 @@ def test_text_modes_links_and_new_files_change_the_digest(context: Path) -> None
     assert dockerfile_digest(dockerfile, context) == digests[-1]
 
 
-def test_another_translation_of_recipes_changes_the_digest(context: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_translation_of_recipes_changes_the_digest(
+    context: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """So an image that an older release built in another way is not used for ever."""
     dockerfile = context / "Dockerfile"
     dockerfile.write_text("FROM base\nCOPY app /x/\n")

@@ -21,7 +21,9 @@ _WORKDIRS = {"based": "/of/base"}
 def made(tmp_path: Path, text: str, **arguments: str) -> str:
     """Return the definition file that is made from a Containerfile."""
     (tmp_path / "Containerfile").write_text(text)
-    with definition_of(tmp_path / "Containerfile", tmp_path, arguments, lambda name: _WORKDIRS.get(name, "/")) as found:
+    with definition_of(
+        tmp_path / "Containerfile", tmp_path, arguments, lambda name: _WORKDIRS.get(name, "/")
+    ) as found:
         return fill_placeholders(found.path.read_text(), found.build_args)
 
 
@@ -64,7 +66,9 @@ LABEL old  form of  $TWO
         "price $5",
         "old form of  two words",
     ]
-    environment = run_process(["/bin/sh", "-c", f"{definition.environment}\necho $OLD-$THREE"], env={}).stdout
+    environment = run_process(
+        ["/bin/sh", "-c", f"{definition.environment}\necho $OLD-$THREE"], env={}
+    ).stdout
     assert environment == b"old form-1\n"
 
 
@@ -83,8 +87,12 @@ RUN echo "[$ONE$TWO]" > seen
 """
     definition = parse_definition(made(tmp_path, text))
     assert definition.base == "based"
-    post = definition.post.text.replace("rm -rf /.hyperruntime-build", "").replace("/of/base", str(tmp_path))
-    assert run_process(["/bin/sh", "-ex", "-c", post], env={"PATH": os.environ["PATH"]}).exit_code == 0
+    post = definition.post.text.replace("rm -rf /.hyperruntime-build", "").replace(
+        "/of/base", str(tmp_path)
+    )
+    assert (
+        run_process(["/bin/sh", "-ex", "-c", post], env={"PATH": os.environ["PATH"]}).exit_code == 0
+    )
     assert (tmp_path / "21" / "sub" / "seen").read_text() == "[21]\n"
 
 
@@ -94,13 +102,19 @@ def test_the_working_directory_of_the_base_is_where_steps_begin(tmp_path: Path) 
         assert found.workdir == "/of/base/sub"
 
 
-def test_no_file_outside_of_the_context_is_copied_by_the_names_of_translated_files(tmp_path: Path) -> None:
+def test_no_file_outside_of_the_context_is_copied_by_the_names_of_translated_files(
+    tmp_path: Path,
+) -> None:
     context = tmp_path / "context"
     context.mkdir()
     (context / "a").touch()
     for name in (".hyperruntime-files", ".hyperruntime-heredocs", ".hyperruntime-*"):
         with pytest.raises(SpecError, match=r"does not exist|must be in"):
-            made(context, f"FROM x\nCOPY --link a /a\nCOPY <<E /e\nE\nCOPY {name}/../../../../../../etc/passwd /x\n")
+            made(
+                context,
+                "FROM x\nCOPY --link a /a\nCOPY <<E /e\nE\nCOPY "
+                f"{name}/../../../../../../etc/passwd /x\n",
+            )
 
 
 def test_a_given_argument_counts_in_the_defaults_after_it(tmp_path: Path) -> None:
@@ -108,10 +122,16 @@ def test_a_given_argument_counts_in_the_defaults_after_it(tmp_path: Path) -> Non
 
 
 def test_a_given_argument_names_the_working_directory(tmp_path: Path) -> None:
-    (tmp_path / "Containerfile").write_text("FROM based\nARG SUB=x\nARG V\nWORKDIR a-$SUB/$V-b\nRUN pwd > seen\n")
+    (tmp_path / "Containerfile").write_text(
+        "FROM based\nARG SUB=x\nARG V\nWORKDIR a-$SUB/$V-b\nRUN pwd > seen\n"
+    )
     given = {"SUB": "of me/{{x}}", "V": "1"}
-    with definition_of(tmp_path / "Containerfile", tmp_path, given, lambda name: str(tmp_path / "base")) as found:
-        post = parse_definition(found.path.read_text(), found.build_args).post.text.replace("rm -rf", ": ")
+    with definition_of(
+        tmp_path / "Containerfile", tmp_path, given, lambda name: str(tmp_path / "base")
+    ) as found:
+        post = parse_definition(found.path.read_text(), found.build_args).post.text.replace(
+            "rm -rf", ": "
+        )
         assert found.workdir == f"{tmp_path}/base/a-of me/{{{{x}}}}/1-b"
     assert run_process(["/bin/sh", "-ec", post], env={"PATH": os.environ["PATH"]}).exit_code == 0
     assert (Path(found.workdir) / "seen").read_text() == f"{found.workdir}\n"
@@ -120,24 +140,41 @@ def test_a_given_argument_names_the_working_directory(tmp_path: Path) -> None:
 def test_a_failed_step_ends_the_build(tmp_path: Path) -> None:
     """No later step runs."""
     post = parse_definition(made(tmp_path, "FROM x\nWORKDIR /\nRUN false\nRUN true\n")).post.text
-    assert run_process(["/bin/sh", "-e", "-c", post.replace("rm -rf", ": ")], env={"PATH": "/bin"}).exit_code == 1
+    assert (
+        run_process(
+            ["/bin/sh", "-e", "-c", post.replace("rm -rf", ": ")], env={"PATH": "/bin"}
+        ).exit_code
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
     ("line", "done"),
     [
         ("COPY a.txt /x/", ["mkdir -p /x", "cp -p W/1/a.txt /x/"]),
-        ("COPY a.txt b.txt /x", ["mkdir -p /x", "cp -p W/1/a.txt /x/", "mkdir -p /x", "cp -p W/2/b.txt /x/"]),
+        (
+            "COPY a.txt b.txt /x",
+            ["mkdir -p /x", "cp -p W/1/a.txt /x/", "mkdir -p /x", "cp -p W/2/b.txt /x/"],
+        ),
         ("COPY a.txt new", ["mkdir -p /app", "cp -p W/1/a.txt /app/new"]),
-        ("COPY tree /x", ["mkdir -p /x", "m=$(stat -c %a /x) && cp -RPp W/1/tree/. /x/ && chmod $m /x"]),
+        (
+            "COPY tree /x",
+            ["mkdir -p /x", "m=$(stat -c %a /x) && cp -RPp W/1/tree/. /x/ && chmod $m /x"],
+        ),
         (
             'COPY --chmod=755 ["with blank.txt", "."]',
-            ["(umask 0; chmod -R 755 'W/1/with blank.txt')", "mkdir -p /app", "cp -p 'W/1/with blank.txt' /app/"],
+            [
+                "(umask 0; chmod -R 755 'W/1/with blank.txt')",
+                "mkdir -p /app",
+                "cp -p 'W/1/with blank.txt' /app/",
+            ],
         ),
         ("ADD *.md /x/", ["mkdir -p /x", "cp -p W/1/c.md /x/"]),
     ],
 )
-def test_copies_have_the_targets_of_the_containerfile(tmp_path: Path, line: str, done: list[str]) -> None:
+def test_copies_have_the_targets_of_the_containerfile(
+    tmp_path: Path, line: str, done: list[str]
+) -> None:
     """A directory is copied by its content; several sources need a directory as the target."""
     (tmp_path / "tree").mkdir()
     for name in ("a.txt", "b.txt", "c.md", "with blank.txt", "tree/d"):
@@ -170,7 +207,9 @@ def test_instructions_that_would_behave_differently_are_rejected(tmp_path: Path,
 
 
 @given(st.text())
-def test_any_text_gives_a_definition_or_a_spec_error(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_any_text_gives_a_definition_or_a_spec_error(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
     with suppress(SpecError):
         parse_definition(made(tmp_path_factory.mktemp("any"), f"FROM a\n{text}"))
 

@@ -29,20 +29,37 @@ def context(tmp_path: Path) -> Path:
         ("COPY --link a /x", "COPY a /x", {}),
         ("COPY --link=false --chown=1:1 a /x", "COPY --chown=1:1 a /x", {}),
         ("COPY --chmod=755 app /x", "COPY --chmod=755 app /x", {}),
-        ("COPY --chmod=u=rwX,go=rX app run.sh /x/", "COPY F/0/tree /x/", {"main": 0o644, "run.sh": 0o644}),
-        ("COPY --link --chmod=+x --chown=1 run.sh /x", "COPY --chown=1 F/0/tree/run.sh /x", {"run.sh": 0o751}),
+        (
+            "COPY --chmod=u=rwX,go=rX app run.sh /x/",
+            "COPY F/0/tree /x/",
+            {"main": 0o644, "run.sh": 0o644},
+        ),
+        (
+            "COPY --link --chmod=+x --chown=1 run.sh /x",
+            "COPY --chown=1 F/0/tree/run.sh /x",
+            {"run.sh": 0o751},
+        ),
         ("ONBUILD COPY --link --chown=1:1 a /x", "ONBUILD COPY --chown=1:1 a /x", {}),
         ("ONBUILD COPY --chmod=755 a /x", "ONBUILD COPY --chmod=755 a /x", {}),
         ("ONBUILD RUN x --link", "ONBUILD RUN x --link", {}),
         ('ADD --chmod=a+r ["a b", "/x"]', 'COPY ["F/0/tree/a b", "/x"]', {"a b": 0o644}),
     ],
 )
-def test_a_copy_has_the_same_files_and_modes(context: Path, line: str, made: str, modes: dict[str, int]) -> None:
+def test_a_copy_has_the_same_files_and_modes(
+    context: Path, line: str, made: str, modes: dict[str, int]
+) -> None:
     file = context / "Dockerfile"
     file.write_text(f"FROM a\n{line}\nRUN x\n")
     with for_older_builder(file, context, {}, "F/", modes="octal") as (plain, files):
-        assert [" ".join(each.split()) for each in plain.read_text().splitlines()] == ["FROM a", made, "RUN x"]
-        found = {path.name: path.stat().st_mode & 0o777 for path in (files or context / "none").glob("0/tree/*")}
+        assert [" ".join(each.split()) for each in plain.read_text().splitlines()] == [
+            "FROM a",
+            made,
+            "RUN x",
+        ]
+        found = {
+            path.name: path.stat().st_mode & 0o777
+            for path in (files or context / "none").glob("0/tree/*")
+        }
     assert found == modes
 
 

@@ -45,7 +45,10 @@ From: debian:{{ TAG }}
     assert (found.bootstrap, found.base) == ("docker", "debian:12")
     assert found.files == (Copied(source="a b", target="/c d"), Copied(source="plain"))
     assert found.post.words == ("-c", "/bin/bash")
-    assert [line.strip() for line in found.post.text.split("\n") if line.strip()] == ["echo one", "echo two"]
+    assert [line.strip() for line in found.post.text.split("\n") if line.strip()] == [
+        "echo one",
+        "echo two",
+    ]
     assert found.labels == {"Who": "me and you"}
     assert parse_definition(text, {"TAG": "13"}).base == "debian:13"
 
@@ -88,7 +91,9 @@ _PARTS = st.one_of(
     _REFERRED.map(lambda name: f"${name}"),
     _REFERRED.map(lambda name: f'"<${{{name}}}>"'),
     _REFERRED.map(lambda name: f"${{{name}:-none}}"),
-    st.text('ab \\"$`', max_size=6).map(lambda text: '"' + re.sub(r'(["\\$`])', r"\\\1", text) + '"'),
+    st.text('ab \\"$`', max_size=6).map(
+        lambda text: '"' + re.sub(r'(["\\$`])', r"\\\1", text) + '"'
+    ),
     st.sampled_from(["\\ ", "\\$", '"a\\b"', "''", '""']),
 )
 _LINES = st.tuples(st.booleans(), _NAMES, st.lists(_PARTS, max_size=4)).map(
@@ -104,7 +109,9 @@ def test_the_parsed_environment_equals_that_of_a_shell(lines: list[str]) -> None
     """The test compares with /bin/sh, which runs the same script with the same variables."""
     before = {"C": "old", "PATH": "/usr/bin:/bin"}
     script = "\n".join(lines)
-    shown = run_process(["/bin/sh", "-c", f"{script}\nexec /usr/bin/env -0"], env=before).stdout.decode()
+    shown = run_process(
+        ["/bin/sh", "-c", f"{script}\nexec /usr/bin/env -0"], env=before
+    ).stdout.decode()
     expected = dict(line.split("=", 1) for line in shown.split("\0") if line)
     try:
         assigned = parse_assignments(script)
@@ -112,15 +119,27 @@ def test_the_parsed_environment_equals_that_of_a_shell(lines: list[str]) -> None
         assert "may be empty" in str(error) and ":-none" in script  # noqa: PT017, PT018 - the only error that is allowed
         return
     values = {
-        name: "".join(part if isinstance(part, str) else (before.get(part.name, "") or part.default) for part in value)
+        name: "".join(
+            part if isinstance(part, str) else (before.get(part.name, "") or part.default)
+            for part in value
+        )
         for name, value in assigned.items()
     }
-    assert {**before, **values} == {name: value for name, value in expected.items() if name in ("A", "B", *before)}
+    assert {**before, **values} == {
+        name: value for name, value in expected.items() if name in ("A", "B", *before)
+    }
 
 
 @pytest.mark.parametrize(
     "script",
-    ["export A=$(date)", "if true; then export A=1; fi", "export A=$HOME/x", "A=1 run", "export A=`x`", "export A=*"],
+    [
+        "export A=$(date)",
+        "if true; then export A=1; fi",
+        "export A=$HOME/x",
+        "A=1 run",
+        "export A=`x`",
+        "export A=*",
+    ],
 )
 def test_an_environment_that_needs_a_shell_is_rejected(script: str) -> None:
     """The result could differ from Apptainer's."""
@@ -170,9 +189,13 @@ HOST_SECTIONS = [
 
 @pytest.mark.parametrize("sections", HOST_SECTIONS)
 def test_sections_that_run_on_the_host_are_rejected(sections: str) -> None:
-    """``%setup`` and ``%pre`` would run with the rights of the user who builds, however they are written."""
+    """``%setup`` and ``%pre`` would run with the rights of the user who builds, however they are
+    written.
+    """
     given = {"GIVEN": "x\n%setup\n touch x"}
-    with pytest.raises(SpecError, match=r"(?i)%(setup|pre)' is not allowed: no section may run on the host"):
+    with pytest.raises(
+        SpecError, match=r"(?i)%(setup|pre)' is not allowed: no section may run on the host"
+    ):
         parse_stages(f"{HEAD}{sections}", given)
     with pytest.raises(SpecError, match="no section may run"):
         parse_stages(f"\ufeff{HEAD}{sections}", given)
@@ -202,7 +225,16 @@ def test_a_definition_cannot_use_programs_and_files_of_the_host(text: str, says:
 
 @pytest.mark.parametrize(
     "source",
-    ["$(touch${IFS}x)", "x;touch${IFS}y", "`id`", '"a\tb"', ".%s./secret", "../secret", "~/secret", "missing*"],
+    [
+        "$(touch${IFS}x)",
+        "x;touch${IFS}y",
+        "`id`",
+        '"a\tb"',
+        ".%s./secret",
+        "../secret",
+        "~/secret",
+        "missing*",
+    ],
 )
 def test_the_shell_of_the_host_gets_nothing_but_exact_paths(tmp_path: Path, source: str) -> None:
     """Apptainer expands the sources of ``%files`` in a shell on the host, also those of a stage."""
@@ -214,7 +246,9 @@ def test_the_shell_of_the_host_gets_nothing_but_exact_paths(tmp_path: Path, sour
     (context / "~" / "secret").unlink()
     (context / "~" / "secret").symlink_to(tmp_path / "secret")
     with pytest.raises(SpecError, match="definition file"):
-        checked_definition(f"{HEAD}%files\n {source} /x\n", context, {}, lambda name: "/store/x.sif")
+        checked_definition(
+            f"{HEAD}%files\n {source} /x\n", context, {}, lambda name: "/store/x.sif"
+        )
 
 
 def test_what_an_engine_builds_is_filled_in_and_has_exact_paths(tmp_path: Path) -> None:
@@ -251,7 +285,9 @@ def test_a_local_image_lies_in_the_context_or_in_the_store(tmp_path: Path, base:
     text = f"Bootstrap: localimage\nFrom: {base}\n"
     with pytest.raises(SpecError, match="hyperrun image load FILE"):
         checked_definition(text, tmp_path, {}, lambda name: None)
-    inside = checked_definition("Bootstrap: localimage\nFrom: ./x.sif\n", tmp_path, {}, lambda name: None)
+    inside = checked_definition(
+        "Bootstrap: localimage\nFrom: ./x.sif\n", tmp_path, {}, lambda name: None
+    )
     assert f"From: {tmp_path}/x.sif\n" in inside
 
 

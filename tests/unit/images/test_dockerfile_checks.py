@@ -9,7 +9,11 @@ import pytest
 
 from hyperruntime.errors import SpecError
 from hyperruntime.images.dockerfile_bases import NamedImage, named_images
-from hyperruntime.images.dockerfile_checks import check_dockerfile, check_triggers, checked_dockerfile
+from hyperruntime.images.dockerfile_checks import (
+    check_dockerfile,
+    check_triggers,
+    checked_dockerfile,
+)
 
 REFUSED = [
     "FROM dir:/etc\n",
@@ -103,24 +107,42 @@ TWO_WAYS = {
         "ONBUILD COPY\u00a0--from=dir:/etc / /x",
         "{}",
     ],
-    "after the base, FROM may have only": ["FROM a b", "FROM a AS dir:/etc", "FROM a AS b c", "FROM a AS"],
+    "after the base, FROM may have only": [
+        "FROM a b",
+        "FROM a AS dir:/etc",
+        "FROM a AS b c",
+        "FROM a AS",
+    ],
 }
 
 
-@pytest.mark.parametrize(("why", "step"), [(why, step) for why, steps in TWO_WAYS.items() for step in steps])
-def test_what_builders_read_in_different_ways_is_refused_with_its_line(tmp_path: Path, why: str, step: str) -> None:
+@pytest.mark.parametrize(
+    ("why", "step"), [(why, step) for why, steps in TWO_WAYS.items() for step in steps]
+)
+def test_what_builders_read_in_different_ways_is_refused_with_its_line(
+    tmp_path: Path, why: str, step: str
+) -> None:
     with pytest.raises(SpecError, match=why) as caught:
         check_dockerfile(f"FROM a\n{step}\n", tmp_path, {})
     assert "line 2: " in str(caught.value) or "line 3: " in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "before", ["", "\ufeff", "\v", "# a\n\u2003", "#!/bin/x\n\n", "\ufeff# syntax=docker/dockerfile:1\n"]
+    "before",
+    ["", "\ufeff", "\v", "# a\n\u2003", "#!/bin/x\n\n", "\ufeff# syntax=docker/dockerfile:1\n"],
 )
 @pytest.mark.parametrize(
-    "directive", ["# escape=`", "#\fESCAPE = `", "# syntax=registry.invalid/evil", "#syntax\t= docker/dockerfile2"]
+    "directive",
+    [
+        "# escape=`",
+        "#\fESCAPE = `",
+        "# syntax=registry.invalid/evil",
+        "#syntax\t= docker/dockerfile2",
+    ],
 )
-def test_the_first_comments_cannot_change_how_the_file_is_read(tmp_path: Path, before: str, directive: str) -> None:
+def test_the_first_comments_cannot_change_how_the_file_is_read(
+    tmp_path: Path, before: str, directive: str
+) -> None:
     with pytest.raises(SpecError, match=r"escape character must be|syntax must be|no control"):
         check_dockerfile(f"{before}{directive}\nFROM a\n", tmp_path, {})
 
@@ -141,9 +163,13 @@ def test_the_first_comments_cannot_change_how_the_file_is_read(tmp_path: Path, b
         ("a:$V-$TARGETARCH", "a:1-$TARGETARCH"),
     ],
 )
-def test_a_base_has_its_value_before_a_builder_reads_it(tmp_path: Path, base: str, expected: str) -> None:
+def test_a_base_has_its_value_before_a_builder_reads_it(
+    tmp_path: Path, base: str, expected: str
+) -> None:
     """And the numbers of the other lines stay."""
-    text = f"ARG V=1 EMPTY=\nARG GIVEN=x\nFROM scratch\nARG LATER=1\nFROM \\\n# c\n  {base}\nRUN x\n"
+    text = (
+        f"ARG V=1 EMPTY=\nARG GIVEN=x\nFROM scratch\nARG LATER=1\nFROM \\\n# c\n  {base}\nRUN x\n"
+    )
     if expected.endswith(":"):
         with pytest.raises(SpecError, match="must be the name of an image"):
             check_dockerfile(text, tmp_path, {"GIVEN": "given"})
@@ -154,7 +180,9 @@ def test_a_base_has_its_value_before_a_builder_reads_it(tmp_path: Path, base: st
 
 def test_a_comment_does_not_stand_for_the_option_of_a_step(tmp_path: Path) -> None:
     flag = "--mount=type=cache,target=/a/b"
-    found = check_dockerfile(f"FROM a\nRUN \\\n# {flag}\n{flag} <<EOF\nx\nEOF\nRUN y\n", tmp_path, {})
+    found = check_dockerfile(
+        f"FROM a\nRUN \\\n# {flag}\n{flag} <<EOF\nx\nEOF\nRUN y\n", tmp_path, {}
+    )
     assert re.fullmatch(rf"FROM a\nRUN {flag},id=\w+ <<EOF\nx\nEOF\n\n\nRUN y\n", found)
 
 
@@ -193,7 +221,9 @@ def test_the_patterns_of_a_context_are_no_file_of_the_host(tmp_path: Path, name:
         (["?"], False),
     ],
 )
-def test_an_image_does_in_a_build_what_a_dockerfile_may_do(tmp_path: Path, triggers: list[str], is_safe: bool) -> None:
+def test_an_image_does_in_a_build_what_a_dockerfile_may_do(
+    tmp_path: Path, triggers: list[str], is_safe: bool
+) -> None:
     (tmp_path / "link").symlink_to("/etc")
     if is_safe:
         check_triggers("a", triggers, tmp_path)
@@ -213,24 +243,33 @@ def test_the_images_of_a_file_are_those_that_are_no_stages() -> None:
     ["--network=host", "--network", "--NETWORK=none", "--net\\work=host", "--security=insecure", "--device=/dev/sda",
      "--mount", "--unknown", "--"],
 )  # fmt: skip
-@pytest.mark.parametrize("before", ["RUN ", "run --mount=target=/z,ro ", "ONBUILD RUN --network=none ", "RUN \\\n "])
+@pytest.mark.parametrize(
+    "before", ["RUN ", "run --mount=target=/z,ro ", "ONBUILD RUN --network=none ", "RUN \\\n "]
+)
 def test_a_step_gets_nothing_more_of_this_machine(tmp_path: Path, before: str, option: str) -> None:
     with pytest.raises(SpecError) as caught:
         check_dockerfile(f"FROM a\n{before}{option} true\n", tmp_path, {})
-    assert f"RUN may not have {option!r}; allowed are --mount=, --network=none and --network=default" in str(
-        caught.value
+    assert (
+        f"RUN may not have {option!r}; allowed are --mount=, --network=none and --network=default"
+        in str(caught.value)
     )
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        "# syntax=docker/dockerfile:1\nARG V=12\nFROM --platform=$BUILDPLATFORM a:12 AS build\nFROM build\n",
-        '\t# c\n  from a as B\ncopy --link --chmod=755 --from=B x y\nADD --keep-git-dir=true x "a b" /y\nCMD ["--x"]\n',
-        "FROM a-$TARGETARCH\nFROM scratch\nCOPY --from=0 --chown=1 /x /y\nCOPY --from=docker.io/library/a /x /y\n",
-        "FROM ubuntu:22.04\nRUN --mount=type=bind,source=inside,target=/y --mount=target=/z,ro true\n",
-        "FROM a\nRUN --mount=type=secret,id=x --mount=type=ssh --mount=type=tmpfs,target=/t true\nUSER x\n",
-        "FROM a\nRUN --network=none x --network=host\nRUN --network=default --mount=type=ssh true\n",
+        "# syntax=docker/dockerfile:1\nARG V=12\nFROM --platform=$BUILDPLATFORM a:12 AS "
+        "build\nFROM build\n",
+        "\t# c\n  from a as B\ncopy --link --chmod=755 --from=B x y\nADD --keep-git-dir=true x "
+        '"a b" /y\nCMD ["--x"]\n',
+        "FROM a-$TARGETARCH\nFROM scratch\nCOPY --from=0 --chown=1 /x /y\nCOPY "
+        "--from=docker.io/library/a /x /y\n",
+        "FROM ubuntu:22.04\nRUN --mount=type=bind,source=inside,target=/y --mount=target=/z,ro "
+        "true\n",
+        "FROM a\nRUN --mount=type=secret,id=x --mount=type=ssh --mount=type=tmpfs,target=/t "
+        "true\nUSER x\n",
+        "FROM a\nRUN --network=none x --network=host\nRUN --network=default --mount=type=ssh "
+        "true\n",
         "FROM a\nRUN <<EOF\nFROM dir:/etc\nEOF\nRUN echo --mount=type=bind,from=x,source=/\n",
     ],
 )
@@ -241,7 +280,9 @@ def test_an_ordinary_dockerfile_is_built_as_it_is(tmp_path: Path, text: str) -> 
 
 
 def test_a_cache_is_no_path_below_another_cache(tmp_path: Path) -> None:
-    """Podman takes the target as the directory of a cache: ``/a/b`` would be what a step put into the cache ``/a``."""
+    """Podman takes the target as the directory of a cache: ``/a/b`` would be what a step put into
+    the cache ``/a``.
+    """
     lines = [
         "RUN --mount=type=cache,target=/a,sharing=locked x",
         "RUN --mount=target=/a/b,type=cache x",
@@ -256,5 +297,8 @@ def test_a_cache_is_no_path_below_another_cache(tmp_path: Path) -> None:
 
 def test_podman_runs_no_preprocessor_of_the_host(tmp_path: Path) -> None:
     (tmp_path / "Dockerfile.in").write_text("FROM a\n")
-    with pytest.raises(SpecError, match="cpp"), checked_dockerfile(tmp_path / "Dockerfile.in", tmp_path, {}):
+    with (
+        pytest.raises(SpecError, match="cpp"),
+        checked_dockerfile(tmp_path / "Dockerfile.in", tmp_path, {}),
+    ):
         pass

@@ -48,5 +48,9 @@ def test_what_is_not_closed_or_not_supported_is_refused(text: str) -> None:
 
 def test_the_old_form_of_env_is_one_value() -> None:
     assert list(assignments("A some 'text' B=1", old_form=True)) == [("A", "some 'text' B=1")]
-    assert list(assignments("A=1 B='x y' C", old_form=True)) == [("A", "1"), ("B", "'x y'"), ("C", None)]
+    assert list(assignments("A=1 B='x y' C", old_form=True)) == [
+        ("A", "1"),
+        ("B", "'x y'"),
+        ("C", None),
+    ]
     assert list(assignments("A B=1")) == [("A", None), ("B", "1")]

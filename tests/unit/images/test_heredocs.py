@@ -18,14 +18,20 @@ from hyperruntime.images.older_builders import for_older_builder
 
 SHELLS = [[path] for name in ("dash", "bash") if (path := shutil.which(name))]
 SHELLS += [[path, "sh"] for path in [shutil.which("busybox")] if path]
-LINES = st.lists(st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"])), max_size=5)
+LINES = st.lists(
+    st.text(st.characters(exclude_characters="\n\0", exclude_categories=["Cs"])), max_size=5
+)
 # What makes the parser do something.
 ODD = st.text(st.sampled_from("<<<--'\"\\ \t\n#EOF$(){}ARUNCOPYx01=:+/"), max_size=60)
 
 
 def heredocs(text: str) -> list[tuple[str, str, bool]]:
     """Return the name, text and expansion of each here-document."""
-    return [(each.name, each.text, each.expands) for line in parse_dockerfile(text) for each in line.heredocs]
+    return [
+        (each.name, each.text, each.expands)
+        for line in parse_dockerfile(text)
+        for each in line.heredocs
+    ]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +54,9 @@ def heredocs(text: str) -> list[tuple[str, str, bool]]:
         ("<<file.txt", "file.txt", True, False),
     ],
 )
-def test_a_word_begins_a_here_document(word: str, name: str, expands: bool, strips_tabs: bool) -> None:
+def test_a_word_begins_a_here_document(
+    word: str, name: str, expands: bool, strips_tabs: bool
+) -> None:
     """The forms that BuildKit's own tests list."""
     expected = Heredoc(name=name, expands=expands, strips_tabs=strips_tabs)
     assert parse_heredoc(word) == expected
@@ -73,9 +81,17 @@ def test_other_uses_of_the_sign_begin_none(line: str, tmp_path: Path) -> None:
 def test_bodies_follow_in_order_and_hide_everything_in_them() -> None:
     text = "FROM a\nCOPY <<X <<Y /dest/\nY\nRUN <<Z\nX\n# X\nX\\\nY\n"
     text += "RUN --mount=type=cache,target=/f \\\n <<-E\n\t\ta\n\tE\n"
-    assert heredocs(text) == [("X", "Y\nRUN <<Z\n", True), ("Y", "# X\nX\\\n", True), ("E", "a\n", True)]
+    assert heredocs(text) == [
+        ("X", "Y\nRUN <<Z\n", True),
+        ("Y", "# X\nX\\\n", True),
+        ("E", "a\n", True),
+    ]
     instructions = [line for line in parse_dockerfile(text) if line.name]
-    assert [(line.line, line.name) for line in instructions] == [(1, "FROM"), (2, "COPY"), (9, "RUN")]
+    assert [(line.line, line.name) for line in instructions] == [
+        (1, "FROM"),
+        (2, "COPY"),
+        (9, "RUN"),
+    ]
     assert instructions[2].rest == "--mount=type=cache,target=/f  <<-E"
 
 
@@ -94,7 +110,9 @@ def test_the_text_of_a_here_document_is_kept(lines: list[str], name: str, strips
     """Whatever the lines are: comments, continued lines, instructions, other delimiters."""
     lines = [line for line in lines if line.rstrip("\r").lstrip("\t") != name]
     word = "".join(f"\\{letter}" for letter in name)
-    text = f"FROM a\nRUN cat <<{'-' if strips else ''}'x' <<{word}\nx\n" + "".join(f"{line}\n" for line in lines)
+    text = f"FROM a\nRUN cat <<{'-' if strips else ''}'x' <<{word}\nx\n" + "".join(
+        f"{line}\n" for line in lines
+    )
     found = [line for line in parse_dockerfile(f"{text}{name}\nRUN after\n") if line.name]
     assert found[1].heredocs[1].content == "".join(f"{line}\n" for line in lines)
     assert found[2].rest == "after"
@@ -110,7 +128,9 @@ def translated(tmp_path: Path, text: str, **build_args: str) -> list[str]:
 
 @pytest.mark.parametrize("shell", SHELLS, ids=lambda shell: Path(shell[0]).name)
 def test_steps_do_what_their_here_documents_say(shell: list[str], tmp_path: Path) -> None:
-    """The steps of the Dockerfile reference, of BuildKit's tests, and of a public agent repository."""
+    """The steps of the Dockerfile reference, of BuildKit's tests, and of a public agent
+    repository.
+    """
     text = """FROM a
 RUN <<EOT sh
   set -ex
@@ -178,9 +198,13 @@ EOF
 
 
 @given(LINES, st.sampled_from(SHELLS))
-def test_a_step_gets_exactly_the_text_of_its_here_document(lines: list[str], shell: list[str]) -> None:
+def test_a_step_gets_exactly_the_text_of_its_here_document(
+    lines: list[str], shell: list[str]
+) -> None:
     body = "".join(f"{line}\n" for line in lines if line.rstrip("\r") != "EOF")
-    made = translate(f"FROM a\nRUN cat <<'EOF'\n{body}EOF\n", Path("unused"), {}, "").removeprefix("FROM a\nRUN ")
+    made = translate(f"FROM a\nRUN cat <<'EOF'\n{body}EOF\n", Path("unused"), {}, "").removeprefix(
+        "FROM a\nRUN "
+    )
     assert made.count("\n") == 1
     assert run_process([*shell, "-c", made]).stdout == body.encode()
 
@@ -244,20 +268,35 @@ EOF
         "given\n",
         "given\n",
     ]
-    assert [file.stat().st_mode & 0o777 for file in contents][1:7] == [0o644, 0o755, 0o755, 0o644, 0o700, 0o644]
+    assert [file.stat().st_mode & 0o777 for file in contents][1:7] == [
+        0o644,
+        0o755,
+        0o755,
+        0o644,
+        0o700,
+        0o644,
+    ]
 
 
 @pytest.mark.parametrize(
     ("lines", "line", "said"),
     [
         ("ONBUILD RUN <<EOF\nx\nEOF", 2, "ONBUILD"),
-        ("COPY <<EOF /x\n$PATH\nEOF", 2, r"value of \$PATH is not known; quote the delimiter \(<<'EOF'\)"),
+        (
+            "COPY <<EOF /x\n$PATH\nEOF",
+            2,
+            r"value of \$PATH is not known; quote the delimiter \(<<'EOF'\)",
+        ),
         ("ARG TARGETARCH\nCOPY <<EOF /x\n${TARGETARCH}\nEOF", 3, "TARGETARCH"),
         ("ENV A=$B\nCOPY <<EOF /x\n${A:-none}\nEOF", 3, "A:-none"),
         ("COPY <<EOF /x\n${A%b}\nEOF", 2, "not known"),
         ("COPY --from=b <<EOF /x\nEOF", 2, "without --from"),
         ("COPY a <<EOF\nEOF", 2, "must be a source"),
-        ("COPY --chmod=z+q <<EOF /x\nEOF", 2, "--chmod must be a number such as 755, or a symbolic mode"),
+        (
+            "COPY --chmod=z+q <<EOF /x\nEOF",
+            2,
+            "--chmod must be a number such as 755, or a symbolic mode",
+        ),
         ("COPY <<A <<B /x\nA\nB", 2, "end with /"),
         ("COPY <<../a /x\n../a", 2, "name of a file"),
         ('SHELL ["/bin/awk"]\nRUN <<EOF\nBEGIN {}\nEOF', 3, "/bin/awk cannot evaluate"),
@@ -265,7 +304,9 @@ EOF
         ("\nRUN x \\\n\n y <<EOF\nx\n EOF", 3, "has no end; add a line that has only EOF"),
     ],
 )
-def test_what_cannot_be_translated_is_refused_with_its_line(lines: str, line: int, said: str, tmp_path: Path) -> None:
+def test_what_cannot_be_translated_is_refused_with_its_line(
+    lines: str, line: int, said: str, tmp_path: Path
+) -> None:
     with pytest.raises(SpecError, match=said) as caught:
         translate(f"FROM a\n{lines}\n", tmp_path, {}, "")
     assert f"line {line}: " in str(caught.value)
@@ -290,7 +331,9 @@ def test_bytes_and_line_ends_are_kept(tmp_path: Path) -> None:
     file.write_bytes(b"FROM a\r\nCOPY <<EOF /x\r\n\xff\r\nEOF\r\nRUN <<EOF\r\n\xfe\nEOF\n")
     with for_older_builder(file, tmp_path, {}, "F/", modes="octal") as (made, files):
         assert files is not None
-        assert made.read_bytes() == b"FROM a\r\nCOPY  F/0/EOF /x\nRUN eval \"$(printf '\xfe\\n')\"\n"
+        assert (
+            made.read_bytes() == b"FROM a\r\nCOPY  F/0/EOF /x\nRUN eval \"$(printf '\xfe\\n')\"\n"
+        )
         assert (files / "0" / "EOF").read_bytes() == b"\xff\r\n"
 
 
@@ -298,11 +341,20 @@ def test_bytes_and_line_ends_are_kept(tmp_path: Path) -> None:
     ("line", "full"),
     [
         ("FROM debian", "FROM docker.io/library/debian"),
-        ("FROM nvidia/cuda:13.0.0-devel-ubuntu22.04", "FROM docker.io/nvidia/cuda:13.0.0-devel-ubuntu22.04"),
-        ("from --platform=linux/amd64 debian:12 AS x", "from --platform=linux/amd64 docker.io/library/debian:12 AS x"),
+        (
+            "FROM nvidia/cuda:13.0.0-devel-ubuntu22.04",
+            "FROM docker.io/nvidia/cuda:13.0.0-devel-ubuntu22.04",
+        ),
+        (
+            "from --platform=linux/amd64 debian:12 AS x",
+            "from --platform=linux/amd64 docker.io/library/debian:12 AS x",
+        ),
         ("ARG TAG=12\nFROM debian:${TAG}", "ARG TAG=12\nFROM docker.io/library/debian:12"),
         ("ARG TAG\nFROM debian:$TAG", "ARG TAG\nFROM docker.io/library/debian:given"),
-        ('ARG A=1 TAG="12"\nFROM debian:${TAG:-x}', 'ARG A=1 TAG="12"\nFROM docker.io/library/debian:12'),
+        (
+            'ARG A=1 TAG="12"\nFROM debian:${TAG:-x}',
+            'ARG A=1 TAG="12"\nFROM docker.io/library/debian:12',
+        ),
         ("FROM --platform=linux/arm64 a", "FROM --platform=linux/arm64 docker.io/library/a"),
         ("FROM a AS a\nFROM A", "FROM docker.io/library/a AS a\nFROM A"),
         ("FROM debian:$TARGETARCH", "FROM debian:$TARGETARCH"),
@@ -310,13 +362,18 @@ def test_bytes_and_line_ends_are_kept(tmp_path: Path) -> None:
         ("FROM localhost:5000/a", "FROM localhost:5000/a"),
         ("FROM here:1", "FROM here:1"),
         ("FROM scratch", "FROM scratch"),
-        ("FROM a AS B\nFROM b\nRUN <<E\nFROM b\nE", "FROM docker.io/library/a AS B\nFROM b\nRUN <<E\nFROM b\nE"),
+        (
+            "FROM a AS B\nFROM b\nRUN <<E\nFROM b\nE",
+            "FROM docker.io/library/a AS B\nFROM b\nRUN <<E\nFROM b\nE",
+        ),
     ],
 )
 def test_base_images_get_a_registry(line: str, full: str, tmp_path: Path) -> None:
     file = tmp_path / "Dockerfile"
     file.write_text(f"{line}\n")
-    with with_registry(file, "docker.io", {"TAG": "given"} if "ARG TAG\n" in line else {}, "here:1".__eq__) as made:
+    with with_registry(
+        file, "docker.io", {"TAG": "given"} if "ARG TAG\n" in line else {}, "here:1".__eq__
+    ) as made:
         assert made.read_text() == f"{full}\n"
     with with_registry(file, None, {}, "here:1".__eq__) as made:
         assert made == file

@@ -1,4 +1,6 @@
-"""Image recipes: both files of a recipe have the same content, and arguments are checked before a build."""
+"""Image recipes: both files of a recipe have the same content, and arguments are checked before a
+build.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +126,11 @@ def test_the_defaults_of_the_files_are_one_of_the_choices() -> None:
 
 
 def test_an_explicit_argument_overrides_the_value_of_a_choice() -> None:
-    arguments = {"TORCH_INDEX": "https://example.org/simple", "CUDA": "13.0", "http_proxy": "http://proxy:1"}
+    arguments = {
+        "TORCH_INDEX": "https://example.org/simple",
+        "CUDA": "13.0",
+        "http_proxy": "http://proxy:1",
+    }
     chosen = load_recipe("cuda").arguments(arguments)
     assert chosen["TORCH_INDEX"] == "https://example.org/simple"
     assert chosen["CUDA_TAG"].startswith("13.0")

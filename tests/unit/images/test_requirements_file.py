@@ -1,4 +1,6 @@
-"""Requirements files of others make pip of the host run nothing, and give it no variable of the environment."""
+"""Requirements files of others make pip of the host run nothing, and give it no variable of the
+environment.
+"""
 
 from __future__ import annotations
 
@@ -95,14 +97,18 @@ def test_a_continued_line_is_one_line_and_has_the_number_of_its_first(tmp_path: 
         "idna\n#\x0b\\\n./evil",
     ],
 )
-def test_pip_of_the_host_reads_no_line_that_is_hidden_in_a_comment(text: str, tmp_path: Path) -> None:
+def test_pip_of_the_host_reads_no_line_that_is_hidden_in_a_comment(
+    text: str, tmp_path: Path
+) -> None:
     (tmp_path / "r.txt").write_text(text, newline="")
     assert "evil" not in str(plain_of(tmp_path / "r.txt"))
 
 
 @pytest.mark.parametrize("line", CODE)
 @pytest.mark.parametrize("file", ["r.txt", "more.txt"])
-def test_pip_of_the_host_never_reads_a_line_that_could_run_a_program(line: str, file: str, tmp_path: Path) -> None:
+def test_pip_of_the_host_never_reads_a_line_that_could_run_a_program(
+    line: str, file: str, tmp_path: Path
+) -> None:
     (tmp_path / "r.txt").write_text("idna\n-r more.txt\n")
     (tmp_path / "more.txt").write_text("idna\n")
     (tmp_path / file).write_text(f"idna\n{line}\n")
@@ -112,11 +118,17 @@ def test_pip_of_the_host_never_reads_a_line_that_could_run_a_program(line: str, 
 
 
 @pytest.mark.slow
-def test_pip_of_the_host_runs_no_program_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not even to find that there is no wheel: pip runs ``setup.py`` to learn what a source package needs."""
+def test_pip_of_the_host_runs_no_program_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not even to find that there is no wheel: pip runs ``setup.py`` to learn what a source package
+    needs.
+    """
     use_only(tmp_path / "packages", monkeypatch)
     make_sdist(tmp_path / "packages", "evil", "1.0", tmp_path / "mark")
-    (tmp_path / "r.txt").write_text("\n".join(["evil", *(line for line in CODE if "index-url" not in line)]))
+    (tmp_path / "r.txt").write_text(
+        "\n".join(["evil", *(line for line in CODE if "index-url" not in line)])
+    )
     (tmp_path / "evil").mkdir()
     (tmp_path / "evil/setup.py").write_text(f"open({str(tmp_path / 'mark')!r}, 'w')")
     monkeypatch.chdir(tmp_path)
@@ -124,20 +136,34 @@ def test_pip_of_the_host_runs_no_program_of_a_file(tmp_path: Path, monkeypatch: 
     for number, only_look in enumerate((True, False)):
         folder = tmp_path / str(number)
         search = WheelSearch(requirements=found, python="3.11", directory=folder, on_output=print)
-        assert [one.wanted for one in search.collect(folder / "wheels", only_look=only_look)] == ["evil"]
+        assert [one.wanted for one in search.collect(folder / "wheels", only_look=only_look)] == [
+            "evil"
+        ]
     assert not (tmp_path / "mark").exists()
 
 
 @pytest.mark.parametrize("line", CODE)
-def test_a_line_that_no_pip_can_use_is_a_problem_and_the_others_are_for_a_container(line: str, tmp_path: Path) -> None:
+def test_a_line_that_no_pip_can_use_is_a_problem_and_the_others_are_for_a_container(
+    line: str, tmp_path: Path
+) -> None:
     (tmp_path / "r.txt").write_text(f"{line}\n")
     found = read_requirements(tmp_path / "r.txt")
     assert bool(found.problems) == (line not in FOR_A_CONTAINER)
 
 
 def test_all_problems_of_a_file_are_found_at_once_with_their_places(tmp_path: Path) -> None:
-    lines = ["a==1", "-r none.txt", "./path", "A==2", "git+file:///x", "hg+https://example.org/x", "-r deep.txt"]
-    (tmp_path / "r.txt").write_text("\n".join([*lines, "-i https://me:secret@example.org/", "--no-index"]))
+    lines = [
+        "a==1",
+        "-r none.txt",
+        "./path",
+        "A==2",
+        "git+file:///x",
+        "hg+https://example.org/x",
+        "-r deep.txt",
+    ]
+    (tmp_path / "r.txt").write_text(
+        "\n".join([*lines, "-i https://me:secret@example.org/", "--no-index"])
+    )
     (tmp_path / "deep.txt").write_text("--index-url https://example.org/${KEY}/simple\n\xe9\n")
     problems = read_requirements(tmp_path / "r.txt").problems
     for start in (
@@ -166,9 +192,13 @@ def test_all_problems_of_a_file_are_found_at_once_with_their_places(tmp_path: Pa
         ("--no-index\n--find-links https://example.org/files\n", []),
     ],
 )
-def test_lines_that_contradict_each_other_are_problems(text: str, problems: list[str], tmp_path: Path) -> None:
+def test_lines_that_contradict_each_other_are_problems(
+    text: str, problems: list[str], tmp_path: Path
+) -> None:
     (tmp_path / "r.txt").write_text(text)
-    assert [one.partition(": ")[0] for one in read_requirements(tmp_path / "r.txt").problems] == problems
+    assert [
+        one.partition(": ")[0] for one in read_requirements(tmp_path / "r.txt").problems
+    ] == problems
 
 
 @pytest.mark.parametrize(
@@ -183,4 +213,6 @@ def test_lines_that_contradict_each_other_are_problems(text: str, problems: list
 )
 def test_source_code_on_the_network_is_recognised(line: str, source: str, tmp_path: Path) -> None:
     (tmp_path / "r.txt").write_text(line)
-    assert [one.text for one in read_requirements(tmp_path / "r.txt").sources] == ([source] if source else [])
+    assert [one.text for one in read_requirements(tmp_path / "r.txt").sources] == (
+        [source] if source else []
+    )

@@ -37,7 +37,9 @@ class FakeInside:
         assert on_output is not None
         on_output("stdout", b"Looking in https://me:sec")
         on_output("stdout", b"ret@example.org/simple\n")
-        return ExecResult(args=(), exit_code=self.exit_code, stderr=b"no such https://me:secret@example.org/x\n")
+        return ExecResult(
+            args=(), exit_code=self.exit_code, stderr=b"no such https://me:secret@example.org/x\n"
+        )
 
     def get(self, source: str, target: Path) -> object:
         target.mkdir()
@@ -57,7 +59,9 @@ def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "packages"
 
 
-def built(tmp_path: Path, said: list[str], exit_code: int = 0, text: str = "small\nsourceonly\n") -> list[FakeInside]:
+def built(
+    tmp_path: Path, said: list[str], exit_code: int = 0, text: str = "small\nsourceonly\n"
+) -> list[FakeInside]:
     started: list[FakeInside] = []
 
     @contextmanager
@@ -71,7 +75,9 @@ def built(tmp_path: Path, said: list[str], exit_code: int = 0, text: str = "smal
         said.append("dev is made")
 
     (tmp_path / "r.txt").write_text(text)
-    build = PackageBuild(requirements=tmp_path / "r.txt", start=start, make_base=make_base, on_output=said.append)
+    build = PackageBuild(
+        requirements=tmp_path / "r.txt", start=start, make_base=make_base, on_output=said.append
+    )
     build.wheels(tmp_path / "wheels")
     return started
 
@@ -82,17 +88,26 @@ def test_what_is_missing_is_said_before_dev_is_made_and_only_wheels_come_out_of_
     monkeypatch.setenv("PIP_INDEX_URL", "https://me:secret@example.org/simple")
     monkeypatch.setenv("HTTPS_PROXY", "http://you:hidden@127.0.0.1:9")
     said: list[str] = []
-    (inside,) = built(tmp_path, said, text=f"small\nsourceonly\n-f {packages}\n--no-binary :none:\n")
+    (inside,) = built(
+        tmp_path, said, text=f"small\nsourceonly\n-f {packages}\n--no-binary :none:\n"
+    )
     assert {path.name for path in (tmp_path / "wheels").iterdir()} == {
         "small-1.0-py3-none-any.whl",
         "sourceonly-1.0-py3-none-any.whl",
     }
-    assert inside.requirements == ["small", "sourceonly", "--no-binary :none:", "-c constraints-requirements.txt"]
+    assert inside.requirements == [
+        "small",
+        "sourceonly",
+        "--no-binary :none:",
+        "-c constraints-requirements.txt",
+    ]
     assert inside.wheels == {"small-1.0-py3-none-any.whl"}
     assert "index-url = https://me:secret@example.org/simple" in inside.settings
     assert (inside.spec.network, inside.spec.mounts[0].read_only) == ("host", True)
     assert inside.env["https_proxy"] == "http://you:hidden@127.0.0.1:9"
-    assert not [name for name, value in {**inside.env, **inside.spec.env}.items() if "secret" in value]
+    assert not [
+        name for name, value in {**inside.env, **inside.spec.env}.items() if "secret" in value
+    ]
     assert "Looking in https://***@example.org/simple" in said
     assert not (tmp_path / "mark").exists()
 

@@ -32,7 +32,9 @@ def test_a_name_without_a_registry_is_also_found_under_localhost() -> None:
     assert store("localhost/mine:latest", "mine:latest").ensure("mine:latest") == "mine:latest"
 
 
-@pytest.mark.parametrize("name", ["example.org/mine:latest", "localhost/mine:latest", "team/mine:latest"])
+@pytest.mark.parametrize(
+    "name", ["example.org/mine:latest", "localhost/mine:latest", "team/mine:latest"]
+)
 def test_any_other_name_must_match_exactly(name: str) -> None:
     with pytest.raises(ImageNotFoundError):
         store(f"localhost/{name}").ensure(name)
@@ -42,7 +44,11 @@ class Building(Here):
     """A fake engine that keeps what it was asked to build."""
 
     def build(self, context: Path, reference: str, *, containerfile: Path, **_: Any) -> str:
-        self.built = reference, containerfile.read_text(), sorted(path.name for path in context.iterdir())
+        self.built = (
+            reference,
+            containerfile.read_text(),
+            sorted(path.name for path in context.iterdir()),
+        )
         return "id"
 
 
@@ -68,23 +74,33 @@ def test_a_requirements_file_becomes_an_image_on_top_of_dev(tmp_path: Path, offl
 
 
 @pytest.mark.slow
-def test_what_cannot_be_installed_is_in_one_error_before_dev_is_made(tmp_path: Path, offline: Path) -> None:
-    (tmp_path / "r.txt").write_text("absent==1\n./local\ngit+ssh://git@example.org/a.git\ngone\n-r no.txt\n")
+def test_what_cannot_be_installed_is_in_one_error_before_dev_is_made(
+    tmp_path: Path, offline: Path
+) -> None:
+    (tmp_path / "r.txt").write_text(
+        "absent==1\n./local\ngit+ssh://git@example.org/a.git\ngone\n-r no.txt\n"
+    )
     images = ImageStore(cast("Images", Here()))  # which could not make dev
     with pytest.raises(ImageBuildError) as caught:
         images.build_requirements("mine", tmp_path / "r.txt")
     assert [
-        place for place in ("r.txt:1", "r.txt:2", "r.txt:3", "r.txt:4", "no.txt") if place not in str(caught.value)
+        place
+        for place in ("r.txt:1", "r.txt:2", "r.txt:3", "r.txt:4", "no.txt")
+        if place not in str(caught.value)
     ] == []
 
 
 @pytest.mark.slow
-def test_a_missing_wheel_that_no_container_can_build_is_named_with_what_to_do(tmp_path: Path, offline: Path) -> None:
+def test_a_missing_wheel_that_no_container_can_build_is_named_with_what_to_do(
+    tmp_path: Path, offline: Path
+) -> None:
     make_sdist(offline, "sourceonly", "1.0", tmp_path / "mark")
     make_sdist(offline, "other", "1.0", tmp_path / "mark")
     (tmp_path / "r.txt").write_text("sourceonly\nother\n")
     images = ImageStore(cast("Images", Here("localhost/hyperruntime/dev:latest")))
-    with pytest.raises(ImageBuildError, match=r"(?s)r.txt:1: sourceonly: only.*r.txt:2: other: only.*--sdist"):
+    with pytest.raises(
+        ImageBuildError, match=r"(?s)r.txt:1: sourceonly: only.*r.txt:2: other: only.*--sdist"
+    ):
         images.build_requirements("mine", tmp_path / "r.txt")
     assert not (tmp_path / "mark").exists()
 
@@ -92,11 +108,19 @@ def test_a_missing_wheel_that_no_container_can_build_is_named_with_what_to_do(tm
 def test_the_arguments_of_a_requirements_build_are_checked(tmp_path: Path, offline: Path) -> None:
     (tmp_path / "r.txt").write_text("ready\n")
     with pytest.raises(SpecError, match="PIP_INDEX"):
-        store().build_requirements("mine", tmp_path / "r.txt", build_args={"PIP_INDEX": "https://example.org"})
+        store().build_requirements(
+            "mine", tmp_path / "r.txt", build_args={"PIP_INDEX": "https://example.org"}
+        )
 
 
-@pytest.mark.parametrize(("name", "file"), [("mine", "nothing"), ("agent", "r.txt"), ("mine", "r.txt")])
-def test_requirements_that_cannot_become_an_image_are_refused(name: str, file: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "file"), [("mine", "nothing"), ("agent", "r.txt"), ("mine", "r.txt")]
+)
+def test_requirements_that_cannot_become_an_image_are_refused(
+    name: str, file: str, tmp_path: Path
+) -> None:
     (tmp_path / "r.txt").write_text("# nothing\n\n")
-    with pytest.raises(SpecError, match=r"name a file that exists|choose another name|must name a package"):
+    with pytest.raises(
+        SpecError, match=r"name a file that exists|choose another name|must name a package"
+    ):
         store().build_requirements(name, tmp_path / file)

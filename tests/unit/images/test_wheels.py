@@ -1,4 +1,6 @@
-"""All missing wheels are listed at once, and the host runs no code of a package unless it is asked to."""
+"""All missing wheels are listed at once, and the host runs no code of a package unless it is asked
+to.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ esac
 
 @pytest.fixture
 def packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only packages that pip of this machine finds; the build of a source package writes to ``mark``."""
+    """The only packages that pip of this machine finds; the build of a source package writes to
+    ``mark``.
+    """
     use_only(tmp_path / "packages", monkeypatch)
     folder = tmp_path / "packages"
     make_wheel(folder, "ready", "1.0", "needed>=2,<3")
@@ -41,7 +45,9 @@ def search(tmp_path: Path, *lines: str) -> WheelSearch:
     (tmp_path / "r.txt").write_text("\n".join(lines))
     wanted = read_requirements(tmp_path / "r.txt")
     assert wanted.problems == []
-    return WheelSearch(requirements=wanted, python="3.11", directory=tmp_path / "search", on_output=print)
+    return WheelSearch(
+        requirements=wanted, python="3.11", directory=tmp_path / "search", on_output=print
+    )
 
 
 def names(folder: Path) -> set[str]:
@@ -49,9 +55,14 @@ def names(folder: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_all_missing_wheels_are_listed_also_those_of_dependencies(tmp_path: Path, packages: Path) -> None:
+def test_all_missing_wheels_are_listed_also_those_of_dependencies(
+    tmp_path: Path, packages: Path
+) -> None:
     looking = search(tmp_path, "small", "sourceonly==1.0", "ready", "absent>1")
-    missing = {(one.wanted, one.place, one.is_nowhere) for one in looking.collect(tmp_path / "wheels", only_look=True)}
+    missing = {
+        (one.wanted, one.place, one.is_nowhere)
+        for one in looking.collect(tmp_path / "wheels", only_look=True)
+    }
     assert missing == {
         ("sourceonly==1.0", "r.txt:2", False),
         ("needed<3,>=2", "needed by ready", False),
@@ -61,7 +72,9 @@ def test_all_missing_wheels_are_listed_also_those_of_dependencies(tmp_path: Path
 
 
 @pytest.mark.slow
-def test_the_wheels_that_exist_are_downloaded_without_the_missing_ones(tmp_path: Path, packages: Path) -> None:
+def test_the_wheels_that_exist_are_downloaded_without_the_missing_ones(
+    tmp_path: Path, packages: Path
+) -> None:
     looking = search(tmp_path, "small", "sourceonly==1.0", "ready")
     missing = looking.collect(tmp_path / "wheels")
     assert [(one.wanted, one.place) for one in missing] == [
@@ -75,7 +88,9 @@ def test_the_wheels_that_exist_are_downloaded_without_the_missing_ones(tmp_path:
 
 
 @pytest.mark.slow
-def test_a_version_that_no_index_has_is_told_apart_from_one_without_a_wheel(tmp_path: Path, packages: Path) -> None:
+def test_a_version_that_no_index_has_is_told_apart_from_one_without_a_wheel(
+    tmp_path: Path, packages: Path
+) -> None:
     missing = search(tmp_path, "sourceonly==9.0", "absent").collect(tmp_path / "wheels")
     assert [(one.why, one.is_nowhere) for one in missing] == [
         ("no such version; the index has 1.0", True),
@@ -84,7 +99,9 @@ def test_a_version_that_no_index_has_is_told_apart_from_one_without_a_wheel(tmp_
 
 
 @pytest.mark.slow
-def test_sdist_builds_missing_wheels_and_those_that_they_need(tmp_path: Path, packages: Path) -> None:
+def test_sdist_builds_missing_wheels_and_those_that_they_need(
+    tmp_path: Path, packages: Path
+) -> None:
     looking = search(tmp_path, "small", "sourceonly==1.0", "ready")
     assert looking.collect(tmp_path / "wheels", sdist=True) == ()
     assert looking.stopped == ""
@@ -93,7 +110,9 @@ def test_sdist_builds_missing_wheels_and_those_that_they_need(tmp_path: Path, pa
 
 
 @pytest.mark.slow
-def test_a_source_package_that_cannot_be_built_is_listed_with_its_error(tmp_path: Path, packages: Path) -> None:
+def test_a_source_package_that_cannot_be_built_is_listed_with_its_error(
+    tmp_path: Path, packages: Path
+) -> None:
     broken = make_sdist(packages, "broken", "1.0", tmp_path / "mark")
     broken.write_bytes(broken.read_bytes()[:100])
     (missing,) = search(tmp_path, "broken", "sourceonly").collect(tmp_path / "wheels", sdist=True)
@@ -110,13 +129,21 @@ def test_a_built_wheel_that_pip_does_not_take_is_missing_and_ends_no_search(tmp_
     (missing,) = looking.collect(tmp_path / "wheels", sdist=True)
     assert str(missing) == "r.txt:1: odd: pip does not take the wheel built here for Python 3.11"
     assert looking.stopped == ""
-    assert (tmp_path / "calls").read_text().split() == ["download", "wheel", "install", "install", "download"]
+    assert (tmp_path / "calls").read_text().split() == [
+        "download",
+        "wheel",
+        "install",
+        "install",
+        "download",
+    ]
 
 
 @pytest.mark.slow
 def test_hashes_are_checked_although_a_wheel_is_missing(tmp_path: Path, packages: Path) -> None:
     small, source = packages / "small-1.0-py3-none-any.whl", packages / "sourceonly-1.0.tar.gz"
-    right, wrong = (f"sha256:{hashlib.sha256(data).hexdigest()}" for data in (small.read_bytes(), b"other"))
+    right, wrong = (
+        f"sha256:{hashlib.sha256(data).hexdigest()}" for data in (small.read_bytes(), b"other")
+    )
     other = f"sha256:{hashlib.sha256(source.read_bytes()).hexdigest()}"
     for place, (digest, stops) in {"a": (right, False), "b": (wrong, True)}.items():
         folder = tmp_path / place
@@ -157,7 +184,12 @@ def test_a_machine_without_pip_is_recognised(tmp_path: Path) -> None:
     program.chmod(0o755)
     (tmp_path / "r.txt").write_text("idna\n")
     wanted = read_requirements(tmp_path / "r.txt")
-    given = {"requirements": wanted, "python": "3.11", "directory": tmp_path / "search", "on_output": print}
+    given = {
+        "requirements": wanted,
+        "python": "3.11",
+        "directory": tmp_path / "search",
+        "on_output": print,
+    }
     assert not WheelSearch(**given, pip=(str(program),)).has_pip()  # type: ignore[arg-type]
 
 

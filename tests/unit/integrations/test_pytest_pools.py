@@ -1,4 +1,6 @@
-"""The plug-in of pytest without an engine: what it imports, and the pools behind its fixtures, on the fake driver."""
+"""The plug-in of pytest without an engine: what it imports, and the pools behind its fixtures, on
+the fake driver.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +29,30 @@ def _fake(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_plug_in_imports_only_itself() -> None:
-    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True
+    )
     assert done.stdout == "['hyperruntime_pytest', 'hyperruntime_pytest.plugin']\n"
 
 
 def test_lines_are_keys_of_a_profile_and_the_engine() -> None:
-    lines = ["image=localhost/a:1", "runtime = podman", "env = A=1;B=x = y", "limits_memory_bytes = 64m"]
+    lines = [
+        "image=localhost/a:1",
+        "runtime = podman",
+        "env = A=1;B=x = y",
+        "limits_memory_bytes = 64m",
+    ]
     assert table_of(lines) == {
         "image": "localhost/a:1",
         "runtime": "podman",
         "env": {"A": "1", "B": "x = y"},
         "limits": {"memory_bytes": 2**26},
     }
-    for line, why in [("image", "KEY = VALUE"), ("imag = x", "did you mean 'image'"), ("limits_cpus = x", "a number")]:
+    for line, why in [
+        ("image", "KEY = VALUE"),
+        ("imag = x", "did you mean 'image'"),
+        ("limits_cpus = x", "a number"),
+    ]:
         with pytest.raises(SpecError, match=why):
             table_of([line])
 
@@ -54,7 +67,11 @@ def test_later_keys_count_and_tables_are_merged() -> None:
 def test_equal_keys_share_a_pool_and_each_lease_is_fresh() -> None:
     lines = ["runtime = fake", "limits_pids = none"]
     with Pools(lines) as pools:
-        with pools.lease() as one, pools.lease({"env": {"A": "1"}}) as other, pools.lease({}) as two:
+        with (
+            pools.lease() as one,
+            pools.lease({"env": {"A": "1"}}) as other,
+            pools.lease({}) as two,
+        ):
             assert len({one.slot.container, two.slot.container, other.slot.container}) == 3
             assert one._lease.pool is two._lease.pool
             assert one._lease.pool is not other._lease.pool

@@ -18,7 +18,8 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 
-# A meta agent adds its generation to the file "calls" in the run's directory, then waits while "hang" exists.
+# A meta agent adds its generation to the file "calls" in the run's directory, then waits while
+# "hang" exists.
 _RECORDED_CALL = """
 import time
 run_dir = os.path.dirname(os.path.realpath(evals))
@@ -38,11 +39,13 @@ _ACTIONS = {
 
 @attrs.frozen
 class WholeRun:
-    """A run with the generations initial, 1, 2 (child of 1) and 3, which failed before it had a state.
+    """A run with the generations initial, 1, 2 (child of 1) and 3, which failed before it had a
+    state.
 
     Attributes:
         summary: the return value of the run; do not change its directory.
-        events: all events of the run; the callback raised an exception for each event of generation 1.
+        events: all events of the run; the callback raised an exception for each event of generation
+            1.
         runtime: the runtime of the run.
         agent: the repository of the initial agent.
         agent_files: modification time of each file of the agent before the run.
@@ -133,7 +136,9 @@ def chosen(folder: Path, actions: dict[int, str] | None, **options: Any) -> Gene
 
 @pytest.fixture
 def hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return code that makes a meta agent hang; its time limit of 5000 s ends as soon as it hangs."""
+    """Return code that makes a meta agent hang; its time limit of 5000 s ends as soon as it
+    hangs.
+    """
     hung = tmp_path / "it hangs"
 
     class Moved(threading.Timer):

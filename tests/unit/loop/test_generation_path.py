@@ -1,6 +1,8 @@
-"""The number of loop modules that one generation enters stays small, so that a reader can follow it.
+"""The number of loop modules that one generation enters stays small, so that a reader can follow
+it.
 
-The generation is one of the default contract; that of HyperAgents has more steps, and is not counted.
+The generation is one of the default contract; that of HyperAgents has more steps, and is not
+counted.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ MOST_TO_THE_CONTAINER, MOST_TO_THE_RECORD = 12, 16
 
 
 class EnteredModules:
-    """Profile function for threads; records, in order, the loop modules that the latest generation entered.
+    """Profile function for threads; records, in order, the loop modules that the latest generation
+    entered.
 
-    Generations run in threads of the executor, so the main thread, which waits for them, is not recorded.
+    Generations run in threads of the executor, so the main thread, which waits for them, is not
+    recorded.
     """
 
     def __init__(self) -> None:
@@ -40,7 +44,10 @@ class EnteredModules:
         if code is FakeContainer.exec.__code__:
             self.to_the_container = self.to_the_container or list(self.to_the_record)
         path = Path(code.co_filename)
-        if path.is_relative_to(LOOP) and (name := str(path.relative_to(LOOP))) not in self.to_the_record:
+        if (
+            path.is_relative_to(LOOP)
+            and (name := str(path.relative_to(LOOP))) not in self.to_the_record
+        ):
             self.to_the_record.append(name)
 
 

@@ -1,4 +1,6 @@
-"""Parts of the loop that handle an agent's output: the harness output, copied files, contracts and commands."""
+"""Parts of the loop that handle an agent's output: the harness output, copied files, contracts and
+commands.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,21 @@ from hyperruntime.errors import (
     RepositoryError,
 )
 from hyperruntime.loop.evaluation.evaluator import SplitResult, unanswered
-from hyperruntime.loop.evaluation.predictions import Prediction, PredictionReader, prediction_to_json
+from hyperruntime.loop.evaluation.predictions import (
+    Prediction,
+    PredictionReader,
+    prediction_to_json,
+)
 from hyperruntime.loop.generation.default_adapter import meta_agent_options
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.loop.run_files.archive import load_run
-from hyperruntime.loop.run_files.contract import Contract, agent_needs, detect_contract, parse_contract
+from hyperruntime.loop.run_files.contract import (
+    Contract,
+    agent_needs,
+    detect_contract,
+    parse_contract,
+)
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.copy_out import copy_files, read_file
 from hyperruntime.loop.workbench.failures import translate_failure
@@ -127,8 +138,12 @@ def test_tasks_without_an_answer_are_counted_with_their_most_common_reason() -> 
     late, wrong = "the task took more than 60 s", "NameError: name 'x' is not defined"
 
     def said(*errors: str | None) -> str:
-        predictions = tuple(Prediction(task_id=str(n), error=error) for n, error in enumerate(errors))
-        return unanswered({"d": {"train": SplitResult(predictions=predictions, scores=(), total=9, mean=0.0)}})
+        predictions = tuple(
+            Prediction(task_id=str(n), error=error) for n, error in enumerate(errors)
+        )
+        return unanswered(
+            {"d": {"train": SplitResult(predictions=predictions, scores=(), total=9, mean=0.0)}}
+        )
 
     assert said(None, None) == ""
     assert said(late, None, late, None, None) == "2 of 5 tasks timed out"
@@ -179,9 +194,15 @@ def test_the_default_contract_applies_if_hyperrun_toml_is_missing_or_empty() -> 
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [("pipe", "a named pipe, not"), ("link", "a symbolic link, not"), ("large", "at most 1.0 MiB are read")],
+    [
+        ("pipe", "a named pipe, not"),
+        ("link", "a symbolic link, not"),
+        ("large", "at most 1.0 MiB are read"),
+    ],
 )
-def test_the_hyperrun_toml_of_an_agent_is_a_regular_file_of_limited_size(tmp_path: Path, kind: str, why: str) -> None:
+def test_the_hyperrun_toml_of_an_agent_is_a_regular_file_of_limited_size(
+    tmp_path: Path, kind: str, why: str
+) -> None:
     make_agent_repository(tmp_path / "agent")
     agent, path = str(tmp_path / "agent"), tmp_path / "agent" / "hyperrun.toml"
     make_unsafe(path, kind)
@@ -208,7 +229,9 @@ def test_the_meta_agent_gets_the_arguments_of_the_contract() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("data", [b"\xff", b"commands = 1", b"[commands]\nmeta_agent = []", b"[load]\ncheck = ['x']"])
+@pytest.mark.parametrize(
+    "data", [b"\xff", b"commands = 1", b"[commands]\nmeta_agent = []", b"[load]\ncheck = ['x']"]
+)
 def test_an_invalid_contract_raises_a_one_line_error(data: bytes) -> None:
     with pytest.raises(AgentError, match=r"hyperrun\.toml") as caught:
         parse_contract(data)
@@ -220,7 +243,12 @@ def test_an_invalid_contract_raises_a_one_line_error(data: bytes) -> None:
     [
         (EngineError("x"), "evaluate", "infrastructure", False),
         (ContainerLostError("x"), "meta agent", "agent", False),
-        (ContainerLostError("x", PostMortem(state="exited", oom_killed=True)), "evaluate", "evaluation", True),
+        (
+            ContainerLostError("x", PostMortem(state="exited", oom_killed=True)),
+            "evaluate",
+            "evaluation",
+            True,
+        ),
         (ContainerLostError("x"), "start", "infrastructure", False),
         (ExecStartError("x"), "load check", "does-not-load", True),
         (RepositoryError("x"), "diff", "refused-patch", False),
@@ -228,7 +256,9 @@ def test_an_invalid_contract_raises_a_one_line_error(data: bytes) -> None:
         (RuntimeError("a domain's mistake"), "evaluate", "evaluation", False),
     ],
 )
-def test_an_error_is_translated_to_its_failure_class(error: Exception, step: str, failure: str, final: bool) -> None:
+def test_an_error_is_translated_to_its_failure_class(
+    error: Exception, step: str, failure: str, final: bool
+) -> None:
     translated = translate_failure(error, step)
     assert (translated.failure, translated.again) == (failure, not final)
 
@@ -253,7 +283,9 @@ def test_the_local_executor_is_an_entry_point() -> None:
 
 
 def dies_and_is_resumed(folder: Path, agent: Path, at: int) -> list[GenerationRecord]:
-    """Start a run that dies at the change of a file with this number; resume it and return its generations."""
+    """Start a run that dies at the change of a file with this number; resume it and return its
+    generations.
+    """
     assert crash(folder, agent, at).returncode == 9
     run_dir = folder / "generate_r"
     before = load_run(run_dir).generations

@@ -30,7 +30,12 @@ from hyperruntime.testing import FakeRuntime
     ],
 )
 def test_a_generation_whose_files_cannot_be_reclaimed_has_no_score(
-    finished: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, failure: str, attempts: int, words: str
+    finished: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    failure: str,
+    attempts: int,
+    words: str,
 ) -> None:
     def refuse(paths: tuple[Path, ...], args: tuple[str, ...], timeout_s: float) -> None:
         if "gen_4" in str(paths[0]) and "agent" in paths[0].parts[-2]:
@@ -40,7 +45,12 @@ def test_a_generation_whose_files_cannot_be_reclaimed_has_no_score(
     monkeypatch.setattr(place, "reclaim_trees", refuse)
     summary = resume_run(FakeRuntime(), plan_resume(finished, max_generation=4))
     record = summary.generations[-1]
-    assert (record.failure, record.attempts, record.score, record.scores) == (failure, attempts, None, {})
+    assert (record.failure, record.attempts, record.score, record.scores) == (
+        failure,
+        attempts,
+        None,
+        {},
+    )
     assert words in record.detail
     assert list((finished / "work").iterdir()) == []
 
@@ -93,7 +103,9 @@ def test_a_private_directory_has_mode_700_under_any_umask(tmp_path: Path) -> Non
     assert mode_of(make_private_directory(tmp_path / "one")) == 0o700
 
 
-def test_a_private_directory_is_created_with_its_final_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_private_directory_is_created_with_its_final_mode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made: list[int] = []
     change = os.fchmod
 

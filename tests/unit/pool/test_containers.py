@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import EngineError, ImageNotFoundError, PoolClosedError, PoolStartError, SlotTimeoutError
+from hyperruntime.errors import (
+    EngineError,
+    ImageNotFoundError,
+    PoolClosedError,
+    PoolStartError,
+    SlotTimeoutError,
+)
 from hyperruntime.pool.roster import StartLimit
 from tests.doubles.slots import PromisedContainer, PromisedRuntime, SkippingClock
 from tests.unit.pool.test_pool import fails, pool_of, run, until
@@ -29,13 +35,16 @@ def test_w25_a_pool_starts_containers_in_parallel_up_to_a_limit_and_holds_no_loc
 
         gate.set()
         runtime = Held(start_s=0.05)
-        async with pool_of(runtime, max_containers=8, max_starting=3, slots_per_container=1, reset="clean") as pool:
+        async with pool_of(
+            runtime, max_containers=8, max_starting=3, slots_per_container=1, reset="clean"
+        ) as pool:
             first, *_ = await asyncio.gather(*(pool.acquire() for _ in range(3)))
             gate.clear()
             others = [asyncio.create_task(pool.acquire()) for _ in range(4)]
             await until(lambda: pool.status().starting > 0)
             await pool.release(first)
-            again = await asyncio.wait_for(others[0], 120)  # while the others' containers are starting
+            # while the others' containers are starting
+            again = await asyncio.wait_for(others[0], 120)
             assert again.container == first.container
             assert 1 <= pool.status().starting <= 3
             gate.set()
@@ -47,7 +56,9 @@ def test_w25_a_pool_starts_containers_in_parallel_up_to_a_limit_and_holds_no_loc
 
 
 @pytest.mark.parametrize(("cores", "least", "most"), [(1, 1, 5), (8, 8, 20), (1000, 60, 64)])
-def test_as_many_containers_start_at_once_as_the_machine_starts_quickly(cores: int, least: int, most: int) -> None:
+def test_as_many_containers_start_at_once_as_the_machine_starts_quickly(
+    cores: int, least: int, most: int
+) -> None:
     limit, chance = StartLimit(64), random.Random(1)
     for _ in range(2000):
         starting = limit.now
@@ -65,7 +76,10 @@ def test_as_many_containers_start_at_once_as_the_machine_starts_quickly(cores: i
 def test_r12_an_idle_pool_shrinks_to_its_minimum() -> None:
     async def work() -> None:
         clock, runtime = SkippingClock(), PromisedRuntime()
-        async with pool_of(runtime, min_containers=1, idle_timeout_s=100) as pool, pool_of(runtime) as empty:
+        async with (
+            pool_of(runtime, min_containers=1, idle_timeout_s=100) as pool,
+            pool_of(runtime) as empty,
+        ):
             for slot in [await pool.acquire() for _ in range(6)]:
                 await pool.release(slot)
             await empty.release(await empty.acquire())
@@ -85,7 +99,9 @@ def test_r12_an_idle_pool_shrinks_to_its_minimum() -> None:
 def test_r12_a_container_past_its_lifetime_ends_after_its_last_lease() -> None:
     async def work() -> None:
         clock, runtime = SkippingClock(), PromisedRuntime()
-        async with pool_of(runtime, min_containers=1, max_lifetime_s=1000, idle_timeout_s=None) as pool:
+        async with pool_of(
+            runtime, min_containers=1, max_lifetime_s=1000, idle_timeout_s=None
+        ) as pool:
             slot = await pool.acquire("long")
             await clock.skip(1001)
             await until(lambda: pool.status().draining == 1)
@@ -102,7 +118,9 @@ def test_r12_a_container_past_its_lifetime_ends_after_its_last_lease() -> None:
 def test_r13_an_idle_container_that_hangs_is_replaced_and_one_in_use_is_not_checked() -> None:
     async def work() -> None:
         clock, runtime = SkippingClock(), PromisedRuntime()
-        async with pool_of(runtime, min_containers=2, health_interval_s=30, idle_timeout_s=None) as pool:
+        async with pool_of(
+            runtime, min_containers=2, health_interval_s=30, idle_timeout_s=None
+        ) as pool:
             slot = await pool.acquire()
             for container in runtime.containers:
                 container.hangs = True
@@ -122,8 +140,15 @@ def test_r13_an_idle_container_that_hangs_is_replaced_and_one_in_use_is_not_chec
 
 def test_r13_a_container_that_is_leased_during_its_health_check_is_kept() -> None:
     async def work() -> None:
-        clock, runtime, asked, answer = SkippingClock(), PromisedRuntime(), threading.Event(), threading.Event()
-        async with pool_of(runtime, min_containers=1, max_containers=1, health_interval_s=30) as pool:
+        clock, runtime, asked, answer = (
+            SkippingClock(),
+            PromisedRuntime(),
+            threading.Event(),
+            threading.Event(),
+        )
+        async with pool_of(
+            runtime, min_containers=1, max_containers=1, health_interval_s=30
+        ) as pool:
 
             def responds(_: float | None = None) -> bool:
                 asked.set()
@@ -146,7 +171,9 @@ def test_r13_a_health_check_that_raises_is_repeated() -> None:
     async def work() -> None:
         clock, runtime = SkippingClock(), PromisedRuntime()
         asked: list[int] = []
-        async with pool_of(runtime, min_containers=1, health_interval_s=30, idle_timeout_s=None) as pool:
+        async with pool_of(
+            runtime, min_containers=1, health_interval_s=30, idle_timeout_s=None
+        ) as pool:
 
             def responds(_: float | None = None) -> bool:
                 asked.append(len(asked))
@@ -201,8 +228,13 @@ def test_w18_a_permanent_failure_to_start_fails_waiting_acquires_at_once() -> No
     async def work() -> None:
         runtime = PromisedRuntime(failures=[ImageNotFoundError("promised", "build it")])
         async with pool_of(runtime) as pool:
-            await fails(PoolStartError, pool.acquire(timeout_s=20), "image 'promised' is not on this machine; build it")
-            assert (await pool.acquire(timeout_s=20)).generation == 0  # retried, and the image exists now
+            await fails(
+                PoolStartError,
+                pool.acquire(timeout_s=20),
+                "image 'promised' is not on this machine; build it",
+            )
+            # retried, and the image exists now
+            assert (await pool.acquire(timeout_s=20)).generation == 0
 
     run(work)
 
@@ -246,7 +278,11 @@ def test_a_failure_to_start_does_not_fail_acquires_that_a_released_slot_can_serv
             await asyncio.sleep(0.05)
             await pool.release(held)
             assert (await waiting).container == held.container
-            await fails(SlotTimeoutError, pool.acquire(timeout_s=0.1), "containers do not start: image 'promised'")
+            await fails(
+                SlotTimeoutError,
+                pool.acquire(timeout_s=0.1),
+                "containers do not start: image 'promised'",
+            )
 
     run(work)
 

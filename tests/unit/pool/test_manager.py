@@ -17,7 +17,9 @@ from tests.unit.pool.test_pool import fails, run, until
 def manager_of(runtime: PromisedRuntime, *names: str, **numbers: Any) -> hr.PoolManager:
     """Return a manager with one profile per name; the name is also the image."""
     given = {"slots_per_container": 2, "min_containers": 0, **numbers}
-    configs = [hr.PoolConfig(spec=hr.ContainerSpec(image=name), name=name, **given) for name in names]
+    configs = [
+        hr.PoolConfig(spec=hr.ContainerSpec(image=name), name=name, **given) for name in names
+    ]
     return hr.PoolManager(cast(hr.Runtime, runtime), hr.Profiles.of(*configs))
 
 
@@ -37,7 +39,10 @@ def test_w2_slots_of_several_profiles_have_unique_names_and_find_their_pool() ->
                 await pools.release(slot)
                 await fails(StaleLeaseError, pools.release(slot))
             await fails(StaleLeaseError, pools.release(attrs.evolve(slots[0], profile="b")))
-            assert {name: status.leased for name, status in pools.status().items()} == {"a": 0, "b": 0}
+            assert {name: status.leased for name, status in pools.status().items()} == {
+                "a": 0,
+                "b": 0,
+            }
 
     run(work)
 

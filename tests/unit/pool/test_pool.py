@@ -1,4 +1,6 @@
-"""Leases: which task gets a slot and when, and the errors for stale handles. The containers are fakes."""
+"""Leases: which task gets a slot and when, and the errors for stale handles. The containers are
+fakes.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ async def until(true: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
-async def fails(error: type[BaseException], work: Awaitable[object], match: str | None = None) -> None:
+async def fails(
+    error: type[BaseException], work: Awaitable[object], match: str | None = None
+) -> None:
     """Check that an awaitable raises this error."""
     with pytest.raises(error, match=match):
         await work
@@ -89,7 +93,9 @@ def test_r6_waiters_are_served_in_order_and_a_cancelled_waiter_takes_no_slot() -
 
 def test_r6_a_slot_granted_to_a_cancelled_waiter_goes_to_the_next() -> None:
     async def work() -> None:
-        async with pool_of(PromisedRuntime(), max_containers=1, slots_per_container=1, reset="clean") as pool:
+        async with pool_of(
+            PromisedRuntime(), max_containers=1, slots_per_container=1, reset="clean"
+        ) as pool:
             held = await pool.acquire("holder")
             first = asyncio.create_task(pool.acquire("first"))
             second = asyncio.create_task(pool.acquire("second"))
@@ -128,7 +134,9 @@ def test_a_cancelled_waiter_is_skipped_at_once() -> None:
 def test_a_cancelled_batch_starts_no_further_call() -> None:
     begun: list[str] = []
 
-    async def execute(slot: hr.Slot, tool: str, args: Mapping[str, Any], timeout_s: float | None) -> Any:
+    async def execute(
+        slot: hr.Slot, tool: str, args: Mapping[str, Any], timeout_s: float | None
+    ) -> Any:
         begun.append(tool)
         try:
             await asyncio.sleep(3600 if tool == "first" else 0)
@@ -138,7 +146,9 @@ def test_a_cancelled_batch_starts_no_further_call() -> None:
     async def work() -> None:
         async with pool_of(PromisedRuntime()) as pool:
             slot = await pool.acquire()
-            task = asyncio.create_task(run_batch([(slot, "first", {}), (slot, "second", {})], execute))
+            task = asyncio.create_task(
+                run_batch([(slot, "first", {}), (slot, "second", {})], execute)
+            )
             await until(lambda: bool(begun))
             task.cancel()
             await fails(asyncio.CancelledError, task)
@@ -211,7 +221,11 @@ def test_r13_w3_a_container_that_ends_loses_its_leases_and_is_replaced() -> None
             await asyncio.sleep(0.02)
             runtime.containers[0].end()
             await fails(SandboxLostError, running)
-            await fails(SandboxLostError, pool.execute(doomed[1], "bash", {"command": "true"}), "acquire another")
+            await fails(
+                SandboxLostError,
+                pool.execute(doomed[1], "bash", {"command": "true"}),
+                "acquire another",
+            )
             assert (await pool.lease_of(safe).exec(["true"])).exit_code == 0
             for slot in doomed:
                 await pool.release(slot)
@@ -228,7 +242,9 @@ def test_r13_the_holder_of_a_container_that_the_watchdog_ended_gets_the_reason()
         runtime = PromisedRuntime()
         async with pool_of(runtime) as pool:
             slot = await pool.acquire()
-            runtime.containers[0].end(watchdog_verdict="ended, because it used 2 bytes of limits.disk_bytes=1")
+            runtime.containers[0].end(
+                watchdog_verdict="ended, because it used 2 bytes of limits.disk_bytes=1"
+            )
             await until(lambda: pool.status().lost == 1)
             call = pool.execute(slot, "bash", {"command": "true"})
             await fails(SandboxLostError, call, r"used 2 bytes of limits\.disk_bytes=1")
@@ -272,8 +288,12 @@ def test_a_lease_past_its_timeout_expires() -> None:
 
 
 @pytest.mark.parametrize("by_caller", [False, True])
-def test_the_end_of_a_lease_cancels_its_call_but_not_the_task_of_the_caller(by_caller: bool) -> None:
-    """A call runs in its caller's task; only the caller's own cancellation may be seen outside the call."""
+def test_the_end_of_a_lease_cancels_its_call_but_not_the_task_of_the_caller(
+    by_caller: bool,
+) -> None:
+    """A call runs in its caller's task; only the caller's own cancellation may be seen outside the
+    call.
+    """
 
     async def work() -> None:
         async with pool_of(PromisedRuntime()) as pool:
@@ -363,7 +383,9 @@ def test_a_slot_released_without_reset_is_kept_for_its_task_unless_others_need_i
 
 def test_a_kept_slot_stays_kept_while_another_container_can_be_started() -> None:
     async def work() -> None:
-        async with pool_of(PromisedRuntime(start_s=0.05), slots_per_container=1, max_containers=2) as pool:
+        async with pool_of(
+            PromisedRuntime(start_s=0.05), slots_per_container=1, max_containers=2
+        ) as pool:
             kept = await pool.acquire("mine")
             await pool.release(kept, reset_workspace=False)
             other = await pool.acquire("other")
@@ -392,7 +414,11 @@ def test_a_kept_slot_is_reset_after_the_idle_timeout() -> None:
 def test_shared_containers_without_user_isolation_are_rejected() -> None:
     async def work() -> None:
         runtime = PromisedRuntime(users=False)
-        await fails(SpecError, pool_of(runtime, slots_per_container=4).start(), "has no users to isolate slots")
+        await fails(
+            SpecError,
+            pool_of(runtime, slots_per_container=4).start(),
+            "has no users to isolate slots",
+        )
         async with pool_of(runtime, slots_per_container=None) as pool:
             assert (pool.status().slots_per_container, pool.status().isolation) == (1, "container")
 
@@ -413,7 +439,9 @@ def test_shared_containers_without_user_isolation_are_rejected() -> None:
         ({"workspace_base": "slots"}, "workspace_base"),
     ],
 )
-def test_an_invalid_config_is_rejected_with_the_field_name(wrong: dict[str, Any], field: str) -> None:
+def test_an_invalid_config_is_rejected_with_the_field_name(
+    wrong: dict[str, Any], field: str
+) -> None:
     with pytest.raises(SpecError) as refusal:
         hr.PoolConfig(spec=SPEC, **wrong)
     assert refusal.value.field == field

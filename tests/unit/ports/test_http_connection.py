@@ -31,7 +31,10 @@ def serve(use: Callable[[int], Awaitable[None]], *, most: int = 64, client_s: fl
 
 
 async def get(port: int, seconds: float = 0.0) -> str:
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/slow?s={seconds}") as answer:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://127.0.0.1:{port}/slow?s={seconds}") as answer,
+    ):
         return await answer.text()
 
 
@@ -41,7 +44,9 @@ async def end_of(reader: asyncio.StreamReader) -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET /slow?s=0 HTTP/1.1\r\nHost: localhost\r\n"])
-def test_a_client_that_sends_no_whole_request_is_dropped_and_a_slow_answer_is_not(sent: bytes) -> None:
+def test_a_client_that_sends_no_whole_request_is_dropped_and_a_slow_answer_is_not(
+    sent: bytes,
+) -> None:
     async def use(port: int) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(sent)

@@ -1,4 +1,6 @@
-"""Reclaiming makes the files of a container harmless and gives them to their user; it changes no other file."""
+"""Reclaiming makes the files of a container harmless and gives them to their user; it changes no
+other file.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["file", "fifo", "socket", "directory"])
 @pytest.mark.parametrize("mode", [0o6755, 0o4711, 0o2777, 0o7000, 0o1777, 0])
-def test_special_bits_are_removed_and_the_user_may_read_and_write(tree: Path, kind: str, mode: int) -> None:
+def test_special_bits_are_removed_and_the_user_may_read_and_write(
+    tree: Path, kind: str, mode: int
+) -> None:
     path = tree / "odd \udcff\n name"
     make: dict[str, Callable[[], object]] = {
         "file": path.touch,
@@ -75,7 +79,9 @@ def test_directories_that_nobody_may_enter_are_reclaimed(tree: Path) -> None:
     for path in (tree / "a/b", tree / "a", tree):
         path.chmod(0)
     reclaim_tree(str(tree), soon())
-    assert [mode_of(path) for path in (tree, tree / "a", tree / "a/b", tree / "a/b/shell")] == [0o700] * 3 + [0o755]
+    assert [mode_of(path) for path in (tree, tree / "a", tree / "a/b", tree / "a/b/shell")] == [
+        0o700
+    ] * 3 + [0o755]
 
 
 def test_a_file_with_two_names_is_reclaimed(tree: Path) -> None:
@@ -156,7 +162,9 @@ def test_a_directory_that_moves_during_the_walk_does_not_lead_outside(
     assert (mode_of(outside / "shell"), mode_of(tree / "later")) == (0o6755, 0o755)
 
 
-def test_a_directory_that_a_process_closes_again_is_retried(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_that_a_process_closes_again_is_retried(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tree / "d").mkdir()
     refused: list[int] = []
     reopen = walk._reopen
@@ -231,7 +239,9 @@ def test_the_program_reclaims_a_tree_and_reports_errors(tree: Path) -> None:
     assert mode_of(tree / "shell") == 0o755
     late = subprocess.run([*run, "-1", str(tree)], cwd="/", capture_output=True, text=True)
     assert (late.returncode, late.stderr.partition(":")[0]) == (1, "TimeoutError")
-    gone = subprocess.run([*run, "60", str(tree / "none/below")], cwd="/", capture_output=True, text=True)
+    gone = subprocess.run(
+        [*run, "60", str(tree / "none/below")], cwd="/", capture_output=True, text=True
+    )
     assert (gone.returncode, gone.stderr.partition(":")[0]) == (1, "FileNotFoundError")
 
 

@@ -42,14 +42,20 @@ class Viewer:
             return answer.status, await answer.text()
 
     async def news(self, last: str = "") -> tuple[str, dict[str, Any]]:
-        """Return the id and the data of the next event, after that of a reader who had the event ``last``."""
+        """Return the id and the data of the next event, after that of a reader who had the event
+        ``last``.
+        """
         return await self.until(lambda _: True, last)
 
     async def rows(self, last: str) -> tuple[str, dict[str, Any]]:
-        """Return the next event with rows. Whether it is the first of its connection depends on who was faster."""
+        """Return the next event with rows. Whether it is the first of its connection depends on who
+        was faster.
+        """
         return await self.until(lambda found: bool(found["rows"]["ids"]), last)
 
-    async def until(self, is_it: Callable[[dict[str, Any]], bool], last: str = "") -> tuple[str, dict[str, Any]]:
+    async def until(
+        self, is_it: Callable[[dict[str, Any]], bool], last: str = ""
+    ) -> tuple[str, dict[str, Any]]:
         """Return the next event that is as wanted."""
         name, number, found = "", last, dict[str, Any]()
         headers = {"Last-Event-ID": last} if last else {}
@@ -64,7 +70,9 @@ class Viewer:
         raise AssertionError(f"the events ended with {found}")
 
 
-def serve(run_dir: Path, visit: Callable[[Viewer], Awaitable[None]], screen: Screen | None = None) -> None:
+def serve(
+    run_dir: Path, visit: Callable[[Viewer], Awaitable[None]], screen: Screen | None = None
+) -> None:
     async def run() -> None:
         kind = RolloutSource if "rollout" in run_dir.name else LoopSource
         server = LiveServer(lambda: FollowedRun(kind(run_dir, screen or Screen({}))), TOKEN)
@@ -146,7 +154,9 @@ def test_a_line_that_is_written_in_parts_is_read_when_it_is_whole(tmp_path: Path
         last, news = await viewer.news()
         assert news["rows"]["ids"] == ["initial", "1", "2"]
         with journal.open("ab") as file:
-            file.write(whole[-20:] + b"{torn\n" + json.dumps(mark_to_json(_mark())).encode() + b"\n")
+            file.write(
+                whole[-20:] + b"{torn\n" + json.dumps(mark_to_json(_mark())).encode() + b"\n"
+            )
         _, found = await viewer.rows(last)
         assert found["rows"]["ids"] == ["3", "2"]
         assert "line 5 of journal.jsonl is damaged" in found["notes"][0]
@@ -220,7 +230,8 @@ def test_what_a_failed_read_found_comes_with_the_next_one(
         grow(run_dir, 5, [2, 3, 4])
         rows: list[str] = []
         address, headers = f"{viewer.base}/{TOKEN}/events", {"Last-Event-ID": last}
-        async with viewer.session.get(address, headers=headers) as answer:  # the page's one connection
+        # the page's one connection
+        async with viewer.session.get(address, headers=headers) as answer:
             async for raw in answer.content:
                 rows += json.loads(raw[6:])["rows"]["ids"] if raw.startswith(b"data: ") else []
                 if len(rows) >= 3:
@@ -267,7 +278,9 @@ def test_a_hundred_viewers_see_the_run_go_on_and_end(tmp_path: Path) -> None:
             last, _ = await viewer.until(lambda found: found["state"] == "running")
             reading = [asyncio.create_task(viewer.rows(last)) for _ in range(99)]
             grow(run_dir, 6, [5])
-            assert {tuple(found["rows"]["ids"]) for _, found in await asyncio.gather(*reading)} == {("5",)}
+            assert {tuple(found["rows"]["ids"]) for _, found in await asyncio.gather(*reading)} == {
+                ("5",)
+            }
         await viewer.until(lambda found: found["state"] == "finished", last)
 
     serve(run_dir, visit)
@@ -275,10 +288,16 @@ def test_a_hundred_viewers_see_the_run_go_on_and_end(tmp_path: Path) -> None:
 
 def test_keys_are_in_no_answer(tmp_path: Path) -> None:
     def said(number: int) -> dict[str, str]:
-        return {**plain(number), **dict.fromkeys(("diff", "history", "log", "detail", "task"), f"# a {SECRET}\nb")}
+        return {
+            **plain(number),
+            **dict.fromkeys(("diff", "history", "log", "detail", "task"), f"# a {SECRET}\nb"),
+        }
 
     screen = Screen({"OPENAI_API_KEY": SECRET})
-    loop, rolled = loop_run(tmp_path / "generate_1", 5, said), rollout_run(tmp_path / "rollout_1", 2, 2, said_of)
+    loop, rolled = (
+        loop_run(tmp_path / "generate_1", 5, said),
+        rollout_run(tmp_path / "rollout_1", 2, 2, said_of),
+    )
     answers: list[str] = []
 
     async def visit(viewer: Viewer) -> None:
@@ -307,7 +326,9 @@ def test_the_details_of_an_entry_are_asked_by_its_name_alone(tmp_path: Path) -> 
     serve(loop_run(tmp_path / "generate_1", 4), visit)
 
 
-def test_the_address_stays_the_same_and_is_for_its_user_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_address_stays_the_same_and_is_for_its_user_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     ticket = ticket_of(tmp_path / "run")
     with listen_on_loopback(0, ticket.port) as listener:
@@ -320,11 +341,14 @@ def test_the_address_stays_the_same_and_is_for_its_user_alone(tmp_path: Path, mo
         with listen_on_loopback(0, again.port) as other:
             assert other.getsockname()[1] != port
             moved = again.at(other.getsockname()[1])
-            assert moved.token != again.token, "another user may have the port, and get the token from open pages"
+            assert moved.token != again.token, (
+                "another user may have the port, and get the token from open pages"
+            )
             moved.keep()
             assert ticket_of(tmp_path / "run").token == moved.token
         with pytest.raises(
-            ListenError, match=f"port {port} cannot be used: Address already in use; give another --port"
+            ListenError,
+            match=f"port {port} cannot be used: Address already in use; give another --port",
         ):
             listen_on_loopback(port, 0)
     assert stat.S_IMODE(os.stat(ticket.file).st_mode) == 0o600

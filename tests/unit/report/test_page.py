@@ -46,7 +46,9 @@ class Read(HTMLParser):
         self.styles = self.policy = self.words = ""
         self._in = ""
         self.feed(path.read_text())
-        self.data = json.loads(next(text for facts, text in self.scripts if facts.get("id") == "data"))
+        self.data = json.loads(
+            next(text for facts, text in self.scripts if facts.get("id") == "data")
+        )
         self.blocks = [text for facts, text in self.scripts if facts.get("class") == "block"]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -75,7 +77,9 @@ class Read(HTMLParser):
             return None
         before = sum(len({one[0] for one in other["details"] if one}) for other in self.data[:run])
         block, offset, length = place
-        return json.loads(zlib.decompress(base64.b64decode(self.blocks[before + block][offset : offset + length])))
+        return json.loads(
+            zlib.decompress(base64.b64decode(self.blocks[before + block][offset : offset + length]))
+        )
 
 
 def page_of(run_dir: Path, **options: Any) -> Read:
@@ -117,13 +121,21 @@ def test_only_the_pages_own_script_may_run_and_nothing_is_loaded(tmp_path: Path)
     assert rules["default-src"] == "'none'"
     assert rules["script-src"] == allowed(own)
     assert rules["style-src"] == allowed(read.styles)
-    assert (rules["img-src"], rules["base-uri"], rules["form-action"]) == ("data:", "'none'", "'none'")
+    assert (rules["img-src"], rules["base-uri"], rules["form-action"]) == (
+        "data:",
+        "'none'",
+        "'none'",
+    )
     assert "Permission is hereby granted" in (tmp_path / "run.html").read_text()
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", own)
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function", own
+    )
 
 
 def test_texts_of_agents_make_no_elements(tmp_path: Path) -> None:
-    hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)><!--<script>\u2028\"'&lt;"
+    hostile = (
+        "</script><script>alert(1)</script><img src=x onerror=alert(2)><!--<script>\u2028\"'&lt;"
+    )
     quiet = page_of(loop_run(tmp_path / "quiet", 8))
     said = {**plain(0), **dict.fromkeys(("diff", "history", "log", "detail", "task"), hostile)}
     read = page_of(loop_run(tmp_path / "run", 8, lambda _: said))
@@ -142,7 +154,9 @@ def test_keys_are_removed_from_everything(tmp_path: Path, monkeypatch: pytest.Mo
     for folder, many in ((run_dir, 5), (rolled, 4)):
         assert main(["report", str(folder)]) == 0
         read = Read(folder / "report.html")
-        seen = json.dumps([read.data, [read.details(0, entry) for entry in range(many)]]) + read.words
+        seen = (
+            json.dumps([read.data, [read.details(0, entry) for entry in range(many)]]) + read.words
+        )
         for key in (SECRET, *LOOKS):
             assert key.removeprefix("Bearer ").split("\n")[-2:][0] not in seen, key
         assert base64.b64encode(SECRET.encode()).decode() not in seen
@@ -156,7 +170,9 @@ KEY = LOOKS[0]
 def rolled_tokens(
     run_dir: Path, text: str, *, tokenizer: Path | None, said: str = "hello"
 ) -> tuple[dict[str, Any], str]:
-    """Show a trajectory whose tokens say a text; return its segment, and what its visible ids say."""
+    """Show a trajectory whose tokens say a text; return its segment, and what its visible ids
+    say.
+    """
     letters = DirectoryTokenizer(str(write_byte_tokenizer(run_dir.parent)))
     rollout_run(run_dir, 1, 1, lambda _: said)
     journal, ids = run_dir / "trajectories.jsonl", letters.encode(text)
@@ -189,8 +205,12 @@ def test_a_key_that_goes_on_after_the_last_shown_token_is_hidden(
     assert segment["left_out"] > 0
 
 
-def test_without_a_tokenizer_the_ids_of_a_conversation_with_a_key_are_hidden(tmp_path: Path) -> None:
-    segment, seen = rolled_tokens(tmp_path / "rollout_1", f"a {KEY}", tokenizer=None, said=f"a {KEY}")
+def test_without_a_tokenizer_the_ids_of_a_conversation_with_a_key_are_hidden(
+    tmp_path: Path,
+) -> None:
+    segment, seen = rolled_tokens(
+        tmp_path / "rollout_1", f"a {KEY}", tokenizer=None, said=f"a {KEY}"
+    )
     assert (set(segment["ids"]), segment["texts"][0], seen) == ({None}, "[redacted]", "")
     segment, seen = rolled_tokens(tmp_path / "rollout_2", "no key", tokenizer=None)
     assert (segment["texts"], seen) == ([], "no key")
@@ -201,7 +221,9 @@ def test_a_page_loads_no_tokenizer_that_a_received_run_names(tmp_path: Path) -> 
     found["options"]["model"]["tokenizer"] = str(write_byte_tokenizer(tmp_path))
     (run_dir / "run.json").write_text(json.dumps(found))
     run = RolloutRun(run_dir, Screen({}))
-    assert [note.partition(",")[0] for note in run.notes] == ["tokens are shown as numbers: the run was made elsewhere"]
+    assert [note.partition(",")[0] for note in run.notes] == [
+        "tokens are shown as numbers: the run was made elsewhere"
+    ]
     details = run.details(0)
     assert details is not None
     assert details["segments"][0]["texts"] == []
@@ -236,17 +258,24 @@ def test_a_generation_says_what_its_page_leaves_out(
         "5 transcripts of tasks are left out: only the first 40 are here"
     ]
     monkeypatch.setattr("hyperruntime.report.page.generations._MOST_PICTURE", 10)
-    assert page_of(run_dir).details(0, 2)["left_out"] == ["1 pictures of answers are left out: each has more than 10 B"]
+    assert page_of(run_dir).details(0, 2)["left_out"] == [
+        "1 pictures of answers are left out: each has more than 10 B"
+    ]
     (domain,) = load_domains(["circle_packing"], contract_adapter(None))
     monkeypatch.setattr(type(domain), "picture", lambda *_: 1 / 0)
-    said = "1 pictures of answers could not be drawn by domain circle_packing: ZeroDivisionError: division by zero"
+    said = (
+        "1 pictures of answers could not be drawn by domain circle_packing: ZeroDivisionError: "
+        "division by zero"
+    )
     assert page_of(run_dir).details(0, 2)["left_out"] == [said]
     assert main(["show", str(run_dir), "2"]) == 0
     assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("max_bytes", [1_000_000, 1_500_000])
-def test_a_page_is_not_larger_than_asked_and_keeps_the_best_and_the_newest(max_bytes: int, tmp_path: Path) -> None:
+def test_a_page_is_not_larger_than_asked_and_keeps_the_best_and_the_newest(
+    max_bytes: int, tmp_path: Path
+) -> None:
     def large(number: int) -> dict[str, str]:
         noise = hashlib.sha256(str(number).encode()).hexdigest()
         text = "".join(hashlib.sha256(f"{noise}{part}".encode()).hexdigest() for part in range(800))
@@ -276,7 +305,9 @@ def test_the_best_and_the_newest_come_first() -> None:
 
 
 @pytest.mark.slow
-def test_ten_thousand_generations_take_at_most_five_megabytes_without_details(tmp_path: Path) -> None:
+def test_ten_thousand_generations_take_at_most_five_megabytes_without_details(
+    tmp_path: Path,
+) -> None:
     page_of(loop_run(tmp_path / "run", 10_000, with_files=False))
     assert (tmp_path / "run.html").stat().st_size < 5_000_000
     said = {**plain(0), "detail": "why " * 125}
@@ -289,23 +320,31 @@ def test_reasons_of_failures_are_cut_when_records_and_scores_are_too_large(
 ) -> None:
     monkeypatch.setattr("hyperruntime.report.page.page._MOST_RECORD_BYTES", 1_000_000)
     long = "€" * 499 + "x"
-    run_dir = loop_run(tmp_path / "run", 400, lambda number: {**plain(number), "detail": long}, with_files=False)
+    run_dir = loop_run(
+        tmp_path / "run", 400, lambda number: {**plain(number), "detail": long}, with_files=False
+    )
     read = page_of(run_dir)
     assert (tmp_path / "run.html").stat().st_size < 1_000_000
     assert set(read.data[0]["detail"]) == {"€" * 159 + "…"}
     assert read.data[0]["notes"][0].startswith("Why entries failed is cut to 160 characters")
-    small = page_of(loop_run(tmp_path / "small", 3, lambda number: {**plain(number), "detail": long}))
+    small = page_of(
+        loop_run(tmp_path / "small", 3, lambda number: {**plain(number), "detail": long})
+    )
     assert set(small.data[0]["detail"]) == {long}
 
 
-def test_a_size_that_records_and_scores_exceed_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_size_that_records_and_scores_exceed_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     said = {**plain(0), "detail": "€" * 500}
     run_dir = loop_run(tmp_path / "generate_1", 400, lambda _: said, with_files=False)
     words = ["report", str(run_dir), "-o", str(tmp_path / "page.html"), "--max-size"]
     assert main([*words, "1m"]) == 2
     error = capsys.readouterr().err
     need = int(
-        re.findall(r"records and scores alone need ([0-9,]+) bytes; give at least that", error)[0].replace(",", "")
+        re.findall(r"records and scores alone need ([0-9,]+) bytes; give at least that", error)[
+            0
+        ].replace(",", "")
     )
     assert not (tmp_path / "page.html").exists()
     assert main([*words, str(need)]) == 0
@@ -314,24 +353,34 @@ def test_a_size_that_records_and_scores_exceed_is_refused(tmp_path: Path, capsys
 
 def test_of_two_runs_one_gets_the_room_that_the_other_does_not_need(tmp_path: Path) -> None:
     def large(number: int) -> dict[str, str]:
-        text = "".join(hashlib.sha256(f"{number} {part}".encode()).hexdigest() for part in range(2400))
+        text = "".join(
+            hashlib.sha256(f"{number} {part}".encode()).hexdigest() for part in range(2400)
+        )
         return {**plain(number), "diff": text}
 
     paths = [loop_run(tmp_path / "large", 16, large), loop_run(tmp_path / "small", 3)]
     for order in (paths, paths[::-1]):
         runs = [LoopRun(load_run(one), Screen({})) for one in order]
         page = write_page(runs, tmp_path / "page.html", max_bytes=1_000_000)
-        found = {one["name"]: sum(place is not None for place in one["details"]) for one in Read(page.path).data}
+        found = {
+            one["name"]: sum(place is not None for place in one["details"])
+            for one in Read(page.path).data
+        }
         assert found["small"] == 3
         assert 850_000 < page.size <= 1_000_000, "half of it would be empty"
         assert page.left_out == 16 - found["large"] > 0
 
 
-def test_a_damaged_run_makes_a_page_that_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_run_makes_a_page_that_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 4)
     with (run_dir / "journal.jsonl").open("a") as file:
         file.write('{"torn')
-    for path in (run_dir / "gen_2" / "agent_output" / "model_patch.diff", run_dir / "gen_1" / "generate.log"):
+    for path in (
+        run_dir / "gen_2" / "agent_output" / "model_patch.diff",
+        run_dir / "gen_1" / "generate.log",
+    ):
         path.write_bytes(b"\xff\x00\xfe broken")
     (run_dir / "gen_2" / "circle_packing_eval" / "report.json").write_text("[]")
     assert main(["report", str(run_dir), "-o", str(tmp_path / "page.html")]) == 0
@@ -352,12 +401,22 @@ def test_a_rollout_has_its_groups_conversations_and_tokens(tmp_path: Path) -> No
     assert run["failure"] == ["", "NodeLostError"] * 3
     assert run["notes"] == ["1 lines of trajectories.jsonl are damaged and were skipped"]
     found = read.details(0, 0)
-    assert [message["role"] for message in found["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
-    assert found["messages"][2]["calls"] == [{"name": "bash", "arguments": '{"command": "answer 0"}'}]
+    assert [message["role"] for message in found["messages"]] == [
+        "system",
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
+    assert found["messages"][2]["calls"] == [
+        {"name": "bash", "arguments": '{"command": "answer 0"}'}
+    ]
     assert found["segments"][0]["mask"] == [0, 0, 1, 1]
 
 
-def test_two_runs_of_one_kind_are_shown_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_two_runs_of_one_kind_are_shown_side_by_side(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     one, other = loop_run(tmp_path / "generate_1", 5), loop_run(tmp_path / "generate_2", 9)
     assert main(["report", str(one), str(other), "-o", str(tmp_path / "both.html"), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -370,7 +429,9 @@ def test_two_runs_of_one_kind_are_shown_side_by_side(tmp_path: Path, capsys: pyt
     assert "two runs of the loop, or two rollout runs" in capsys.readouterr().err
 
 
-def test_wrong_options_are_refused_in_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_options_are_refused_in_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 2)
     for words, said in (
         (["--max-size", "1k"], "at least 976.6 KiB"),
@@ -392,14 +453,20 @@ def test_a_run_without_a_generation_has_a_page(tmp_path: Path) -> None:
 
 def test_headings_in_code_blocks_begin_no_part() -> None:
     text = "before\n# One\na\n````\n## no\n```\n## no\n````\n## Two\nb"
-    assert markdown_parts(text) == [["", "before"], ["One", "a\n````\n## no\n```\n## no\n````"], ["Two", "b"]]
+    assert markdown_parts(text) == [
+        ["", "before"],
+        ["One", "a\n````\n## no\n```\n## no\n````"],
+        ["Two", "b"],
+    ]
 
 
 def test_a_long_text_keeps_its_ends() -> None:
     assert shortened("a" * 10 + "b" * 10, 10) == "aaaaa\n[10 characters left out]\nbbbbb"
 
 
-def test_rollouts_have_the_use_of_each_model_and_its_cost_by_the_prices_of_the_run(tmp_path: Path) -> None:
+def test_rollouts_have_the_use_of_each_model_and_its_cost_by_the_prices_of_the_run(
+    tmp_path: Path,
+) -> None:
     run_dir = rollout_run(tmp_path / "run", 5, 4)
     journal = run_dir / "trajectories.jsonl"
     lines = [json.loads(line) for line in journal.read_text().splitlines()]
@@ -407,7 +474,13 @@ def test_rollouts_have_the_use_of_each_model_and_its_cost_by_the_prices_of_the_r
     lines[1] |= {"usage": {"prompt_tokens": 10**400, "completion_tokens": "many"}, "turns": None}
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
     other, small = RolloutRun(run_dir, Screen({})).facts()["models"]
-    assert other == {"model": "other", "requests": 2, "seconds": 1, "input_tokens": 100, "output_tokens": 10}
+    assert other == {
+        "model": "other",
+        "requests": 2,
+        "seconds": 1,
+        "input_tokens": 100,
+        "output_tokens": 10,
+    }
     counts = {"requests": 36, "seconds": 18, "input_tokens": 1800, "output_tokens": 180}
     assert small == {"model": "small", **counts, "money": 1800 * 4e-6 + 180 * 10e-6}
 

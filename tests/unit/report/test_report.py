@@ -43,7 +43,13 @@ def record(
 ) -> GenerationRecord:
     """Return a generation; without a score, it failed."""
     failure = None if score is not None else "agent"
-    return GenerationRecord(genid=genid, parent=parent, score=score, scores=domains, failure=failure)  # type: ignore[arg-type]
+    return GenerationRecord(
+        genid=genid,
+        parent=parent,
+        score=score,
+        scores=domains,
+        failure=failure,  # type: ignore[arg-type]
+    )
 
 
 FAMILY = (
@@ -91,15 +97,23 @@ def test_the_lineage_shows_each_generation_and_the_best_one() -> None:
     assert {"0", "1", "2", "3", "4", "0.900", "no score", "generation", "score"} <= said
     assert "lineage of <generate_$1$> & more" in said
     assert "best 0.9000 in generation 3, 5 generations, 1 without a score" in said
-    assert {"#d9822b", "#b4bcc2"} <= colours(drawn["png"])  # the path to the best generation, and the failed one
+    # the path to the best generation, and the failed one
+    assert {"#d9822b", "#b4bcc2"} <= colours(drawn["png"])
 
 
 @pytest.mark.parametrize(
     ("count", "score"),
-    first_quick((0, None), (1, 0.5), (3000, 0.5), (1, None), (2, 0.5), (41, None), (3000, None), quick=3),
+    first_quick(
+        (0, None), (1, 0.5), (3000, 0.5), (1, None), (2, 0.5), (41, None), (3000, None), quick=3
+    ),
 )
 def test_any_run_can_be_drawn(count: int, score: float | None) -> None:
-    nodes = whole_run([record("initial" if k == 0 else k, None if k == 0 else "initial", score) for k in range(count)])
+    nodes = whole_run(
+        [
+            record("initial" if k == 0 else k, None if k == 0 else "initial", score)
+            for k in range(count)
+        ]
+    )
     for draw in (draw_lineage, draw_progress):
         drawn = draw(nodes, "title")
         xml.dom.minidom.parseString(drawn["svg"])
@@ -107,9 +121,15 @@ def test_any_run_can_be_drawn(count: int, score: float | None) -> None:
 
 
 @settings(max_examples=5, deadline=None)
-@given(st.lists(st.tuples(st.integers(-1, 8), st.none() | st.floats(-1e6, 1e6)), max_size=8), st.text(max_size=20))
+@given(
+    st.lists(st.tuples(st.integers(-1, 8), st.none() | st.floats(-1e6, 1e6)), max_size=8),
+    st.text(max_size=20),
+)
 def test_any_archive_can_be_drawn(lines: Sequence[tuple[int, float | None]], title: str) -> None:
-    nodes = [Node(genid=k, parent=None if p < 0 else p, score=score) for k, (p, score) in enumerate(lines)]
+    nodes = [
+        Node(genid=k, parent=None if p < 0 else p, score=score)
+        for k, (p, score) in enumerate(lines)
+    ]
     for draw in (draw_lineage, draw_progress):
         xml.dom.minidom.parseString(draw(nodes, title)["svg"])
 
@@ -125,7 +145,10 @@ def test_there_is_a_series_per_domain_and_split_and_one_for_all_domains() -> Non
         record(1, "initial", 0.3, a={"train": 0.3}),
     ]
     series = {one.name: [node.score for node in one.nodes] for one in every_series(records)}
-    assert next(one.name for one in every_series(records, whose_scores("both_agent_ensemble"))) == "a_train_max"
+    assert (
+        next(one.name for one in every_series(records, whose_scores("both_agent_ensemble")))
+        == "a_train_max"
+    )
     assert series == {
         "a_train_agent": [0.1, 0.3],
         "a_val_agent": [0.2, None],
@@ -150,17 +173,25 @@ def view(tmp_path: Path) -> RunView:
 
 
 @pytest.mark.slow
-def test_a_run_of_the_hyperagents_contract_is_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_of_the_hyperagents_contract_is_drawn(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     layout = Layout(tmp_path / "generate_2")
     layout.root.mkdir()
     domains = ("paper_review", "balrog_nle")
-    options = GenerateOptions(domains=domains, contract="hyperagents", optimize_option="both_agent_ensemble", seed=5)
+    options = GenerateOptions(
+        domains=domains, contract="hyperagents", optimize_option="both_agent_ensemble", seed=5
+    )
     layout.run.write_text(json.dumps({"options": to_json(options), "seed": 5}))
     scores = {"paper_review": {"train": 0.1, "val": 0.2}, "balrog_nle": {"train": 0.3}}
     append_line(layout.journal, record_to_json(record("initial", None, 0.2, **scores)))
     assert main(["report", str(layout.root), "--pictures", str(layout.root)]) == 0
     assert str(layout.root / "lineage.svg") in capsys.readouterr().out
-    for name in ("paper_review_val_max", "balrog_nle_train_max", "together_paper_review_balrog_nle_train_max"):
+    for name in (
+        "paper_review_val_max",
+        "balrog_nle_train_max",
+        "together_paper_review_balrog_nle_train_max",
+    ):
         assert (layout.root / f"progress_plot_{name}.png").is_file()
 
 
@@ -188,21 +219,27 @@ def test_a_missing_matplotlib_raises_an_error_with_the_extra_to_install(
 
 
 DRAWS = (
-    "from hyperruntime.loop.generation.series import Node; from hyperruntime.report.figures import draw_lineage; "
-    "import hashlib; drawn = draw_lineage([Node(genid='initial', parent=None, score=0.5)], 't'); "
-    "import matplotlib; print(hashlib.sha256(drawn['png']).hexdigest(), matplotlib.rcParams['text.usetex'])"
+    "from hyperruntime.loop.generation.series import Node; from hyperruntime.report.figures "
+    "import draw_lineage; import hashlib; drawn = draw_lineage([Node(genid='initial', "
+    "parent=None, score=0.5)], 't'); import matplotlib; "
+    "print(hashlib.sha256(drawn['png']).hexdigest(), matplotlib.rcParams['text.usetex'])"
 )
 
 
 def test_pictures_read_no_file_of_the_current_directory(tmp_path: Path) -> None:
-    """With ``text.usetex``, matplotlib runs TeX, which can read any file of the machine into the picture."""
+    """With ``text.usetex``, matplotlib runs TeX, which can read any file of the machine into the
+    picture.
+    """
     plain, tex, waiting = tmp_path / "plain", tmp_path / "tex", tmp_path / "waiting"
     for folder in (plain, tex, waiting):
         folder.mkdir()
-    (tex / "matplotlibrc").write_text("text.usetex : True\ntext.latex.preamble : \\input{/etc/passwd}\n")
+    (tex / "matplotlibrc").write_text(
+        "text.usetex : True\ntext.latex.preamble : \\input{/etc/passwd}\n"
+    )
     os.mkfifo(waiting / "matplotlibrc")
     drawn = [
-        run_process([*python_args("-c", DRAWS)], cwd=folder, timeout_s=100).stdout for folder in (plain, tex, waiting)
+        run_process([*python_args("-c", DRAWS)], cwd=folder, timeout_s=100).stdout
+        for folder in (plain, tex, waiting)
     ]
     assert drawn[0].endswith(b" False\n")
     assert drawn == drawn[:1] * 3

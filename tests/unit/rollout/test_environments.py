@@ -42,7 +42,9 @@ def file(tmp_path: Path) -> str:
     return str(tmp_path / "my files" / "word.py")
 
 
-def test_a_class_is_found_in_a_file_and_in_a_module(tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_class_is_found_in_a_file_and_in_a_module(
+    tmp_path: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(str(tmp_path / "my files"))
     assert load_environment(f"{file}:Word").name == "word"
     assert load_environment("word:Word").name == "word"

@@ -1,4 +1,6 @@
-"""R22: the preflight finds a chat template that drops ``tools`` and a server that returns no tokens."""
+"""R22: the preflight finds a chat template that drops ``tools`` and a server that returns no
+tokens.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,21 +16,32 @@ from tests.doubles.byte_tokenizer import ByteTokenizer
 from tests.doubles.tokenserver import token_server
 from tests.doubles.upstream import chat, scripted_upstream
 
-GOOD = "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}"
+GOOD = (
+    "{% if tools %}{{ tools | tojson }}{% endif %}{% for m in messages %}<s>{{ m.content "
+    "}}</s>{% endfor %}"
+)
 DROPS = "{% for m in messages %}<s>{{ m.content }}</s>{% endfor %}"
 
 
 class Drops(ByteTokenizer):
     """A tokenizer whose template drops the tools."""
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        prompt: bool,
+    ) -> str:
         return super().render(messages, (), prompt=prompt)
 
 
 def directory(path: Path, template: str) -> str:
     from tokenizers import Tokenizer, models
 
-    Tokenizer(models.WordLevel(vocab={"</s>": 0, "<unk>": 1}, unk_token="<unk>")).save(str(path / "tokenizer.json"))
+    Tokenizer(models.WordLevel(vocab={"</s>": 0, "<unk>": 1}, unk_token="<unk>")).save(
+        str(path / "tokenizer.json")
+    )
     config = {"eos_token": "</s>", "chat_template": [{"name": "default", "template": template}]}
     (path / "tokenizer_config.json").write_text(json.dumps(config))
     return str(path)
@@ -40,7 +53,11 @@ def checks(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, dict[st
 
 
 def speak(prompt: str) -> str:
-    return render_hermes("look_up", {"word": "x"}) if "# Tools" in prompt and "nothing found" not in prompt else "no"
+    return (
+        render_hermes("look_up", {"word": "x"})
+        if "# Tools" in prompt and "nothing found" not in prompt
+        else "no"
+    )
 
 
 @pytest.mark.parametrize(("template", "state"), [(GOOD, "ok"), (DROPS, "failed")])
@@ -60,7 +77,9 @@ def test_r22_a_template_that_drops_tools_fails_the_check() -> None:
     assert compare_renderings(Drops()).state == "failed"
 
 
-def test_r22_a_servers_own_template_that_drops_tools_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+def test_r22_a_servers_own_template_that_drops_tools_is_found(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     with token_server(speak, tokenizer=Drops()) as server:
         code, found = checks(capsys, "--base-url", server.url)
     assert (code, found["template"]["state"]) == (1, "failed")
@@ -80,11 +99,15 @@ def test_a_server_with_all_features_passes(capsys: pytest.CaptureFixture[str]) -
     }
 
 
-@pytest.mark.parametrize(("more", "code", "state"), [((), 0, "warning"), (("--require-tokens",), 1, "failed")])
+@pytest.mark.parametrize(
+    ("more", "code", "state"), [((), 0, "warning"), (("--require-tokens",), 1, "failed")]
+)
 def test_a_server_without_token_ids_is_a_warning_or_a_failure(
     more: tuple[str, ...], code: int, state: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with scripted_upstream(lambda r: chat("hi", prompt_tokens=10 + len(r.body.get("tools", ())))) as server:
+    with scripted_upstream(
+        lambda r: chat("hi", prompt_tokens=10 + len(r.body.get("tools", ())))
+    ) as server:
         found_code, found = checks(capsys, "--base-url", server.url, *more)
     assert (found_code, found["tokens"]["state"]) == (code, state)
 

@@ -47,13 +47,16 @@ def unpacked(tar: str, where: Path) -> Path:
 
 
 @pytest.mark.parametrize("form", ["path", "file", "bare"])
-def test_a_checkout_contains_one_commit_without_its_ancestors_and_descendants(tmp_path: Path, form: str) -> None:
+def test_a_checkout_contains_one_commit_without_its_ancestors_and_descendants(
+    tmp_path: Path, form: str
+) -> None:
     """R8: the agent cannot find the fix in a later commit."""
     origin = tmp_path / "ori gin"
     commits = make_origin(origin)
     if form == "bare":
         git(
-            ["clone", "-q", "--bare", "--", str(origin), str(tmp_path / "bare.git")], env={"GIT_ALLOW_PROTOCOL": "file"}
+            ["clone", "-q", "--bare", "--", str(origin), str(tmp_path / "bare.git")],
+            env={"GIT_ALLOW_PROTOCOL": "file"},
         )
         origin = tmp_path / "bare.git"
     source = f"file://{origin}".replace(" ", "%20") if form == "file" else str(origin)
@@ -83,10 +86,16 @@ def test_a_cached_commit_is_not_fetched_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["own/er", "own/er.git"])
-def test_a_cached_commit_outlives_the_directory_of_its_repository(tmp_path: Path, place: str) -> None:
-    """A share with repositories need not be mounted any more; a commit that is not cached still needs it."""
+def test_a_cached_commit_outlives_the_directory_of_its_repository(
+    tmp_path: Path, place: str
+) -> None:
+    """A share with repositories need not be mounted any more; a commit that is not cached still
+    needs it.
+    """
     commits = make_origin(tmp_path / "share" / place)
-    first = Repositories(tmp_path / "cache").prepare(source_of("own/er", str(tmp_path / "share")), commits[2])
+    first = Repositories(tmp_path / "cache").prepare(
+        source_of("own/er", str(tmp_path / "share")), commits[2]
+    )
     shutil.rmtree(tmp_path / "share")
     source = source_of("own/er", str(tmp_path / "share"))
     assert Repositories(tmp_path / "cache").prepare(source, commits[2]) == first
@@ -95,7 +104,9 @@ def test_a_cached_commit_outlives_the_directory_of_its_repository(tmp_path: Path
 
 
 def test_a_patch_on_the_default_branch_is_all_that_a_slot_gets(tmp_path: Path) -> None:
-    """A row of SWE-smith names no commit, and its patch is the bug; its reverse would be the solution."""
+    """A row of SWE-smith names no commit, and its patch is the bug; its reverse would be the
+    solution.
+    """
     commits = make_origin(tmp_path / "origin")
     bug = "--- a/number.txt\n+++ b/number.txt\n@@ -1 +1 @@\n-2\n+broken\n"
     checkout = Repositories(tmp_path / "cache").prepare(tmp_path / "origin", "", bug)
@@ -128,7 +139,14 @@ def test_eight_processes_can_prepare_one_repository_at_the_same_time(tmp_path: P
         "import sys; from hyperruntime.rollout.repositories import Repositories as R;"
         "print(R(sys.argv[1]).prepare(sys.argv[2], sys.argv[3]).tar)"
     )
-    args = [sys.executable, "-c", program, str(tmp_path / "cache"), str(tmp_path / "origin"), commits[0]]
+    args = [
+        sys.executable,
+        "-c",
+        program,
+        str(tmp_path / "cache"),
+        str(tmp_path / "origin"),
+        commits[0],
+    ]
     with ThreadPoolExecutor(8) as threads:
         results = list(threads.map(lambda _: run_process(args), range(8)))
     assert [result.exit_code for result in results] == [0] * 8, results[0].stderr
@@ -140,9 +158,15 @@ def test_threads_can_prepare_one_repository_at_the_same_time(tmp_path: Path) -> 
     commits = make_origin(tmp_path / "origin")
     repositories = Repositories(tmp_path / "cache")
     with ThreadPoolExecutor(8) as threads:
-        found = list(threads.map(lambda n: repositories.prepare(tmp_path / "origin", commits[n % 3]), range(24)))
+        found = list(
+            threads.map(
+                lambda n: repositories.prepare(tmp_path / "origin", commits[n % 3]), range(24)
+            )
+        )
     assert {checkout.commit for checkout in found} == set(commits)
-    assert [path.name for path in (tmp_path / "cache").iterdir() if path.name.startswith(".making")] == []
+    assert [
+        path.name for path in (tmp_path / "cache").iterdir() if path.name.startswith(".making")
+    ] == []
 
 
 def test_concurrent_tasks_with_the_same_commit_share_one_fetch(tmp_path: Path) -> None:
@@ -151,7 +175,10 @@ def test_concurrent_tasks_with_the_same_commit_share_one_fetch(tmp_path: Path) -
     repositories = Repositories(tmp_path / "cache")
 
     async def group() -> list[Any]:
-        tasks = [asyncio.create_task(repositories.aprepare(tmp_path / "origin", commits[1])) for _ in range(20)]
+        tasks = [
+            asyncio.create_task(repositories.aprepare(tmp_path / "origin", commits[1]))
+            for _ in range(20)
+        ]
         await asyncio.sleep(0)
         tasks[0].cancel()
         return await asyncio.gather(*tasks, return_exceptions=True)
@@ -170,11 +197,20 @@ def answers(port: int) -> bool:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """A git server on the loopback interface for the repositories below a directory; yields its URL and process."""
+    """A git server on the loopback interface for the repositories below a directory; yields its URL
+    and process.
+    """
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    args = ["git", "daemon", "--listen=127.0.0.1", f"--port={port}", "--export-all", f"--base-path={tmp_path}"]
+    args = [
+        "git",
+        "daemon",
+        "--listen=127.0.0.1",
+        f"--port={port}",
+        "--export-all",
+        f"--base-path={tmp_path}",
+    ]
     server = subprocess.Popen(args, start_new_session=True)
     try:
         while not answers(port):
@@ -189,7 +225,9 @@ def daemon(tmp_path: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
 def test_a_fetch_over_the_network_gets_one_commit_and_happens_once(
     tmp_path: Path, daemon: tuple[str, subprocess.Popen[bytes]]
 ) -> None:
-    """R8: the cached commit is available after the server ended; earlier commits were not fetched."""
+    """R8: the cached commit is available after the server ended; earlier commits were not
+    fetched.
+    """
     url, server = daemon
     commits = make_origin(tmp_path / "own" / "origin.git")
     source = source_of("own/origin", url)
@@ -234,7 +272,9 @@ def test_a_snapshot_does_not_change_the_cache(tmp_path: Path) -> None:
     assert sorted((path, path.stat().st_size) for path in (tmp_path / "cache").rglob("*")) == before
 
 
-@pytest.mark.parametrize("source", ["ext::sh -c 'touch /tmp/x'", "http://a/b", "https://a b", "--upload-pack=x", ""])
+@pytest.mark.parametrize(
+    "source", ["ext::sh -c 'touch /tmp/x'", "http://a/b", "https://a b", "--upload-pack=x", ""]
+)
 def test_invalid_sources_are_rejected(tmp_path: Path, source: str) -> None:
     """W24: text of an item never becomes an option or a program."""
     with pytest.raises(SpecError):
@@ -290,6 +330,9 @@ def test_prune_reports_an_entry_that_another_process_is_fetching(tmp_path: Path)
     commit = make_origin(tmp_path / "origin")[0]
     entry = Path(Repositories(tmp_path / "cache").prepare(tmp_path / "origin", commit).tar).parent
     os.utime(entry / "manifest.json", (0, 0))
-    with FileLock(f"{entry}.lock"), pytest.raises(RepositoryError, match=r"another process still fetches .*again"):
+    with (
+        FileLock(f"{entry}.lock"),
+        pytest.raises(RepositoryError, match=r"another process still fetches .*again"),
+    ):
         Repositories(tmp_path / "cache", fetch_timeout_s=0.1).prune(0)
     assert entry.is_dir()

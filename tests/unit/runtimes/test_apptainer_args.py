@@ -48,8 +48,26 @@ def test_the_complete_arguments_of_a_default_container() -> None:
     ]
     engine = args[args.index("apptainer") : args.index("/store/rootfs")]
     assert engine == [
-        *("apptainer", "--silent", "--config", "/scratch/c/apptainer.conf", "exec", "--containall", "--pid", "--uts"),
-        *("--hostname", "hyperruntime-1", "--no-home", "--no-eval", "--no-umask", "--cwd", "/", "--no-privs"),
+        *(
+            "apptainer",
+            "--silent",
+            "--config",
+            "/scratch/c/apptainer.conf",
+            "exec",
+            "--containall",
+            "--pid",
+            "--uts",
+        ),
+        *(
+            "--hostname",
+            "hyperruntime-1",
+            "--no-home",
+            "--no-eval",
+            "--no-umask",
+            "--cwd",
+            "/",
+            "--no-privs",
+        ),
         *("--security", "seccomp:/scratch/c/seccomp.json"),
         *("--net", "--network", "none", "--overlay", "/scratch/c/layer"),
         *("--mount", "type=bind,src=/scratch/c/sys,dst=/sys,ro"),
@@ -61,7 +79,12 @@ def test_the_complete_arguments_of_a_default_container() -> None:
 
 def test_root_has_capabilities_only_where_there_are_other_users() -> None:
     args = args_of(attrs.evolve(SETTINGS, users=True, seccomp=False))
-    assert args[args.index("unshare") :][:4] == ["unshare", "--user", "--map-root-user", "--map-auto"]
+    assert args[args.index("unshare") :][:4] == [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--map-auto",
+    ]
     assert value_of(args, "--add-caps") == (
         "CAP_CHOWN,CAP_DAC_OVERRIDE,CAP_FOWNER,CAP_FSETID,CAP_KILL,CAP_SETGID,CAP_SETUID,CAP_SETPCAP,CAP_SYS_CHROOT"
     )
@@ -79,14 +102,23 @@ def test_root_has_capabilities_only_where_there_are_other_users() -> None:
         ({"limits": Limits(pids=None)}, "sh", ""),
     ],
 )
-def test_a_field_changes_only_its_own_option(fields: dict[str, Any], flag: str, value: str | None) -> None:
+def test_a_field_changes_only_its_own_option(
+    fields: dict[str, Any], flag: str, value: str | None
+) -> None:
     assert value_of(args_of(**fields), flag) == value
 
 
 def test_the_workdir_and_the_library_path_reach_the_first_shell() -> None:
     """It may create the image's own directory, and no other."""
     assert args_of(env={"KEY": "secret"}, workdir="/w")[-6:] == ["/w", "", "", "", "", ""]
-    assert args_of(env={"KEY": "secret"}, workdir="/image")[-6:] == ["/image", "", "", "", "own", ""]
+    assert args_of(env={"KEY": "secret"}, workdir="/image")[-6:] == [
+        "/image",
+        "",
+        "",
+        "",
+        "own",
+        "",
+    ]
     assert args_of(env={"KEY": "secret", "LD_LIBRARY_PATH": "/l"})[-3] == "/l"
 
 
@@ -123,7 +155,9 @@ def test_a_process_ceiling_of_the_host_lowers_the_limit() -> None:
 
 
 def test_a_limit_of_memory_uses_apptainers_own_options() -> None:
-    settings = attrs.evolve(SETTINGS, limits={"pids": "rlimit", "memory_bytes": "cgroup", "cpus": "no"})
+    settings = attrs.evolve(
+        SETTINGS, limits={"pids": "rlimit", "memory_bytes": "cgroup", "cpus": "no"}
+    )
     args = args_of(settings, limits=Limits(memory_bytes=2**26))
     assert (value_of(args, "--memory"), value_of(args, "--memory-swap")) == ("67108864", "67108864")
 
@@ -140,7 +174,9 @@ def test_a_limit_of_memory_uses_apptainers_own_options() -> None:
     ],
 )
 def test_unsupported_fields_are_refused_by_name(fields: dict[str, object], field: str) -> None:
-    with pytest.raises(UnsupportedOptionError, match=f"apptainer cannot honour {field}: .*(leave|ask|use)"):
+    with pytest.raises(
+        UnsupportedOptionError, match=f"apptainer cannot honour {field}: .*(leave|ask|use)"
+    ):
         refuse(ContainerSpec(**{"image": "i", **fields}), SETTINGS)  # type: ignore[arg-type]
 
 
@@ -151,7 +187,9 @@ def test_the_user_root_is_supported(user: str | None) -> None:
 
 @pytest.mark.parametrize("path", ["/plain", "/a,b", '/a "b"', "/a:b", "/a\nb", "/a b,c"])
 def test_any_path_can_be_mounted(path: str) -> None:
-    (fields,) = csv.reader([*mount_option("apptainer", Mount(source=path, target=path)).splitlines(keepends=True)])
+    (fields,) = csv.reader(
+        [*mount_option("apptainer", Mount(source=path, target=path)).splitlines(keepends=True)]
+    )
     assert fields == ["type=bind", f"src={path}", f"dst={path}", "ro"]
 
 
@@ -163,5 +201,11 @@ def test_the_hosts_resolver_is_visible_only_on_its_network(network: str, answer:
 
 
 def test_the_engine_gets_only_the_environment_variables_that_it_needs() -> None:
-    host = {"PATH": "/p", "HOME": "/h", "SECRET": "x", "APPTAINERENV_A": "1", "APPTAINER_BIND": "/etc"}
+    host = {
+        "PATH": "/p",
+        "HOME": "/h",
+        "SECRET": "x",
+        "APPTAINERENV_A": "1",
+        "APPTAINER_BIND": "/etc",
+    }
     assert environment(host) == {"PATH": "/p", "HOME": "/h"}

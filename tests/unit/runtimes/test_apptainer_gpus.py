@@ -38,7 +38,9 @@ def test_nvidia_hooks_are_parsed(words: tuple[str, ...], expected: Wishes) -> No
     assert parse_hooks([hook(*words)]) == expected
 
 
-@pytest.mark.parametrize("args", [("site-setup", "x"), (), ("nvidia-ctk", "hook", "create-symlinks", "--link", "odd")])
+@pytest.mark.parametrize(
+    "args", [("site-setup", "x"), (), ("nvidia-ctk", "hook", "create-symlinks", "--link", "odd")]
+)
 def test_an_unknown_hook_is_refused_with_its_arguments(args: tuple[str, ...]) -> None:
     with pytest.raises(UnsupportedOptionError, match=" ".join(args) or "/opt/setup") as caught:
         parse_hooks([Hook(path="/opt/setup", args=args)])
@@ -59,23 +61,38 @@ def edits_of(library: Path, *hooks: Hook) -> Edits:
 
 
 def test_the_linker_finds_each_library_by_all_its_names(library: Path) -> None:
-    links = hook("create-symlinks", "--link", f"one.so::{FOLDER}/two.so", "--link", f"libz.so.1::{FOLDER}/one.so")
+    links = hook(
+        "create-symlinks",
+        "--link",
+        f"one.so::{FOLDER}/two.so",
+        "--link",
+        f"libz.so.1::{FOLDER}/one.so",
+    )
     found = apply_edits(edits_of(library, hook("update-ldcache", "--folder", FOLDER), links))
     place = f"{FOLDER}/libfake.so.535"
-    assert found.libraries == dict.fromkeys(("libfake.so.535", "libz.so.1", "one.so", "two.so"), place)
+    assert found.libraries == dict.fromkeys(
+        ("libfake.so.535", "libz.so.1", "one.so", "two.so"), place
+    )
     assert {mount.target: mount.source for mount in found.mounts} == dict.fromkeys(
         (place, f"{FOLDER}/one.so", f"{FOLDER}/two.so"), str(library)
     )
     assert all(mount.read_only for mount in found.mounts)
     assert (found.env, found.library_path) == ({"A": "1"}, "/more")
-    assert gpu_args(found, PLACES)[-1] == "type=bind,src=/scratch/c/libraries,dst=/opt/hyperruntime-gpu,ro"
+    assert (
+        gpu_args(found, PLACES)[-1]
+        == "type=bind,src=/scratch/c/libraries,dst=/opt/hyperruntime-gpu,ro"
+    )
 
 
 def test_a_mounted_directory_of_libraries_is_searched_for_libraries(library: Path) -> None:
     mount = hr.Mount(source=str(library.parent), target="/opt/driver", read_only=False)
     (library.parent / "readme").touch()
-    found = apply_edits(Edits(mounts=(mount,), hooks=(hook("update-ldcache", "--folder", "/opt/driver"),)))
-    assert found.libraries == dict.fromkeys(("libfake.so.535", "libz.so.1"), "/opt/driver/libfake.so.535")
+    found = apply_edits(
+        Edits(mounts=(mount,), hooks=(hook("update-ldcache", "--folder", "/opt/driver"),))
+    )
+    assert found.libraries == dict.fromkeys(
+        ("libfake.so.535", "libz.so.1"), "/opt/driver/libfake.so.535"
+    )
 
 
 def test_without_the_ldcache_hook_there_are_no_linker_entries(library: Path) -> None:
@@ -101,10 +118,16 @@ def test_a_link_to_a_device_becomes_a_device() -> None:
 @pytest.mark.parametrize(
     ("edits", "error", "words"),
     [
-        (Edits(device_nodes=(DeviceNode(path="/dev/x", host_path="/dev/gone"),)), DeviceError, "/dev/gone"),
+        (
+            Edits(device_nodes=(DeviceNode(path="/dev/x", host_path="/dev/gone"),)),
+            DeviceError,
+            "/dev/gone",
+        ),
         (Edits(mounts=(hr.Mount(source="/gone.so", target="/x"),)), DeviceError, "/gone.so"),
         (
-            Edits(device_nodes=(DeviceNode(path="/dev/x", host_path="/dev/null", permissions="r"),)),
+            Edits(
+                device_nodes=(DeviceNode(path="/dev/x", host_path="/dev/null", permissions="r"),)
+            ),
             UnsupportedOptionError,
             "read-only",
         ),
@@ -123,7 +146,15 @@ def test_a_device_with_another_name_inside_needs_a_separate_dev() -> None:
     other = DeviceNode(path="/dev/a", host_path="/dev/b")
     assert device_args(Gpus(nodes=(same,)), PLACES) == []
     args = device_args(Gpus(nodes=(same, other)), PLACES)
-    assert args[3:] == ["devices", "/scratch/c/dev", "/dev/nvidia0", "/dev/nvidia0", "/dev/b", "/dev/a", "--"]
+    assert args[3:] == [
+        "devices",
+        "/scratch/c/dev",
+        "/dev/nvidia0",
+        "/dev/nvidia0",
+        "/dev/b",
+        "/dev/a",
+        "--",
+    ]
     assert gpu_args(Gpus(nodes=(other,)), PLACES) == ["--mount", "type=bind,src=/dev/a,dst=/dev/a"]
 
 
@@ -141,7 +172,9 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("smi")
 @pytest.mark.parametrize("gpus", ["all", ("0", "1"), ("GPU-fake1", "0")])
-def test_without_a_cdi_spec_all_gpus_are_passed_with_the_option_nv(gpus: str | tuple[str, ...]) -> None:
+def test_without_a_cdi_spec_all_gpus_are_passed_with_the_option_nv(
+    gpus: str | tuple[str, ...],
+) -> None:
     found = find_gpus(gpus)
     assert gpu_args(found, PLACES) == ["--nv"]
     assert found.library_path
@@ -164,7 +197,9 @@ def test_without_gpus_there_are_no_gpu_arguments() -> None:
     assert gpu_args(find_gpus(None), PLACES) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"\x7fELF\x02\x01", b"\x7fELF\x02\x01" + b"\xff" * 200, b"text"])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x7fELF\x02\x01", b"\x7fELF\x02\x01" + b"\xff" * 200, b"text"]
+)
 def test_a_file_that_is_not_a_library_has_no_soname(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.so"
     path.write_bytes(content)

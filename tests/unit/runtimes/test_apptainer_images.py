@@ -1,4 +1,6 @@
-"""Apptainer's images without Apptainer: the store, archives, bases of Containerfiles, and pull arguments."""
+"""Apptainer's images without Apptainer: the store, archives, bases of Containerfiles, and pull
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -83,8 +85,13 @@ def test_a_failed_image_leaves_no_entry(store: Store) -> None:
 
 
 def test_the_next_make_removes_files_of_a_killed_one(store: Store) -> None:
-    code = "import os, sys; from pathlib import Path; from hyperruntime_apptainer.store import Store\n"
-    code += "Store(Path(sys.argv[1])).make('b' * 64, 'localhost/x', lambda directory: os.kill(os.getpid(), 9))"
+    code = (
+        "import os, sys; from pathlib import Path; from hyperruntime_apptainer.store import Store\n"
+    )
+    code += (
+        "Store(Path(sys.argv[1])).make('b' * 64, 'localhost/x', lambda directory: "
+        "os.kill(os.getpid(), 9))"
+    )
     assert run_process([sys.executable, "-c", code, str(store.root)]).exit_code == -signal.SIGKILL
     assert len(left_behind(store)) == 1
     with store.scratch() as in_use:
@@ -151,7 +158,9 @@ def test_an_image_stays_if_it_gets_a_new_reference_during_untag(store: Store) ->
     assert (left.references, left.sif.exists()) == (("localhost/x:2",), True)
 
 
-def test_a_sif_file_of_the_user_is_an_image_and_is_never_removed(store: Store, tmp_path: Path) -> None:
+def test_a_sif_file_of_the_user_is_an_image_and_is_never_removed(
+    store: Store, tmp_path: Path
+) -> None:
     images = ApptainerImages(store)
     sif = tmp_path / "mine.sif"
     assert not images.exists(str(sif))
@@ -194,13 +203,22 @@ def test_a_docker_archive_is_read_and_split_into_single_images(tmp_path: Path) -
 def test_a_written_archive_is_read_back(tmp_path: Path) -> None:
     (tmp_path / "layer.tar").write_bytes(b"layer")
     (tmp_path / "image.sif").write_bytes(sif := b"#!launch\nSIF_MAGIC" + bytes(100))
-    write_archive(tmp_path / "a.tar", "localhost/x:1", tmp_path / "layer.tar", "/w", tmp_path / "image.sif")
+    write_archive(
+        tmp_path / "a.tar", "localhost/x:1", tmp_path / "layer.tar", "/w", tmp_path / "image.sif"
+    )
     (image,) = read_archive(tmp_path / "a.tar")
-    assert (image.reference, image.workdir, image.kind, image.entry) == ("localhost/x:1", "/w", "docker-archive", None)
+    assert (image.reference, image.workdir, image.kind, image.entry) == (
+        "localhost/x:1",
+        "/w",
+        "docker-archive",
+        None,
+    )
     extract_sif(image, tmp_path / "copy.sif")
     assert (image.has_sif, (tmp_path / "copy.sif").read_bytes()) == (True, sif)
     (tmp_path / "image.sif").write_bytes(b"no SIF")
-    write_archive(tmp_path / "a.tar", "localhost/x:1", tmp_path / "layer.tar", "/w", tmp_path / "image.sif")
+    write_archive(
+        tmp_path / "a.tar", "localhost/x:1", tmp_path / "layer.tar", "/w", tmp_path / "image.sif"
+    )
     assert not read_archive(tmp_path / "a.tar")[0].has_sif
 
 
@@ -220,7 +238,9 @@ def test_an_oci_archive_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"no tar at all", b"\0" * 4096])
-def test_a_file_that_is_not_an_archive_is_rejected(store: Store, tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_not_an_archive_is_rejected(
+    store: Store, tmp_path: Path, content: bytes
+) -> None:
     (tmp_path / "x.tar").write_bytes(content)
     with pytest.raises(ImageError, match="it is not an image archive"):
         ApptainerImages(store).load(tmp_path / "x.tar")
@@ -250,19 +270,25 @@ def test_the_base_images_of_a_containerfile_are_found(text: str, found: tuple[st
         ("a", False),
     ],
 )
-def test_plain_http_is_used_only_for_registries_on_this_machine(reference: str, *, plain: bool) -> None:
+def test_plain_http_is_used_only_for_registries_on_this_machine(
+    reference: str, *, plain: bool
+) -> None:
     assert ("--no-https" in pull_args(reference, "/x.sif")) is plain
 
 
 def test_the_scratch_directory_is_on_a_file_system_that_allows_programs(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Builds and loads failed with an unclear error if TMPDIR was on a file system mounted with noexec."""
+    """Builds and loads failed with an unclear error if TMPDIR was on a file system mounted with
+    noexec.
+    """
     look = os.statvfs
 
     def statvfs(path: str) -> os.statvfs_result:
         status = look(path)
-        flags = status.f_flag | os.ST_NOEXEC if path == str(tmp_path) else status.f_flag & ~os.ST_NOEXEC
+        flags = (
+            status.f_flag | os.ST_NOEXEC if path == str(tmp_path) else status.f_flag & ~os.ST_NOEXEC
+        )
         return os.statvfs_result((*status[:8], flags, status.f_namemax))
 
     for name in ("APPTAINER_TMPDIR", "SCRATCH"):

@@ -1,4 +1,6 @@
-"""The records that replace a list of containers, which Apptainer lacks; the processes here are ordinary ones."""
+"""The records that replace a list of containers, which Apptainer lacks; the processes here are
+ordinary ones.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def files(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def keeper(files: Path) -> Iterator[HostProcess]:
-    """Start a keeper process that names the container's directory, with a child process that does not."""
+    """Start a keeper process that names the container's directory, with a child process that does
+    not.
+    """
     args = ["/bin/sh", "-c", f"setsid {NAP} & wait", "keeper", str(files)]
     process = spawn(args, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
     assert wait_until(lambda: len(records.processes_of(str(files))) == 2, 60)
@@ -65,10 +69,17 @@ def write(process: HostProcess, files: Path) -> records.Record:
 def test_a_running_container_is_listed(keeper: HostProcess, files: Path) -> None:
     write(keeper, files)
     (listed,) = ApptainerDriver().containers()
-    assert (listed.id, listed.image, listed.state, listed.labels) == ("c", "image", "running", LABELS)
+    assert (listed.id, listed.image, listed.state, listed.labels) == (
+        "c",
+        "image",
+        "running",
+        LABELS,
+    )
 
 
-def test_removing_a_container_leaves_no_process_file_or_record(keeper: HostProcess, files: Path, state: Path) -> None:
+def test_removing_a_container_leaves_no_process_file_or_record(
+    keeper: HostProcess, files: Path, state: Path
+) -> None:
     write(keeper, files)
     ApptainerDriver().remove_container("c")
     assert keeper.wait(120) == -9
@@ -83,7 +94,8 @@ def test_files_are_removed_although_a_batch_system_ends_rm(
 ) -> None:
     program, told = tmp_path / "rm", tmp_path / "told"
     program.write_text(
-        f'#!/bin/sh\n[ -e {told} ] || {{ : >{told}; kill -TERM $PPID $$; }}\nexec {shutil.which("rm")} "$@"\n'
+        f"#!/bin/sh\n[ -e {told} ] || {{ : >{told}; kill -TERM $PPID $$; }}\nexec "
+        f'{shutil.which("rm")} "$@"\n'
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -93,14 +105,23 @@ def test_files_are_removed_although_a_batch_system_ends_rm(
 
 
 @pytest.mark.parametrize("label", ["io.hyperruntime.owner=other", "other=token", "mine"])
-def test_the_guard_removes_only_containers_with_its_label(keeper: HostProcess, files: Path, label: str) -> None:
+def test_the_guard_removes_only_containers_with_its_label(
+    keeper: HostProcess, files: Path, label: str
+) -> None:
     write(keeper, files)
     for wanted, left in ((label, 1), ("io.hyperruntime.owner=token", 0)):
-        assert run_process(ApptainerDriver().cleanup_args(wanted), cwd="/", env={**os.environ}).exit_code == 0
+        assert (
+            run_process(
+                ApptainerDriver().cleanup_args(wanted), cwd="/", env={**os.environ}
+            ).exit_code
+            == 0
+        )
         assert len(ApptainerDriver().containers()) == left
 
 
-def test_a_dead_container_is_listed_until_its_files_are_removed(keeper: HostProcess, files: Path, state: Path) -> None:
+def test_a_dead_container_is_listed_until_its_files_are_removed(
+    keeper: HostProcess, files: Path, state: Path
+) -> None:
     write(keeper, files)
     kill_group(keeper)
     keeper.wait()
@@ -111,7 +132,9 @@ def test_a_dead_container_is_listed_until_its_files_are_removed(keeper: HostProc
     assert not list(state.rglob("*.json"))
 
 
-def test_a_container_of_another_machine_is_listed_but_not_removed(keeper: HostProcess, files: Path) -> None:
+def test_a_container_of_another_machine_is_listed_but_not_removed(
+    keeper: HostProcess, files: Path
+) -> None:
     write(keeper, files)
     path = Path(records.path_of("c"))
     facts = json.loads(path.read_text())
@@ -127,13 +150,17 @@ def test_a_container_of_another_machine_is_listed_but_not_removed(keeper: HostPr
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"name": 1}', "\0"])
-def test_a_damaged_record_does_not_hide_other_containers(keeper: HostProcess, files: Path, text: str) -> None:
+def test_a_damaged_record_does_not_hide_other_containers(
+    keeper: HostProcess, files: Path, text: str
+) -> None:
     write(keeper, files)
     Path(records.path_of("damaged")).write_text(text)
     assert [listed.id for listed in ApptainerDriver().containers()] == ["c"]
 
 
-def test_files_of_an_owner_that_was_killed_before_the_keeper_started_are_removed(tmp_path: Path) -> None:
+def test_files_of_an_owner_that_was_killed_before_the_keeper_started_are_removed(
+    tmp_path: Path,
+) -> None:
     code = """if True:
         import os, sys
         from hyperruntime.driver import Launch
@@ -158,7 +185,9 @@ def test_a_record_stays_if_its_files_could_not_be_removed(files: Path, tmp_path:
     record, programs = tmp_path / "record", tmp_path / "programs"
     record.write_text("{}")
     programs.mkdir()
-    (programs / "rm").write_text('#!/bin/sh\nfor path; do [ -d "$path" ] || /bin/rm -f -- "$path"; done; exit 1\n')
+    (programs / "rm").write_text(
+        '#!/bin/sh\nfor path; do [ -d "$path" ] || /bin/rm -f -- "$path"; done; exit 1\n'
+    )
     (programs / "rm").chmod(0o755)
     args = ["/bin/sh", "-c", KEEPER, "keeper", str(files), str(record), "true"]
     run_process(args, env={"PATH": f"{programs}:{os.environ['PATH']}"})

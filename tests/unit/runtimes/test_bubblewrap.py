@@ -1,4 +1,6 @@
-"""A spec becomes the argument list of bubblewrap; unsupported fields are refused; the only image is the host."""
+"""A spec becomes the argument list of bubblewrap; unsupported fields are refused; the only image is
+the host.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,14 @@ import hyperruntime_bubblewrap
 from hyperruntime import registry
 from hyperruntime.driver import ContainerRecord, Images, Launch
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.host.process import DEVNULL, kill_group, process_start_ticks, run_process, spawn, wait_until
+from hyperruntime.host.process import (
+    DEVNULL,
+    kill_group,
+    process_start_ticks,
+    run_process,
+    spawn,
+    wait_until,
+)
 from hyperruntime.images.store import ImageStore
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_bubblewrap.args import KEEPER, MARK, OWN_ETC, ROOT, refuse, run_args
@@ -45,15 +54,26 @@ def test_only_programs_and_named_files_of_the_host_are_visible() -> None:
     ]
     shown = {source for source, _ in binds(args, "--ro-bind-try")}
     assert "/etc/ld.so.cache" in shown
-    assert not shown & {"/etc", "/etc/ssl", "/etc/ssl/private", "/etc/shadow", "/etc/ssh", "/etc/resolv.conf"}
+    assert not shown & {
+        "/etc",
+        "/etc/ssl",
+        "/etc/ssl/private",
+        "/etc/shadow",
+        "/etc/ssh",
+        "/etc/resolv.conf",
+    }
     assert binds(args, "--bind") == []
 
 
-def test_machine_specific_directories_below_usr_are_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_machine_specific_directories_below_usr_are_hidden(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "there")
     names = ("there", "link", "missing")
-    monkeypatch.setattr("hyperruntime_bubblewrap.args.HIDDEN", tuple(str(tmp_path / name) for name in names))
+    monkeypatch.setattr(
+        "hyperruntime_bubblewrap.args.HIDDEN", tuple(str(tmp_path / name) for name in names)
+    )
     text = " ".join(args_of())
     hidden = f"--tmpfs {tmp_path}/there --remount-ro {tmp_path}/there"
     assert text.index("--ro-bind /usr /usr") < text.index(hidden)
@@ -81,7 +101,15 @@ def test_subordinate_ids_and_the_filter_are_used_where_the_machine_has_them() ->
     alone, shared = args_of(), args_of("/f", users=True)
     assert alone[6:9] == ["/dev/null", OWN_ETC, "bwrap"]
     assert not {"unshare", "--cap-add", "--seccomp", "/usr/bin/setpriv"} & set(alone)
-    assert shared[6:13] == ["/f", OWN_ETC, "unshare", "--user", "--map-root-user", "--map-auto", "bwrap"]
+    assert shared[6:13] == [
+        "/f",
+        OWN_ETC,
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--map-auto",
+        "bwrap",
+    ]
     assert shared[shared.index("--seccomp") + 1] == "9"
     assert not {"--unshare-all", "--uid", "CAP_SYS_ADMIN"} & set(shared)
     assert "--unshare-net" in shared
@@ -112,7 +140,10 @@ def test_users_are_those_of_files_that_each_container_has_for_itself() -> None:
         ({"mounts": (Mount(source="/m", target="/n"),)}, ["--ro-bind", "/m", "/n"]),
         ({"mounts": (Mount(source="/m", target="/n", read_only=False),)}, ["--bind", "/m", "/n"]),
         ({"limits": Limits(tmpfs_bytes=99)}, ["--size", "99", "--tmpfs", "/tmp"]),
-        ({"limits": Limits(shm_bytes=99)}, ["--perms", "1777", "--size", "99", "--tmpfs", "/dev/shm"]),
+        (
+            {"limits": Limits(shm_bytes=99)},
+            ["--perms", "1777", "--size", "99", "--tmpfs", "/dev/shm"],
+        ),
         ({"limits": Limits(pids=99)}, ["/usr/bin/prlimit", "--nproc=99:99"]),
     ],
 )
@@ -157,7 +188,9 @@ def test_the_host_is_the_base_image_if_it_has_the_required_programs(
     monkeypatch.setenv("PATH", str(tmp_path))
     assert store.ensure("base") == "localhost/hyperruntime/base:latest"
     assert store.ensure("host") == "host"
-    assert [image.references for image in store.list()] == [("host", "localhost/hyperruntime/base:latest")]
+    assert [image.references for image in store.list()] == [
+        ("host", "localhost/hyperruntime/base:latest")
+    ]
     (tmp_path / "patch").unlink()
     refusing = ImageStore(BubblewrapDriver().images, lambda: REFUSED)
     with pytest.raises(UnsupportedOptionError, match="`base` if it has git, patch, python3, tar"):
@@ -179,7 +212,9 @@ def test_image_operations_are_refused_by_name(tmp_path: Path) -> None:
         "build": lambda: ImageStore(images).build("localhost/x", containerfile=containerfile),
     }
     for verb, use in uses.items():
-        with pytest.raises(UnsupportedOptionError, match=rf"cannot honour images\.{verb}: .*use another engine"):
+        with pytest.raises(
+            UnsupportedOptionError, match=rf"cannot honour images\.{verb}: .*use another engine"
+        ):
             use()
 
 
@@ -204,7 +239,11 @@ def test_containers_are_listed_and_removed_by_their_keepers() -> None:
         driver = BubblewrapDriver()
         assert wait_until(lambda: "c" in [record.id for record in driver.containers()], 60)
         (record,) = (record for record in driver.containers() if record.id == "c")
-        assert (record.image, record.labels, record.created) == ("host", {"mine": "1"}, 1700000000.5)
+        assert (record.image, record.labels, record.created) == (
+            "host",
+            {"mine": "1"},
+            1700000000.5,
+        )
         assert run_process(driver.cleanup_args("mine=2")).exit_code == 0
         assert keeper.poll() is None
         assert run_process(driver.cleanup_args("mine=1")).exit_code == 0
@@ -257,8 +296,12 @@ def test_a_container_is_listed_once_while_its_keeper_has_a_child_with_the_same_a
         keeper.wait()
 
 
-def test_a_keeper_that_has_already_ended_does_not_stop_a_removal(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone, stays = (spawn(["sleep", "952"], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL) for _ in range(2))
+def test_a_keeper_that_has_already_ended_does_not_stop_a_removal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gone, stays = (
+        spawn(["sleep", "952"], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL) for _ in range(2)
+    )
     record = ContainerRecord(id="c", image="host", state="running", created=0.0, labels={})
     listed = [(psutil.Process(process.pid), record) for process in (gone, stays)]
     kill_group(gone)
@@ -269,7 +312,9 @@ def test_a_keeper_that_has_already_ended_does_not_stop_a_removal(monkeypatch: py
 
 
 def test_a_process_of_another_user_does_not_stop_a_removal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With subordinate ids a container's commands may be another user's, and end a moment after their parent."""
+    """With subordinate ids a container's commands may be another user's, and end a moment after
+    their parent.
+    """
     keeper = spawn(["sh", "-c", "sleep 953 & wait"], stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)
     assert wait_until(lambda: bool(psutil.Process(keeper.pid).children()), 120)
     (child,) = psutil.Process(keeper.pid).children()
@@ -283,7 +328,10 @@ def test_a_process_of_another_user_does_not_stop_a_removal(monkeypatch: pytest.M
         kill(process)
 
     record = ContainerRecord(id="c", image="host", state="running", created=0.0, labels={})
-    monkeypatch.setattr("hyperruntime_bubblewrap.driver.keepers", lambda: iter([(psutil.Process(keeper.pid), record)]))
+    monkeypatch.setattr(
+        "hyperruntime_bubblewrap.driver.keepers",
+        lambda: iter([(psutil.Process(keeper.pid), record)]),
+    )
     monkeypatch.setattr(psutil.Process, "kill", kill_own)
     BubblewrapDriver().remove_container("c")
     assert len(refused) == 3
@@ -294,5 +342,10 @@ def test_a_process_of_another_user_does_not_stop_a_removal(monkeypatch: pytest.M
 def test_bubblewrap_is_the_last_automatic_choice_and_has_fewer_than_240_lines() -> None:
     assert registry.auto_order()[-1] == "bubblewrap"
     folder = Path(hyperruntime_bubblewrap.__file__).parent
-    lines = [line for path in folder.glob("*.py") for line in path.read_text().splitlines() if line.strip()]
+    lines = [
+        line
+        for path in folder.glob("*.py")
+        for line in path.read_text().splitlines()
+        if line.strip()
+    ]
     assert len(lines) < 240

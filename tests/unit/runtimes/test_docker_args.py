@@ -17,10 +17,16 @@ from hyperruntime_podman.args import Settings as PodmanSettings
 from hyperruntime_podman.args import run_args
 
 ABLE = Settings(
-    limits={"memory_bytes": "cgroup", "cpus": "cgroup", "pids": "cgroup"}, networks=("none", "host", "bridge")
+    limits={"memory_bytes": "cgroup", "cpus": "cgroup", "pids": "cgroup"},
+    networks=("none", "host", "bridge"),
 )
 EXCHANGE = hr.Mount(source="/tmp/x", target="/run/hyperruntime")
-EXCHANGE_ENTRY = {"Type": "bind", "Source": "/tmp/x", "Target": "/run/hyperruntime", "ReadOnly": True}
+EXCHANGE_ENTRY = {
+    "Type": "bind",
+    "Source": "/tmp/x",
+    "Target": "/run/hyperruntime",
+    "ReadOnly": True,
+}
 
 
 def config(spec: hr.ContainerSpec, settings: Settings = ABLE) -> dict[str, Any]:
@@ -66,7 +72,11 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ({"network": "bridge"}, {}, {"NetworkMode": "bridge"}),
     ({"limits": hr.Limits(pids=60)}, {}, {"PidsLimit": 60}),
     ({"limits": hr.Limits(pids=None, cpus=0.5)}, {}, {"NanoCpus": 500_000_000}),
-    ({"limits": hr.Limits(pids=None, memory_bytes=1 << 30)}, {}, {"Memory": 1 << 30, "MemorySwap": 1 << 30}),
+    (
+        {"limits": hr.Limits(pids=None, memory_bytes=1 << 30)},
+        {},
+        {"Memory": 1 << 30, "MemorySwap": 1 << 30},
+    ),
     ({"limits": hr.Limits(pids=None, shm_bytes=4096)}, {}, {"ShmSize": 4096}),
     (
         {"limits": hr.Limits(pids=None, tmpfs_bytes=4096)},
@@ -81,7 +91,12 @@ TABLE: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     (
         {"mounts": (hr.Mount(source="/a, b:c", target="/t", read_only=False),)},
         {},
-        {"Mounts": [EXCHANGE_ENTRY, {"Type": "bind", "Source": "/a, b:c", "Target": "/t", "ReadOnly": False}]},
+        {
+            "Mounts": [
+                EXCHANGE_ENTRY,
+                {"Type": "bind", "Source": "/a, b:c", "Target": "/t", "ReadOnly": False},
+            ]
+        },
     ),
 ]
 
@@ -112,7 +127,11 @@ BOTH = Settings(nvidia=True, cdi_dirs=("/etc/cdi",))
     ("settings", "gpus", "request_"),
     [
         (NVIDIA, "all", {"Driver": "nvidia", "Capabilities": [["gpu"]], "Count": -1}),
-        (NVIDIA, ("0", "1"), {"Driver": "nvidia", "Capabilities": [["gpu"]], "DeviceIDs": ["0", "1"]}),
+        (
+            NVIDIA,
+            ("0", "1"),
+            {"Driver": "nvidia", "Capabilities": [["gpu"]], "DeviceIDs": ["0", "1"]},
+        ),
         (CDI, "all", {"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}),
         (CDI, ("0", "1"), {"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=0", "nvidia.com/gpu=1"]}),
         (CDI, ("vendor.com/class=x",), {"Driver": "cdi", "DeviceIDs": ["vendor.com/class=x"]}),
@@ -148,7 +167,9 @@ def test_fields_that_the_daemon_does_not_support_are_refused_by_name(
 def test_docker_and_podman_containers_have_the_same_capabilities() -> None:
     launch = Launch(spec=spec(), name="c", labels={}, exchange=EXCHANGE, private_dir="/p")
     podman = run_args(launch, PodmanSettings())
-    assert [added for flag, added in itertools.pairwise(podman) if flag == "--cap-add"] == list(CAPABILITIES)
+    assert [added for flag, added in itertools.pairwise(podman) if flag == "--cap-add"] == list(
+        CAPABILITIES
+    )
     assert config(spec(), Settings())["HostConfig"]["CapAdd"] == list(CAPABILITIES)
 
 
@@ -161,7 +182,11 @@ def test_docker_and_podman_containers_have_the_same_capabilities() -> None:
         (("nvidia.com/gpu=0",), BOTH, ["A=1", "NVIDIA_VISIBLE_DEVICES=void"]),
     ],
 )
-def test_an_image_cannot_request_gpus_with_its_environment(gpus: Any, settings: Settings, env: list[str]) -> None:
+def test_an_image_cannot_request_gpus_with_its_environment(
+    gpus: Any, settings: Settings, env: list[str]
+) -> None:
     asked = hr.ContainerSpec(image="i", env={"A": "1"}, gpus=gpus, limits=hr.Limits(pids=None))
-    launch = Launch(spec=asked, name="n", labels={}, exchange=hr.Mount(source="/x", target="/y"), private_dir="")
+    launch = Launch(
+        spec=asked, name="n", labels={}, exchange=hr.Mount(source="/x", target="/y"), private_dir=""
+    )
     assert container_config(launch, settings)["Env"] == env

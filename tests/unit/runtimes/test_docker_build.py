@@ -10,7 +10,14 @@ import pytest
 
 from hyperruntime.errors import ImageBuildError
 from hyperruntime.images.build_log import BuildLog
-from hyperruntime_docker.build import CONTAINERFILE, buildkit_args, context_tar, has_buildkit, plain_line, tar_of_root
+from hyperruntime_docker.build import (
+    CONTAINERFILE,
+    buildkit_args,
+    context_tar,
+    has_buildkit,
+    plain_line,
+    tar_of_root,
+)
 
 # As `docker buildx build --progress plain` writes it.
 PROGRESS = """\
@@ -69,12 +76,20 @@ def test_the_failed_step_and_its_output_are_found_in_the_output_of_buildkit(
 
 @pytest.mark.parametrize(
     ("version", "exit_code", "found"),
-    [("28.5.2+dfsg4", 0, True), ("23.0.0", 0, True), ("20.10.24", 0, False), ("28.5.2", 1, False), ("dev", 0, False)],
+    [
+        ("28.5.2+dfsg4", 0, True),
+        ("23.0.0", 0, True),
+        ("20.10.24", 0, False),
+        ("28.5.2", 1, False),
+        ("dev", 0, False),
+    ],
 )
 def test_buildkit_is_used_by_new_daemons_and_the_buildx_component(
     version: str, exit_code: int, found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "docker").write_text(f'#!/bin/sh\n[ "$*" = "buildx version" ] && exit {exit_code}\nexit 7\n')
+    (tmp_path / "docker").write_text(
+        f'#!/bin/sh\n[ "$*" = "buildx version" ] && exit {exit_code}\nexit 7\n'
+    )
     (tmp_path / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert has_buildkit(version) is found
@@ -89,18 +104,26 @@ def test_a_build_by_buildkit_uses_the_builder_of_the_daemon() -> None:
     assert "--no-cache" not in buildkit_args(Path("/c"), "x:1", Path("/f"), {}, force=False)
 
 
-def test_a_context_has_what_is_not_ignored_and_a_containerfile_that_no_step_copies(tmp_path: Path) -> None:
+def test_a_context_has_what_is_not_ignored_and_a_containerfile_that_no_step_copies(
+    tmp_path: Path,
+) -> None:
     context = tmp_path / "context"
     context.mkdir()
     for name in ("kept", "secret"):
         (context / name).write_text(name)
     (tmp_path / "Dockerfile").write_text("FROM a\n")
-    for rules, left_out in (("# all\n*\n\n!kept\n", CONTAINERFILE), (None, f".dockerignore\n{CONTAINERFILE}")):
+    for rules, left_out in (
+        ("# all\n*\n\n!kept\n", CONTAINERFILE),
+        (None, f".dockerignore\n{CONTAINERFILE}"),
+    ):
         if rules:
             (context / ".dockerignore").write_text(rules)
         else:
             (context / ".dockerignore").unlink()
-        with context_tar(context, tmp_path / "Dockerfile") as made, tarfile.open(fileobj=made) as tar:
+        with (
+            context_tar(context, tmp_path / "Dockerfile") as made,
+            tarfile.open(fileobj=made) as tar,
+        ):
             names = set(tar.getnames())
             ignore = tar.extractfile(".dockerignore")
             assert ignore is not None

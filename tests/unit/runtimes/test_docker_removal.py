@@ -1,4 +1,6 @@
-"""A container that another process is removing is gone when our removal returns, also if the other one fails."""
+"""A container that another process is removing is gone when our removal returns, also if the other
+one fails.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ pytest.importorskip("docker")
 
 
 class Daemon:
-    """Answers 409 to so many removals, as the daemon does while another removal runs; the container stays meanwhile."""
+    """Answers 409 to so many removals, as the daemon does while another removal runs; the container
+    stays meanwhile.
+    """
 
     def __init__(self, busy: int) -> None:
         self.busy, self.asked = busy, 0
@@ -36,14 +40,18 @@ def remove(daemon: Daemon) -> None:
     module.remove(engine, "c")
 
 
-def test_a_removal_is_tried_again_if_another_one_in_progress_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_is_tried_again_if_another_one_in_progress_does_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "_REMOVAL_AGAIN_S", 0.0)
     daemon = Daemon(busy=3)
     remove(daemon)
     assert daemon.asked == 4
 
 
-def test_a_removal_that_stays_in_progress_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_removal_that_stays_in_progress_is_an_error_that_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "_REMOVAL_AGAIN_S", 0.0)
     monkeypatch.setattr(module, "limit_s", lambda engine, verb: 0.1)
     with pytest.raises(EngineError, match="in progress"):

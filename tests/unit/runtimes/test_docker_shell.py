@@ -64,7 +64,9 @@ def read_all(shell: SocketShell) -> bytes:
     return said
 
 
-def test_both_streams_are_read_and_end_with_the_connection(ends: tuple[socket.socket, socket.socket]) -> None:
+def test_both_streams_are_read_and_end_with_the_connection(
+    ends: tuple[socket.socket, socket.socket],
+) -> None:
     ours, daemons = ends
     left: list[float] = []
 
@@ -135,10 +137,14 @@ def test_all_output_of_a_short_container_is_read(ends: tuple[socket.socket, sock
     assert read_text(ours, encode([(1, b"for ")]), 5) == ("for and ever", False)
 
 
-def test_containers_of_a_daemon_that_can_lock_up_end_one_after_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_containers_of_a_daemon_that_can_lock_up_end_one_after_the_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("hyperruntime_docker.shell.limit_s", lambda engine, verb: 60.0)
     pairs = [socket.socketpair() for _ in range(3)]
-    first, second, third = (SocketShell(ours, b"", lambda _: 0, turn=EndTurn()) for ours, _ in pairs)
+    first, second, third = (
+        SocketShell(ours, b"", lambda _: 0, turn=EndTurn()) for ours, _ in pairs
+    )
     told = [threading.Event() for _ in pairs]
 
     def end(number: int, shell: SocketShell) -> None:

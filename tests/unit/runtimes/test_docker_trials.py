@@ -1,4 +1,6 @@
-"""Trial containers of Docker: what is late is no answer of the daemon, and the second late one is the last."""
+"""Trial containers of Docker: what is late is no answer of the daemon, and the second late one is
+the last.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ Outcome = tuple[str, bool] | Exception
 class Scripted(Trial):
     """A trial whose containers end as a script says; a container that works writes to the FIFO."""
 
-    def _run(self, mounts: Sequence[Mount], script: str, host: Mapping[str, Any], last: str = "") -> tuple[str, bool]:
+    def _run(
+        self, mounts: Sequence[Mount], script: str, host: Mapping[str, Any], last: str = ""
+    ) -> tuple[str, bool]:
         outcome = next(OUTCOMES[self.image])
         if isinstance(outcome, Exception):
             raise outcome
@@ -47,7 +51,8 @@ def trial(folder: Path, *outcomes: Outcome) -> Trial:
 def test_a_daemon_that_hangs_is_given_up_after_two_containers(tmp_path: Path) -> None:
     one = trial(tmp_path, ("", True), EngineLateError("no answer"))
     with pytest.raises(
-        EngineUnavailableError, match=r"^docker .* its trial containers did not end in time, .*try again"
+        EngineUnavailableError,
+        match=r"^docker .* its trial containers did not end in time, .*try again",
     ):
         one.limits()
     assert one.trials.is_over
@@ -86,7 +91,9 @@ def test_a_network_whose_container_is_late_is_not_tried_again(
 def test_networks_that_hang_leave_the_others(tmp_path: Path) -> None:
     one = trial(tmp_path, (LIMITS, False), ("", True), ("", True))
     assert one.limits()["memory_bytes"] == "cgroup"
-    assert [one.works_with("host"), one.works_with("bridge"), one.works_with("bridge")] == [False] * 3
+    assert [one.works_with("host"), one.works_with("bridge"), one.works_with("bridge")] == [
+        False
+    ] * 3
     assert one.trials.late == 2
 
 
@@ -99,7 +106,10 @@ def test_output_that_does_not_come_in_time_is_late() -> None:
 
 
 def test_an_answer_that_does_not_come_in_time_is_late() -> None:
-    with pytest.raises(EngineLateError, match="did not answer in time"), translated("a container does not start"):
+    with (
+        pytest.raises(EngineLateError, match="did not answer in time"),
+        translated("a container does not start"),
+    ):
         raise ReadTimeout
 
 
@@ -120,7 +130,10 @@ class Counted(bytes):
 
 
 def test_many_short_frames_are_split_without_copying_the_rest_for_each() -> None:
-    frames, chunk = Frames(), Counted(struct.pack(">BxxxL", 1, 1).join([b"", *[b"x"] * 5000]) + b"x")
+    frames, chunk = (
+        Frames(),
+        Counted(struct.pack(">BxxxL", 1, 1).join([b"", *[b"x"] * 5000]) + b"x"),
+    )
     Counted.copied = 0
     parts = list(frames.split(chunk))
     assert len(parts) == 5000

@@ -39,21 +39,47 @@ DIGEST = "sha256:" + "ab" * 32
     ("text", "error", "words"),
     [
         ("No such image: localhost/i:1", ImageNotFoundError, "docker pull localhost/i:1"),
-        ("unable to find user who: no matching entries in passwd file", UserNotFoundError, "user='someone'"),
+        (
+            "unable to find user who: no matching entries in passwd file",
+            UserNotFoundError,
+            "user='someone'",
+        ),
         ("linux spec user: no matching entries in group file", UserNotFoundError, "user='someone'"),
         (f"x\n{NO_WORKDIR}\n", SpecError, "workdir='/w'"),
-        ('invalid mount config for type "bind": bind source path does not exist: /a b', SpecError, "'/a b'"),
-        ('could not select device driver "nvidia" with capabilities: [[gpu]]', UnsupportedOptionError, "gpus"),
-        ("CDI device injection failed: unresolvable CDI devices a/b=c", UnsupportedOptionError, "a/b=c"),
-        ("[FATAL tini (7)] exec /bin/sh failed: No such file or directory", EngineError, "has no /bin/sh"),
-        ("runc create failed: exec: argument list too long", SpecError, "more than a command line holds"),
+        (
+            'invalid mount config for type "bind": bind source path does not exist: /a b',
+            SpecError,
+            "'/a b'",
+        ),
+        (
+            'could not select device driver "nvidia" with capabilities: [[gpu]]',
+            UnsupportedOptionError,
+            "gpus",
+        ),
+        (
+            "CDI device injection failed: unresolvable CDI devices a/b=c",
+            UnsupportedOptionError,
+            "a/b=c",
+        ),
+        (
+            "[FATAL tini (7)] exec /bin/sh failed: No such file or directory",
+            EngineError,
+            "has no /bin/sh",
+        ),
+        (
+            "runc create failed: exec: argument list too long",
+            SpecError,
+            "more than a command line holds",
+        ),
         ("write /var/lib/docker/x: no space left on device", EngineError, "docker system df"),
         ("Container abc is not running", EngineError, "gone"),
         ("something new", EngineUnavailableError, "something new"),
         ("", EngineUnavailableError, "never answered"),
     ],
 )
-def test_a_failed_start_raises_the_error_for_its_cause(text: str, error: type[Exception], words: str) -> None:
+def test_a_failed_start_raises_the_error_for_its_cause(
+    text: str, error: type[Exception], words: str
+) -> None:
     found = explain(text, SPEC)
     assert type(found) is error
     assert words in str(found)
@@ -65,9 +91,18 @@ def test_a_failed_start_raises_the_error_for_its_cause(text: str, error: type[Ex
         ("manifest for r:1/i:2 not found: manifest unknown: manifest unknown", ImageUnknownError),
         ("name unknown: repository name not known to registry", ImageUnknownError),
         ("Get http://r:1/v2/i/manifests/1: no basic auth credentials", ImageLoginError),
-        ("pull access denied for i, repository does not exist or may require 'docker login'", ImageLoginError),
-        ('Head "https://r/v2/i/manifests/1": unauthorized: incorrect username or password', ImageLoginError),
-        ("Get http://127.0.0.1:1/v2/: dial tcp 127.0.0.1:1: connect: connection refused", RegistryUnreachableError),
+        (
+            "pull access denied for i, repository does not exist or may require 'docker login'",
+            ImageLoginError,
+        ),
+        (
+            'Head "https://r/v2/i/manifests/1": unauthorized: incorrect username or password',
+            ImageLoginError,
+        ),
+        (
+            "Get http://127.0.0.1:1/v2/: dial tcp 127.0.0.1:1: connect: connection refused",
+            RegistryUnreachableError,
+        ),
         ("Get https://r/v2/: dial tcp: lookup r: no such host", RegistryUnreachableError),
         ("http: server gave HTTP response to HTTPS client", RegistryUnreachableError),
         ("something new", ImagePullError),
@@ -90,7 +125,9 @@ def test_a_failed_pull_names_the_image_the_login_or_the_registry_as_the_cause(
         (f"quay.io/a@{DIGEST}", f"quay.io/a@{DIGEST}", "quay.io"),
     ],
 )
-def test_references_are_normalised_as_the_daemon_lists_them(reference: str, listed: str, registry: str) -> None:
+def test_references_are_normalised_as_the_daemon_lists_them(
+    reference: str, listed: str, registry: str
+) -> None:
     assert (familiar(reference), registry_of(reference)) == (listed, registry)
 
 
@@ -98,8 +135,14 @@ def test_references_are_normalised_as_the_daemon_lists_them(reference: str, list
     ("text", "words"),
     [
         ("('Connection aborted.', PermissionError(13, 'Permission denied'))", "group `docker`"),
-        ("('Connection aborted.', FileNotFoundError(2, 'No such file or directory'))", "no daemon answers"),
-        ("Error: ('Connection aborted.', ConnectionRefusedError(111, 'Connection refused'))", "systemctl start docker"),
+        (
+            "('Connection aborted.', FileNotFoundError(2, 'No such file or directory'))",
+            "no daemon answers",
+        ),
+        (
+            "Error: ('Connection aborted.', ConnectionRefusedError(111, 'Connection refused'))",
+            "systemctl start docker",
+        ),
         ("client version 1.20 is too old", "too old"),
     ],
 )
@@ -157,6 +200,11 @@ def test_missing_cgroups_are_ignored() -> None:
 
 
 def test_the_driver_imports_no_sdk_before_its_first_use(tmp_path: Path) -> None:
-    script = "import hyperruntime_docker, sys; hyperruntime_docker.DockerDriver(); print('docker' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)
+    script = (
+        "import hyperruntime_docker, sys; hyperruntime_docker.DockerDriver(); print('docker' in "
+        "sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True
+    )
     assert (done.stdout, done.stderr) == ("False\n", "")

@@ -1,4 +1,6 @@
-"""A trial that does not end in time is no answer of the engine: it is not remembered, and two of them end a probe."""
+"""A trial that does not end in time is no answer of the engine: it is not remembered, and two of
+them end a probe.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,17 @@ APPTAINER = {
     FORKS: "root overlay\nfirst sh: 2: Cannot fork",
     MEMORY: "root overlay\nKilled",
 }
-BUBBLEWRAP = {"--version": "bubblewrap 0.8.0", "echo users": "users", FORKS: "works\nfirst sh: 2: Cannot fork"}
+BUBBLEWRAP = {
+    "--version": "bubblewrap 0.8.0",
+    "echo users": "users",
+    FORKS: "works\nfirst sh: 2: Cannot fork",
+}
 
 
 class Engine:
-    """An engine's programs on PATH, which print something or hang. The trials of one test, in order."""
+    """An engine's programs on PATH, which print something or hang. The trials of one test, in
+    order.
+    """
 
     def __init__(self, folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.trials: list[str] = []
@@ -44,27 +52,39 @@ class Engine:
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
         monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
-    def plays(self, programs: Sequence[str], answers: dict[str, str], hangs: Callable[[str], bool]) -> None:
+    def plays(
+        self, programs: Sequence[str], answers: dict[str, str], hangs: Callable[[str], bool]
+    ) -> None:
         """Put programs on PATH.
 
         Args:
             programs: their names.
-            answers: what a program prints whose arguments or input hold a text; the first one counts.
+            answers: what a program prints whose arguments or input hold a text; the first one
+                counts.
             hangs: whether a program hangs, given its arguments and its input.
         """
         self._answers, self._hangs = answers, hangs
         for name in programs:
             (program := self._folder / name).write_text(
-                '#!/bin/sh\n[ -n "$HYPERRUNTIME_TEST_ANSWER" ] || exec sleep 1000\necho "$HYPERRUNTIME_TEST_ANSWER"\n'
+                '#!/bin/sh\n[ -n "$HYPERRUNTIME_TEST_ANSWER" ] || exec sleep 1000\necho '
+                '"$HYPERRUNTIME_TEST_ANSWER"\n'
             )
             program.chmod(0o755)
 
-    def _run(self, args: Sequence[str], *, env: dict[str, str], timeout_s: float, **options: Any) -> ProcessResult:
-        """Run a program. Only one that hangs has a short time limit, so that no other is late on a busy machine."""
+    def _run(
+        self, args: Sequence[str], *, env: dict[str, str], timeout_s: float, **options: Any
+    ) -> ProcessResult:
+        """Run a program. Only one that hangs has a short time limit, so that no other is late on a
+        busy machine.
+        """
         said = " ".join([*args, (options.get("input") or b"").decode()])
         self.trials.append(said)
         hangs = self._hangs(said)
-        answer = "" if hangs else next((text for word, text in self._answers.items() if word in said), "nothing")
+        answer = (
+            ""
+            if hangs
+            else next((text for word, text in self._answers.items() if word in said), "nothing")
+        )
         env = {**env, "PATH": os.environ["PATH"], "HYPERRUNTIME_TEST_ANSWER": answer}
         return run_process(args, env=env, timeout_s=SHORT_S if hangs else LONG_S, **options)
 
@@ -82,7 +102,9 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 
 def expect_hangs(found: pytest.ExceptionInfo[EngineUnavailableError], engine: Engine) -> None:
-    """Check the error of a probe that gave up: one sentence with the cause and the next step; nothing is remembered."""
+    """Check the error of a probe that gave up: one sentence with the cause and the next step;
+    nothing is remembered.
+    """
     message = str(found.value)
     assert "its trial containers did not end in time" in message
     assert message.endswith("; try again when the machine is less busy, or restart the engine")
@@ -110,7 +132,9 @@ def test_a_podman_that_hangs_is_given_up_after_two_trials(engine: Engine) -> Non
     expect_hangs(found, engine)
 
 
-def test_a_podman_whose_limits_hang_works_without_them_and_is_not_remembered(engine: Engine) -> None:
+def test_a_podman_whose_limits_hang_works_without_them_and_is_not_remembered(
+    engine: Engine,
+) -> None:
     engine.plays(["podman"], PODMAN, lambda said: "--memory" in said)
     found = podman.probe()
     assert (found.settings.limits["memory_bytes"], found.settings.limits["cpus"]) == ("no", "no")
@@ -119,7 +143,9 @@ def test_a_podman_whose_limits_hang_works_without_them_and_is_not_remembered(eng
     assert not podman.cached_probe()[1]
 
 
-def test_one_late_trial_of_podman_is_made_good_by_a_second_one_and_not_remembered(engine: Engine) -> None:
+def test_one_late_trial_of_podman_is_made_good_by_a_second_one_and_not_remembered(
+    engine: Engine,
+) -> None:
     engine.plays(["podman"], PODMAN, lambda said: "--memory" in said and len(engine.trials) == 2)
     found = podman.probe()
     assert (found.settings.limits["memory_bytes"], found.settings.bridge) == ("cgroup", True)
@@ -127,7 +153,11 @@ def test_one_late_trial_of_podman_is_made_good_by_a_second_one_and_not_remembere
 
 
 def test_a_podman_whose_bridge_hangs_works_without_it_and_is_not_remembered(engine: Engine) -> None:
-    engine.plays(["podman"], PODMAN, lambda said: "--network bridge" in said or "--network slirp4netns" in said)
+    engine.plays(
+        ["podman"],
+        PODMAN,
+        lambda said: "--network bridge" in said or "--network slirp4netns" in said,
+    )
     found = podman.probe()
     assert (found.settings.limits["memory_bytes"], found.settings.bridge) == ("cgroup", False)
     assert len(engine.trials) == 3, "podman info, one container, one with a network"
@@ -159,11 +189,15 @@ def test_a_limit_of_apptainer_whose_trial_is_late_is_not_claimed_and_not_remembe
 ) -> None:
     plays_apptainer(engine, lambda said: late in said)
     found = apptainer.probe()
-    assert [name for name, how in found.settings.limits.items() if how == "no"] == sorted([field, "cpus"], reverse=True)
+    assert [name for name, how in found.settings.limits.items() if how == "no"] == sorted(
+        [field, "cpus"], reverse=True
+    )
     assert engine.remembered == []
 
 
-@pytest.mark.parametrize("printed", ["", "root overlay", "root overlay\nfirst", "root overlay\nfirst unlimited"])
+@pytest.mark.parametrize(
+    "printed", ["", "root overlay", "root overlay\nfirst", "root overlay\nfirst unlimited"]
+)
 def test_a_limit_on_processes_of_apptainer_needs_evidence(engine: Engine, printed: str) -> None:
     plays_apptainer(engine, lambda _: False, **{FORKS: printed or "nothing"})
     assert apptainer.probe().settings.limits["pids"] == "no"
@@ -172,7 +206,11 @@ def test_a_limit_on_processes_of_apptainer_needs_evidence(engine: Engine, printe
 def test_one_late_trial_of_apptainer_leaves_the_next_combination(engine: Engine) -> None:
     plays_apptainer(engine, lambda said: STARTS in said and len(engine.trials) == 2)
     found = apptainer.probe()
-    assert (found.settings.users, found.settings.seccomp, found.settings.sysfs) == (True, True, False)
+    assert (found.settings.users, found.settings.seccomp, found.settings.sysfs) == (
+        True,
+        True,
+        False,
+    )
     assert "did not finish a test of the engine" in found.tried[0][1]
     assert engine.remembered == []
 
@@ -194,7 +232,11 @@ def test_a_bubblewrap_that_hangs_is_given_up_after_two_trials(engine: Engine) ->
 def test_a_limit_on_processes_of_bubblewrap_needs_evidence(engine: Engine, late: bool) -> None:
     plays_bubblewrap(engine, lambda said: late and "prlimit" in said)
     found = bubblewrap.try_here()
-    assert (found.version, found.users, found.limits["pids"]) == ("0.8.0", True, "no" if late else "rlimit")
+    assert (found.version, found.users, found.limits["pids"]) == (
+        "0.8.0",
+        True,
+        "no" if late else "rlimit",
+    )
     plays_bubblewrap(engine, lambda _: False, **{FORKS: "works"})
     assert bubblewrap.try_here().limits["pids"] == "no"
 

@@ -53,17 +53,21 @@ def test_the_stricter_of_two_limits_on_processes_applies(pids: int, count: int) 
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"), [(SHARED, "all containers of this user together .* limits.pids=60"), (APART, "ulimit -u")]
+    ("settings", "words"),
+    [(SHARED, "all containers of this user together .* limits.pids=60"), (APART, "ulimit -u")],
 )
 @pytest.mark.parametrize(
     "said",
     [
         "/bin/sh: 1: Cannot fork",
         "/bin/sh: can't fork: Resource temporarily unavailable",
-        "Error: runc create failed: unable to start container process: can't get final child's PID from pipe: EOF",
+        "Error: runc create failed: unable to start container process: can't get final child's "
+        "PID from pipe: EOF",
     ],
 )
-def test_an_exhausted_process_limit_has_a_clear_error(settings: Settings, words: str, said: str) -> None:
+def test_an_exhausted_process_limit_has_a_clear_error(
+    settings: Settings, words: str, said: str
+) -> None:
     container = PodmanContainer.__new__(PodmanContainer)
     container._launch, container._settings = LAUNCH, settings
     error = container.explain_start_failure(said)
@@ -77,11 +81,13 @@ def test_a_user_without_kernel_keys_left_is_told_so() -> None:
     container = PodmanContainer.__new__(PodmanContainer)
     container._launch, container._settings = LAUNCH, APART
     said = (
-        "Error: runc create failed: unable to join session keyring: unable to create session key: disk quota exceeded"
+        "Error: runc create failed: unable to join session keyring: unable to create session "
+        "key: disk quota exceeded"
     )
     error = container.explain_start_failure(f"{said}: OCI runtime error")
     with pytest.raises(
-        EngineUnavailableError, match=r"none left \(`kernel\.keys\.maxkeys`\); end other containers, or"
+        EngineUnavailableError,
+        match=r"none left \(`kernel\.keys\.maxkeys`\); end other containers, or",
     ):
         raise error
 
@@ -125,7 +131,9 @@ def test_a_run_directory_that_others_can_write_is_not_used(ordinary: Path) -> No
     assert edge.environment()["XDG_RUNTIME_DIR"] == "/run/user/of-another-node"
 
 
-def test_podman_does_not_get_the_library_path_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_podman_does_not_get_the_library_path_of_the_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/modules/lib")
     monkeypatch.setenv("CONTAINERS_CONF", "/kept")
     assert "LD_LIBRARY_PATH" not in edge.environment()
@@ -134,8 +142,12 @@ def test_podman_does_not_get_the_library_path_of_the_caller(monkeypatch: pytest.
     assert args[args.index("LD_LIBRARY_PATH") - 1] == "-u"
 
 
-def test_a_program_in_podmans_namespace_gets_the_library_path_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This Python, which may need the library path of an environment module, reclaims the files of containers."""
+def test_a_program_in_podmans_namespace_gets_the_library_path_of_the_caller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """This Python, which may need the library path of an environment module, reclaims the files of
+    containers.
+    """
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     assert edge.unshare_args()[-2:] == ("podman", "unshare")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/opt/modules/lib")
@@ -145,7 +157,9 @@ def test_a_program_in_podmans_namespace_gets_the_library_path_of_the_caller(monk
 
 
 def test_a_store_in_a_lost_login_session_has_a_next_step() -> None:
-    step = edge.store_step("Error: creating events dirs: mkdir /run/user/1007/libpod: permission denied")
+    step = edge.store_step(
+        "Error: creating events dirs: mkdir /run/user/1007/libpod: permission denied"
+    )
     for word in ("/run/user/1007", "enable-linger", "XDG_DATA_HOME"):
         assert word in step
     assert edge.store_step("Error: something else") == "see `hyperrun doctor`"

@@ -28,7 +28,10 @@ def test_the_instructions_are_found_in_any_form(configuration: bytes, expected: 
 @pytest.mark.parametrize(
     ("configuration", "fitting"),
     [
-        (b'{"os": "linux", "architecture": "arm64", "variant": "v8"}', "arm64 arm64/v8 arm64/8 aarch64"),
+        (
+            b'{"os": "linux", "architecture": "arm64", "variant": "v8"}',
+            "arm64 arm64/v8 arm64/8 aarch64",
+        ),
         (b'{"os": "linux", "architecture": "arm64"}', "arm64 arm64/v8 arm64/8 aarch64"),
         (b'{"os": "linux", "architecture": "arm", "variant": "v7"}', "arm arm/v7"),
         (b'{"os": "linux", "architecture": "arm", "variant": "v6"}', "arm/v6"),
@@ -36,7 +39,9 @@ def test_the_instructions_are_found_in_any_form(configuration: bytes, expected: 
         (b"[" * 100_000, ""),
     ],
 )
-def test_an_image_is_for_the_platforms_that_podman_takes_it_for(configuration: bytes, fitting: str) -> None:
+def test_an_image_is_for_the_platforms_that_podman_takes_it_for(
+    configuration: bytes, fitting: str
+) -> None:
     """As Podman 4.3 does with `--pull=never`; an image that does not fit is pulled again."""
     platforms = "arm64 arm64/v8 arm64/8 aarch64 arm arm/v7 arm/v6 amd64 x86_64 amd64/v3".split()
     found = [name for name in platforms if is_for(f"linux/{name}", configuration)]

@@ -1,4 +1,6 @@
-"""What removes the containers of a dead owner goes on after Podman's failures, and does not hide them."""
+"""What removes the containers of a dead owner goes on after Podman's failures, and does not hide
+them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ esac
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Put a program ``podman`` on PATH that lists two containers, and a ``sleep`` that does not wait."""
+    """Put a program ``podman`` on PATH that lists two containers, and a ``sleep`` that does not
+    wait.
+    """
     for name, text in (("podman", PODMAN), ("sleep", "#!/bin/sh\nexit 0\n")):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
@@ -63,6 +67,8 @@ def test_a_removal_that_fails_is_tried_again(fake: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["ps", "rm"])
-def test_what_always_fails_is_reported_so_that_the_guard_tries_again_later(fake: Path, command: str) -> None:
+def test_what_always_fails_is_reported_so_that_the_guard_tries_again_later(
+    fake: Path, command: str
+) -> None:
     fail(fake, **{command: 1000})
     assert clean_up().exit_code != 0

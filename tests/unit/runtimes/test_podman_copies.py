@@ -1,4 +1,6 @@
-"""Copies of the user's images in this library's own store: a failure is not for ever, and no wait is."""
+"""Copies of the user's images in this library's own store: a failure is not for ever, and no wait
+is.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,9 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     return store
 
 
-def test_a_copy_that_failed_is_tried_again_and_one_that_was_made_is_remembered(tmp_path: Path, store: Store) -> None:
+def test_a_copy_that_failed_is_tried_again_and_one_that_was_made_is_remembered(
+    tmp_path: Path, store: Store
+) -> None:
     found = ImageCopies()
     (tmp_path / "full").touch()
     assert found.find("localhost/a:1") == ""
@@ -56,7 +60,9 @@ def test_a_copy_that_failed_is_tried_again_and_one_that_was_made_is_remembered(t
     assert (tmp_path / "calls").read_text() == asked
 
 
-def test_a_start_waits_for_a_copy_of_another_process_for_a_limited_time(tmp_path: Path, store: Store) -> None:
+def test_a_start_waits_for_a_copy_of_another_process_for_a_limited_time(
+    tmp_path: Path, store: Store
+) -> None:
     found = ImageCopies()
     with locked(store), capture_logs() as logs:
         assert found.find("localhost/a:1") == "", "the container runs in the user's store"

@@ -15,7 +15,9 @@ from hyperruntime_podman.driver import PodmanDriver
 from hyperruntime_podman.own_store import Store, chosen_slow, reset_step, slow_step, store_facts
 from hyperruntime_podman.store_trial import choose_store
 
-STORE = Store(driver="vfs", root="/home/a/.local/share/containers/storage", run_root="/run/user/7/containers")
+STORE = Store(
+    driver="vfs", root="/home/a/.local/share/containers/storage", run_root="/run/user/7/containers"
+)
 SETTINGS = Settings(oci_runtime="runc", rootless=True)
 
 
@@ -31,14 +33,25 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_an_explicit_choice_of_vfs_is_found(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_explicit_choice_of_vfs_is_found(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert chosen_slow() == ""
-    for text in ("", "[storage", 'storage = "vfs"', '[storage]\ndriver = "overlay"', '[storage]\ngraphroot = "/vfs"'):
+    for text in (
+        "",
+        "[storage",
+        'storage = "vfs"',
+        '[storage]\ndriver = "overlay"',
+        '[storage]\ngraphroot = "/vfs"',
+    ):
         config.write_text(text)
         assert chosen_slow() == "", text
     config.write_text('[storage]\n  driver = "vfs" # slow\n')
     assert chosen_slow() == str(config)
-    assert slow_step(STORE, "chosen") == f"`sed -i '/^ *driver *=/s/vfs/overlay/' {shlex.quote(str(config))}`"
+    assert (
+        slow_step(STORE, "chosen")
+        == f"`sed -i '/^ *driver *=/s/vfs/overlay/' {shlex.quote(str(config))}`"
+    )
     monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(tmp_path / "other.conf"))
     assert chosen_slow() == "", "Podman does not read the user's file then"
     monkeypatch.setenv("STORAGE_DRIVER", "vfs")
@@ -48,7 +61,9 @@ def test_an_explicit_choice_of_vfs_is_found(config: Path, tmp_path: Path, monkey
     assert chosen_slow() == ""
 
 
-def test_a_choice_of_the_administrator_is_found_and_the_command_takes_it_back(config: Path, tmp_path: Path) -> None:
+def test_a_choice_of_the_administrator_is_found_and_the_command_takes_it_back(
+    config: Path, tmp_path: Path
+) -> None:
     (tmp_path / "system.conf").write_text('[storage]\ndriver = "vfs"\n')
     assert chosen_slow() == str(tmp_path / "system.conf")
     step = slow_step(STORE, "chosen")
@@ -89,7 +104,13 @@ def test_a_store_that_is_quick_is_used_without_a_trial(monkeypatch: pytest.Monke
     ],
 )
 def test_the_own_store_is_used_if_it_works_and_nobody_chose_another(
-    config: Path, monkeypatch: pytest.MonkeyPatch, uid: int, variable: str, found: str, why: str, step: str
+    config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    uid: int,
+    variable: str,
+    found: str,
+    why: str,
+    step: str,
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: uid)
     monkeypatch.setattr(store_trial, "user_store", lambda: STORE)
@@ -119,7 +140,9 @@ def test_only_commands_about_containers_name_the_own_store() -> None:
     assert base_args(in_user_store(own)) == ["podman", "--runtime", "runc"]
 
 
-def test_the_next_step_keeps_the_lines_of_a_file_of_the_user(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_step_keeps_the_lines_of_a_file_of_the_user(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     new = reset_step(STORE)
     assert new.startswith("`podman system reset --force && mkdir -p ")
     config.write_text('[storage]\ngraphroot = "/kept"\n')
@@ -146,6 +169,6 @@ def test_the_guard_looks_into_the_own_store_of_an_ordinary_user(
     asked = (tmp_path / "asked").read_text().splitlines()
     assert asked == [
         "ps --all --quiet --filter label=a=b",
-        f"--root {tmp_path}/a b/hyperruntime --runroot /r/hyperruntime --storage-driver overlay ps --all --quiet "
-        "--filter label=a=b",
+        f"--root {tmp_path}/a b/hyperruntime --runroot /r/hyperruntime --storage-driver "
+        "overlay ps --all --quiet --filter label=a=b",
     ]

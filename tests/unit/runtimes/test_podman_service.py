@@ -99,7 +99,9 @@ def test_a_service_that_was_idle_or_died_is_replaced_at_the_next_call(
 
 
 def end_of(service: PodmanService) -> Callable[[Any], Any]:
-    """Return a function that lists containers and then kills the service, as a fault of Podman would."""
+    """Return a function that lists containers and then kills the service, as a fault of Podman
+    would.
+    """
 
     def ask(client: Any) -> Any:
         assert service._process is not None
@@ -165,9 +167,13 @@ def test_a_failed_connection_does_not_stop_the_service_for_others(
         service.close()
 
 
-@pytest.mark.parametrize(("failures", "words"), [(3, None), (9, "image not known"), (1, "the store is broken")])
+@pytest.mark.parametrize(
+    ("failures", "words"), [(3, None), (9, "image not known"), (1, "the store is broken")]
+)
 def test_images_can_be_listed_while_one_is_removed(failures: int, words: str | None) -> None:
-    """Podman's list then fails because of the removed image and is retried; any other failure is raised at once."""
+    """Podman's list then fails because of the removed image and is retried; any other failure is
+    raised at once.
+    """
     asked: list[str] = []
 
     class Service:
@@ -187,15 +193,19 @@ def test_images_can_be_listed_while_one_is_removed(failures: int, words: str | N
         assert len(asked) == (5 if "not known" in words else 1)
 
 
-@pytest.mark.parametrize(("failures", "how"), [(2, "exit 125"), (99, "exit 125"), (2, "kill -TERM $$"), (2, "exit 0")])
+@pytest.mark.parametrize(
+    ("failures", "how"), [(2, "exit 125"), (99, "exit 125"), (2, "kill -TERM $$"), (2, "exit 0")]
+)
 def test_a_container_whose_removal_fails_for_a_while_is_removed_with_retries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, how: str
 ) -> None:
     error = failures == 99
     program, asked = tmp_path / "podman", tmp_path / "asked"
-    program.write_text(  # podman-rm(1) prints the name; podman-container-exists(1) exits with 0 if it is there
-        f"#!/bin/sh\n[ $1 = rm ] || exit 0\necho >>{asked}\n[ $(wc -l <{asked}) -gt {failures} ] && echo c && exit\n"
-        f"[ '{how}' = 'exit 125' ] && echo 'Error: given PIDs did not die within timeout' >&2\n{how}\n"
+    # podman-rm(1) prints the name; podman-container-exists(1) exits with 0 if it is there
+    program.write_text(
+        f"#!/bin/sh\n[ $1 = rm ] || exit 0\necho >>{asked}\n[ $(wc -l <{asked}) -gt {failures} "
+        f"] && echo c && exit\n[ '{how}' = 'exit 125' ] && echo 'Error: given PIDs did not die "
+        f"within timeout' >&2\n{how}\n"
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
@@ -205,7 +215,9 @@ def test_a_container_whose_removal_fails_for_a_while_is_removed_with_retries(
         nonlocal now
         now += seconds
 
-    monkeypatch.setattr("hyperruntime_podman.container.time", SimpleNamespace(monotonic=lambda: now, sleep=sleep))
+    monkeypatch.setattr(
+        "hyperruntime_podman.container.time", SimpleNamespace(monotonic=lambda: now, sleep=sleep)
+    )
     if error:
         with pytest.raises(EngineError, match=r"container c could not be removed: .*did not die"):
             remove("c")

@@ -14,10 +14,16 @@ from hyperruntime.cli.containers.serve import _remove_own
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--host", "0.0.0.0"), "--host 0.0.0.0 is not allowed: the service listens on 127.0.0.1 only"),
+        (
+            ("--host", "0.0.0.0"),
+            "--host 0.0.0.0 is not allowed: the service listens on 127.0.0.1 only",
+        ),
         (("--host", "::"), "--host :: is not allowed"),
         (("--no-token",), "--no-token needs --socket"),
-        (("--socket", "s", "--no-token", "--token-file", "t"), "--no-token and --token-file exclude each other"),
+        (
+            ("--socket", "s", "--no-token", "--token-file", "t"),
+            "--no-token and --token-file exclude each other",
+        ),
         (("--port", "1", "--socket", "s"), "--port and --socket exclude each other"),
         (("--memory", "1k"), "memory_bytes=1024 is not allowed"),
     ],

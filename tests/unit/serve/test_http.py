@@ -1,4 +1,6 @@
-"""The HTTP service with the fake driver, whose commands run for real: who may ask, what is answered, what ends when."""
+"""The HTTP service with the fake driver, whose commands run for real: who may ask, what is
+answered, what ends when.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,11 @@ def test_the_document_is_valid_has_every_route_and_real_answers_fit_it() -> None
         assert listed["name"] == one.rpartition("/")[2]
         assert (await ask("GET", one)).value["is_alive"] is True
 
-        done = await ask("POST", f"{one}/exec", json={"args": ["sh", "-c", "cat; echo $WHO >&2; exit 7"], "input": "é"})
+        done = await ask(
+            "POST",
+            f"{one}/exec",
+            json={"args": ["sh", "-c", "cat; echo $WHO >&2; exit 7"], "input": "é"},
+        )
         assert {name: done.value[name] for name in ("exit_code", "stdout", "stderr")} == {
             "exit_code": 7, "stdout": "é", "stderr": "me\n",
         }  # fmt: skip
@@ -67,15 +73,21 @@ def test_the_document_is_valid_has_every_route_and_real_answers_fit_it() -> None
         assert (await ask("GET", f"{one}/files", params={"path": "/tmp/ä/b"})).body == EVERY_BYTE
         facts = (await ask("GET", f"{one}/stat", params={"path": "/tmp/ä/b"})).value
         assert (facts["kind"], facts["size_bytes"], facts["mode"]) == ("file", 256, "0640")
-        assert (await ask("GET", f"{one}/directory", params={"path": "/tmp/ä"})).value == {"names": ["b"]}
+        assert (await ask("GET", f"{one}/directory", params={"path": "/tmp/ä"})).value == {
+            "names": ["b"]
+        }
         await ask("POST", f"{one}/exec", json={"args": ["mkfifo", "/tmp/ä/pipe"]})
         held = await ask("GET", f"{one}/files", params={"path": "/tmp/ä/pipe", "timeout_s": "0.3"})
         assert (held.status, held.value["error"]["type"]) == (504, "TransferTimeoutError")
         sent = tar_of(x=EVERY_BYTE, y=b"")
-        assert (await ask("PUT", f"{one}/archive", params={"path": "/tmp/t"}, data=sent)).status == 204
+        assert (
+            await ask("PUT", f"{one}/archive", params={"path": "/tmp/t"}, data=sent)
+        ).status == 204
         got = await ask("GET", f"{one}/archive", params={"path": "/tmp/t"})
         assert files_of(got.body) == {"./x": EVERY_BYTE, "./y": b""}
-        assert files_of((await ask("GET", f"{one}/archive", params={"path": "/tmp/t/x"})).body) == {"./x": EVERY_BYTE}
+        assert files_of((await ask("GET", f"{one}/archive", params={"path": "/tmp/t/x"})).body) == {
+            "./x": EVERY_BYTE
+        }
 
         await talk_to_a_process(client, one)
         assert (await ask("DELETE", one)).status == 204
@@ -87,7 +99,10 @@ def test_the_document_is_valid_has_every_route_and_real_answers_fit_it() -> None
 
 async def talk_to_a_process(client: ServiceClient, one: str) -> None:
     """Use all routes of background processes."""
-    command = "trap 'echo interrupted; exit 3' INT; read line; echo $line; printf '\\303'; read line; printf '\\251'"
+    command = (
+        "trap 'echo interrupted; exit 3' INT; read line; echo $line; printf '\\303'; read line; "
+        "printf '\\251'"
+    )
     args = ["sh", "-c", f"{command}; while :; do sleep 0.05; done"]
     process = (await client.ask("POST", f"{one}/processes", json={"args": args})).value["process"]
     path = f"{one}/processes/{process}"
@@ -103,8 +118,12 @@ async def talk_to_a_process(client: ServiceClient, one: str) -> None:
     assert said == "hi\n"  # and not the half of a character
     await client.ask("POST", f"{path}/input", json={"input": "\n"})
     assert (await output())["stdout"] == "é"
-    assert [one["end"] for one in (await client.ask("GET", f"{one}/processes")).value["processes"]] == [None]
-    assert (await client.ask("POST", f"{path}/signal", json={"signal": "SIGINT"})).value == {"received": True}
+    assert [
+        one["end"] for one in (await client.ask("GET", f"{one}/processes")).value["processes"]
+    ] == [None]
+    assert (await client.ask("POST", f"{path}/signal", json={"signal": "SIGINT"})).value == {
+        "received": True
+    }
     ended: dict[str, Any] = {"end": None}
     text = ""
     while ended["end"] is None:
@@ -122,18 +141,28 @@ def test_a_stream_has_every_byte_in_order_and_the_end() -> None:
         one = await client.container(image=IMAGE)
         data = random.Random(1).randbytes(700_000)
         fields = {"input": base64.b64encode(data).decode(), "encoding": "base64", "stream": True}
-        done = await client.ask("POST", f"{one}/exec", json={"args": ["sh", "-c", "cat; echo x >&2; exit 3"], **fields})
+        done = await client.ask(
+            "POST", f"{one}/exec", json={"args": ["sh", "-c", "cat; echo x >&2; exit 3"], **fields}
+        )
         *events, end = done.value
         found = {"stdout": b"", "stderr": b""}
         for event in events:
             found[event["stream"]] += base64.b64decode(event["data"])
         assert found == {"stdout": data, "stderr": b"x\n"}
-        assert (end["event"], end["result"]["exit_code"], end["result"]["truncated"]) == ("end", 3, False)
+        assert (end["event"], end["result"]["exit_code"], end["result"]["truncated"]) == (
+            "end",
+            3,
+            False,
+        )
 
         text = "äöü€😀" * 20_000  # characters that lie across two chunks
-        done = await client.ask("POST", f"{one}/exec", json={"args": ["cat"], "input": text, "stream": True})
+        done = await client.ask(
+            "POST", f"{one}/exec", json={"args": ["cat"], "input": text, "stream": True}
+        )
         assert "".join(event.get("data", "") for event in done.value) == text
-        done = await client.ask("POST", f"{one}/exec", json={"args": ["cat"], "input": "x", "user": "nobody-here"})
+        done = await client.ask(
+            "POST", f"{one}/exec", json={"args": ["cat"], "input": "x", "user": "nobody-here"}
+        )
         assert done.error == (400, "UserNotFoundError")
         late = {"args": ["sleep", "100"], "timeout_s": 0.2, "stream": True}
         (end,) = (await client.ask("POST", f"{one}/exec", json=late)).value
@@ -161,7 +190,11 @@ STRANGERS = [
 def test_only_a_program_of_this_machine_with_the_token_is_answered() -> None:
     async def visit(client: ServiceClient) -> None:
         for headers, status in STRANGERS:
-            for method, path in (("GET", "/v1/containers"), ("POST", "/v1/containers"), ("GET", "/v1/openapi.json")):
+            for method, path in (
+                ("GET", "/v1/containers"),
+                ("POST", "/v1/containers"),
+                ("GET", "/v1/openapi.json"),
+            ):
                 refused = await client.ask(method, path, headers=headers)
                 assert refused.error == (status, "RequestError"), headers
                 assert TOKEN.encode() not in refused.body
@@ -190,13 +223,38 @@ HOSTILE: list[tuple[str, str, dict[str, Any], tuple[int, str]]] = [
     ("POST", "/exec", {"data": b'{"args":["true"],"timeout_s":true}'}, (400, "SpecError")),
     ("POST", "/exec", {"data": b'{"args":["true"],"timeout_s":-1}'}, (400, "SpecError")),
     ("POST", "/exec", {"data": b'{"args":["true"],"output_limit_bytes":0}'}, (400, "SpecError")),
-    ("POST", "/exec", {"data": b'{"args":["true"],"output_limit_bytes":999999999}'}, (400, "SpecError")),
-    ("POST", "/exec", {"data": b'{"args":["true"],"input":"?","encoding":"base64"}'}, (400, "SpecError")),
+    (
+        "POST",
+        "/exec",
+        {"data": b'{"args":["true"],"output_limit_bytes":999999999}'},
+        (400, "SpecError"),
+    ),
+    (
+        "POST",
+        "/exec",
+        {"data": b'{"args":["true"],"input":"?","encoding":"base64"}'},
+        (400, "SpecError"),
+    ),
     ("POST", "/exec", {"data": b'{"args":["true"],"input":"\\ud800"}'}, (400, "SpecError")),
-    ("POST", "/exec", {"data": b'{"args":["true"],"workdir":"/none"}'}, (404, "WorkdirNotFoundError")),
+    (
+        "POST",
+        "/exec",
+        {"data": b'{"args":["true"],"workdir":"/none"}'},
+        (404, "WorkdirNotFoundError"),
+    ),
     ("POST", "/exec", {"data": b"x" * 70_000}, (413, "RequestError")),
-    ("POST", "/exec", {"data": b"{}", "headers": {"Content-Type": "text/plain"}}, (415, "RequestError")),
-    ("POST", "/exec", {"data": b"{}", "headers": {"Content-Encoding": "gzip"}}, (415, "RequestError")),
+    (
+        "POST",
+        "/exec",
+        {"data": b"{}", "headers": {"Content-Type": "text/plain"}},
+        (415, "RequestError"),
+    ),
+    (
+        "POST",
+        "/exec",
+        {"data": b"{}", "headers": {"Content-Encoding": "gzip"}},
+        (415, "RequestError"),
+    ),
     ("POST", "/processes/x/signal", {"data": b'{"signal":"SIGNONE"}'}, (400, "SpecError")),
     ("POST", "/processes/x/output", {"data": b'{"wait_s":61}'}, (400, "SpecError")),
     ("GET", "/files", {}, (400, "SpecError")),
@@ -226,11 +284,20 @@ def test_a_hostile_request_gets_an_error_of_the_fixed_form() -> None:
         one = await client.container(image=IMAGE)
         for method, path, how, expected in HOSTILE:
             headers = {"Content-Type": "application/json"} | how.get("headers", {})
-            refused = await client.ask(method, f"{one}{path}", headers=headers, data=how.get("data"))
+            refused = await client.ask(
+                method, f"{one}{path}", headers=headers, data=how.get("data")
+            )
             assert refused.error == expected, (method, path[:80], how, refused.value)
-        for image, expected in (("no such image", (403, "NotAllowedError")), ("none:1", (404, "ImageNotFoundError"))):
-            assert (await client.ask("POST", "/v1/containers", json={"image": image})).error == expected
-        assert (await client.ask("POST", f"{one}/exec", json={"args": ["true"]})).value["exit_code"] == 0
+        for image, expected in (
+            ("no such image", (403, "NotAllowedError")),
+            ("none:1", (404, "ImageNotFoundError")),
+        ):
+            assert (
+                await client.ask("POST", "/v1/containers", json={"image": image})
+            ).error == expected
+        assert (await client.ask("POST", f"{one}/exec", json={"args": ["true"]})).value[
+            "exit_code"
+        ] == 0
 
     serve(visit, limits=SMALLEST)
 
@@ -243,26 +310,46 @@ def test_a_body_of_unknown_length_is_refused_when_it_is_too_large() -> None:
             while True:
                 yield b"x" * 10_000
 
-        with suppress(aiohttp.ClientError):  # the server may close the connection before the client has read
-            refused = await client.ask("PUT", f"{one}/files", params={"path": "/tmp/x"}, data=pieces())
+        # the server may close the connection before the client has read
+        with suppress(aiohttp.ClientError):
+            refused = await client.ask(
+                "PUT", f"{one}/files", params={"path": "/tmp/x"}, data=pieces()
+            )
             assert refused.error == (413, "RequestError")
-        assert (await client.ask("GET", f"{one}/stat", params={"path": "/tmp/x"})).error == (404, "PathNotFoundError")
+        assert (await client.ask("GET", f"{one}/stat", params={"path": "/tmp/x"})).error == (
+            404,
+            "PathNotFoundError",
+        )
 
     serve(visit, limits=SMALLEST)
 
 
 def test_the_rules_of_the_service_hold() -> None:
     rules = attrs.evolve(
-        RULES, images=(IMAGE,), most_containers=1, most_processes=1, limits=hr.Limits(pids=None, wall_s=9)
+        RULES,
+        images=(IMAGE,),
+        most_containers=1,
+        most_processes=1,
+        limits=hr.Limits(pids=None, wall_s=9),
     )
 
     async def visit(client: ServiceClient) -> None:
-        for fields in ({"image": "other:1"}, {"network": "host"}, {"pull": "always"}, {"wall_s": 10}):
+        for fields in (
+            {"image": "other:1"},
+            {"network": "host"},
+            {"pull": "always"},
+            {"wall_s": 10},
+        ):
             refused = await client.ask("POST", "/v1/containers", json={"image": IMAGE, **fields})
             assert refused.error == (403, "NotAllowedError"), fields
         one = await client.container(image=IMAGE, wall_s=8)
-        assert (await client.ask("POST", "/v1/containers", json={"image": IMAGE})).error == (429, "CapacityError")
-        assert (await client.ask("POST", f"{one}/processes", json={"args": ["sleep", "100"]})).status == 201
+        assert (await client.ask("POST", "/v1/containers", json={"image": IMAGE})).error == (
+            429,
+            "CapacityError",
+        )
+        assert (
+            await client.ask("POST", f"{one}/processes", json={"args": ["sleep", "100"]})
+        ).status == 201
         refused = await client.ask("POST", f"{one}/processes", json={"args": ["sleep", "100"]})
         assert refused.error == (429, "CapacityError")
         await client.ask("DELETE", one)
@@ -310,7 +397,9 @@ def test_the_processes_of_a_command_end_when_its_client_goes_away(stream: bool) 
     async def visit(client: ServiceClient) -> None:
         one = await client.container(image=IMAGE)
         args = ["sh", "-c", f"sleep {seconds} & sleep {seconds}"]
-        asking = asyncio.ensure_future(client.ask("POST", f"{one}/exec", json={"args": args, "stream": stream}))
+        asking = asyncio.ensure_future(
+            client.ask("POST", f"{one}/exec", json={"args": args, "stream": stream})
+        )
         await until(lambda: len(sleepers(seconds)) == 2)
         asking.cancel()
         await until(lambda: not sleepers(seconds))
@@ -326,9 +415,12 @@ def test_a_client_that_does_not_read_stops_its_command_and_nothing_else() -> Non
         one = await client.container(image=IMAGE)
         endless = {"args": ["sh", "-c", f"while :; do {flood}; done"], "stream": True}
         stuck = await raw(client, f"{one}/exec", endless)
-        # A client that reads gets all of this in the same time; the buffers of the other one hold a part of it.
+        # A client that reads gets all of this in the same time; the buffers of the other one hold a
+        # part of it.
         much = {"args": ["sh", "-c", "head -c 80000000 /dev/zero | tr '\\0' x"], "stream": True}
-        async with client.session.post(f"{client.base}{one}/exec", json=much, headers=client.headers) as answer:
+        async with client.session.post(
+            f"{client.base}{one}/exec", json=much, headers=client.headers
+        ) as answer:
             assert sum([len(piece) async for piece in answer.content.iter_any()]) > 80_000_000
         found = await client.ask("GET", f"{one}/files", params={"path": "/tmp/rounds"})
         assert found.status == 404 or found.body.count(b"x") < 40
@@ -347,7 +439,9 @@ def test_a_client_that_does_not_read_stops_its_command_and_nothing_else() -> Non
 def test_the_deadline_of_a_command_holds_if_its_client_does_not_read() -> None:
     async def visit(client: ServiceClient) -> None:
         one = await client.container(image=IMAGE)
-        stuck = await raw(client, f"{one}/exec", {"args": ["cat", "/dev/zero"], "stream": True, "timeout_s": 0.5})
+        stuck = await raw(
+            client, f"{one}/exec", {"args": ["cat", "/dev/zero"], "stream": True, "timeout_s": 0.5}
+        )
         while (await client.ask("GET", one)).value["requests"] != 1:
             await asyncio.sleep(0.02)
         while (await client.ask("GET", one)).value["requests"]:

@@ -26,12 +26,21 @@ async def send(
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Send a request whose body has chunks."""
     reader, writer = await asyncio.open_connection("127.0.0.1", int(client.base.rpartition(":")[2]))
-    lines = (f"{head} HTTP/1.1", "Host: localhost", f"Authorization: Bearer {TOKEN}", "Transfer-Encoding: chunked")
-    writer.write("\r\n".join((*lines, *more, "Content-Type: application/json", "", "")).encode() + body)
+    lines = (
+        f"{head} HTTP/1.1",
+        "Host: localhost",
+        f"Authorization: Bearer {TOKEN}",
+        "Transfer-Encoding: chunked",
+    )
+    writer.write(
+        "\r\n".join((*lines, *more, "Content-Type: application/json", "", "")).encode() + body
+    )
     return reader, writer
 
 
-@pytest.mark.parametrize("head", ["PUT {}/files?path=/tmp/x", "POST {}/exec", "PUT {}/archive?path=/tmp/t"])
+@pytest.mark.parametrize(
+    "head", ["PUT {}/files?path=/tmp/x", "POST {}/exec", "PUT {}/archive?path=/tmp/t"]
+)
 def test_a_malformed_chunk_is_answered_and_ends_the_connection(head: str) -> None:
     async def visit(client: ServiceClient) -> None:
         one = await client.container(image=IMAGE)
@@ -56,7 +65,9 @@ def test_a_json_body_has_its_own_limits() -> None:
             refused = await client.ask("POST", f"{one}/exec", headers=headers, data=body)
             assert refused.error == (413, "RequestError")
         data = b"[]," * 10_000
-        assert (await client.ask("PUT", f"{one}/files", params={"path": "/tmp/x"}, data=data)).status == 204
+        assert (
+            await client.ask("PUT", f"{one}/files", params={"path": "/tmp/x"}, data=data)
+        ).status == 204
 
     serve(visit, limits=BodyLimits(json_bytes=10_000, json_values=1000))
 
@@ -65,13 +76,17 @@ def test_all_bodies_together_have_a_limit_and_are_given_back() -> None:
     async def visit(client: ServiceClient) -> None:
         one = await client.container(image=IMAGE)
         where = {"path": "/tmp/x"}
-        _, waiting = await send(client, f"PUT {one}/files?path=/tmp/y", b"f000\r\n" + b"x" * 0xF000 + b"\r\n")
+        _, waiting = await send(
+            client, f"PUT {one}/files?path=/tmp/y", b"f000\r\n" + b"x" * 0xF000 + b"\r\n"
+        )
         refused = await client.ask("PUT", f"{one}/files", params=where, data=b"x" * 50_000)
         while refused.status == 204:  # until the first body has arrived
             refused = await client.ask("PUT", f"{one}/files", params=where, data=b"x" * 50_000)
         assert refused.error == (429, "CapacityError")
         waiting.close()
-        while (await client.ask("PUT", f"{one}/files", params=where, data=b"x" * 50_000)).status != 204:
+        while (
+            await client.ask("PUT", f"{one}/files", params=where, data=b"x" * 50_000)
+        ).status != 204:
             await asyncio.sleep(0.02)
         for _ in range(5):
             assert (await client.ask("GET", f"{one}/files", params=where)).status == 200
@@ -124,7 +139,9 @@ def test_an_ended_container_is_closed_soon(monkeypatch: pytest.MonkeyPatch) -> N
     serve(visit, attrs.evolve(RULES, idle_s=None))
 
 
-def test_a_container_that_cannot_be_removed_can_be_ended_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_that_cannot_be_removed_can_be_ended_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     refusals = ["the engine is busy"]
     close = Container.aclose
 
@@ -139,7 +156,10 @@ def test_a_container_that_cannot_be_removed_can_be_ended_again(monkeypatch: pyte
         one = await client.container(image=IMAGE)
         assert (await client.ask("DELETE", one)).error == (409, "ContainerStateError")
         assert (await client.ask("GET", one)).status == 200
-        assert (await client.ask("POST", "/v1/containers", json={"image": IMAGE})).error == (429, "CapacityError")
+        assert (await client.ask("POST", "/v1/containers", json={"image": IMAGE})).error == (
+            429,
+            "CapacityError",
+        )
         assert (await client.ask("DELETE", one)).status == 204
         assert (await client.ask("GET", one)).error == (404, "ResourceNotFoundError")
 
@@ -166,7 +186,10 @@ def test_a_bug_during_a_stream_breaks_it_off_and_sends_no_second_answer(
             opened = await raw(client, "/v1/containers/x/exec", {"args": ["true"], "stream": True})
         else:
             opened = socket.create_connection(("127.0.0.1", int(client.base.rpartition(":")[2])))
-            head = f"GET /v1/containers/x/archive?path=/x HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}"
+            head = (
+                "GET /v1/containers/x/archive?path=/x HTTP/1.1\r\nHost: "
+                f"localhost\r\nAuthorization: Bearer {TOKEN}"
+            )
             opened.sendall(f"{head}\r\n\r\n".encode())
         reader, writer = await asyncio.open_connection(sock=opened)
         got = b""

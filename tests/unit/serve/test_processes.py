@@ -24,7 +24,9 @@ from tests.doubles.service_client import Answered, ServiceClient
 async def started(client: ServiceClient, command: str, **fields: Any) -> str:
     """Start a command in a new container; return the path of its routes."""
     one = await client.container(image=IMAGE)
-    made = await client.ask("POST", f"{one}/processes", json={"args": ["sh", "-c", command], **fields})
+    made = await client.ask(
+        "POST", f"{one}/processes", json={"args": ["sh", "-c", command], **fields}
+    )
     assert made.status == 201
     return f"{one}/processes/{made.value['process']}"
 
@@ -73,7 +75,9 @@ def test_input_that_nobody_reads_is_refused_holds_no_thread_and_is_written_once(
         assert (await give(client, path, "", end=True)).status == 204  # and this does not wait
         assert (await give(client, path, "late")).error == (409, "ContainerStateError")
         one = path.partition("/processes")[0]
-        assert (await client.ask("PUT", f"{one}/files", params={"path": "/tmp/go"}, data=b"")).status == 204
+        assert (
+            await client.ask("PUT", f"{one}/files", params={"path": "/tmp/go"}, data=b"")
+        ).status == 204
         assert (await all_output(client, path))[0] == sent
 
     serve(visit)
@@ -82,10 +86,15 @@ def test_input_that_nobody_reads_is_refused_holds_no_thread_and_is_written_once(
 def test_input_waits_for_room_and_arrives_in_order() -> None:
     async def visit(client: ServiceClient) -> None:
         path = await started(client, "cat", output_limit_bytes=8 << 20)
-        assert (await give(client, path, "x" * (process_input.MOST_BYTES + 1))).error == (413, "RequestError")
+        assert (await give(client, path, "x" * (process_input.MOST_BYTES + 1))).error == (
+            413,
+            "RequestError",
+        )
         letters = "abcd"
         for letter in letters:
-            assert (await give(client, path, letter * 1_000_000, end=letter == letters[-1])).status == 204
+            assert (
+                await give(client, path, letter * 1_000_000, end=letter == letters[-1])
+            ).status == 204
         text, last = await all_output(client, path)
         assert text == "".join(letter * 1_000_000 for letter in letters)
         assert last["truncated"] is False
@@ -93,7 +102,9 @@ def test_input_waits_for_room_and_arrives_in_order() -> None:
     serve(visit)
 
 
-def test_the_deletion_of_a_process_ends_a_request_that_waits_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_deletion_of_a_process_ends_a_request_that_waits_to_write(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(process_handlers, "_MOST_INPUT_S", 0.2)
 
     async def visit(client: ServiceClient) -> None:
@@ -114,7 +125,9 @@ def test_output_that_was_cut_says_so_in_the_take_that_lacks_it() -> None:
         command = "head -c 100000 /dev/zero | tr '\\0' x; touch /tmp/written; read line; echo $line"
         path = await started(client, command, output_limit_bytes=1000)
         one = path.partition("/processes")[0]
-        while (await client.ask("GET", f"{one}/stat", params={"path": "/tmp/written"})).status != 200:
+        while (
+            await client.ask("GET", f"{one}/stat", params={"path": "/tmp/written"})
+        ).status != 200:
             await asyncio.sleep(0.02)
         first = (await client.ask("POST", f"{path}/output", json={"wait_s": 20})).value
         while not first["truncated"]:
@@ -164,7 +177,9 @@ def test_what_a_process_writes_while_its_output_is_read_comes_with_the_next_outp
         return got
 
     async def visit(client: ServiceClient) -> None:
-        path = await started(client, "trap 'echo last; exit 0' TERM; echo ready; while :; do sleep 0.02; done")
+        path = await started(
+            client, "trap 'echo last; exit 0' TERM; echo ready; while :; do sleep 0.02; done"
+        )
         first = (await client.ask("POST", f"{path}/output", json={"wait_s": 20})).value
         assert first["stdout"] == "ready\n"
         monkeypatch.setattr(Process, "take", end_after)

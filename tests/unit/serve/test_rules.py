@@ -46,7 +46,11 @@ PLACES = [
 
 @pytest.mark.parametrize("image", NAMES)
 def test_an_image_is_chosen_by_its_name(image: str) -> None:
-    assert ContainerRules().spec_of(NewContainer(image=image)).image.endswith(image.removeprefix("base"))
+    assert (
+        ContainerRules()
+        .spec_of(NewContainer(image=image))
+        .image.endswith(image.removeprefix("base"))
+    )
 
 
 @pytest.mark.parametrize("image", PLACES)

@@ -21,10 +21,20 @@ from hyperruntime.option_fields import host_requests
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.spec import ContainerSpec, Mount
-from hyperruntime.storage.own_mark import MARK, ReceivedRunError, check_requests, has_own_mark, with_own_mark
+from hyperruntime.storage.own_mark import (
+    MARK,
+    ReceivedRunError,
+    check_requests,
+    has_own_mark,
+    with_own_mark,
+)
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.floats(allow_nan=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**60), 2**60)
+    | st.floats(allow_nan=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=8,
 )
@@ -63,19 +73,25 @@ def test_another_user_has_another_mark(tmp_path: Path, monkeypatch: pytest.Monke
     assert (key.stat().st_mode & 0o777, key.parent.stat().st_mode & 0o777) == (0o600, 0o700)
 
 
-def test_processes_that_begin_at_once_share_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_begin_at_once_share_one_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     be("me", tmp_path, monkeypatch)
     code = (
         "import json, pathlib; from hyperruntime.storage.own_mark import with_own_mark as m;"
         "print(json.dumps(m({}, pathlib.Path('/'))))"
     )
     with ThreadPoolExecutor(5) as pool:
-        said = {result.stdout for result in pool.map(run_process, [[sys.executable, "-c", code]] * 5)}
+        said = {
+            result.stdout for result in pool.map(run_process, [[sys.executable, "-c", code]] * 5)
+        }
     (one,) = said
     assert has_own_mark(json.loads(one), Path("/"))
 
 
-def test_without_a_place_for_the_key_runs_are_unmarked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_place_for_the_key_runs_are_unmarked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("")
     be("file", tmp_path, monkeypatch)
     assert with_own_mark({"a": 1, MARK: "old"}, tmp_path) == {"a": 1}
@@ -137,7 +153,12 @@ ROLLOUT = {
     "env_names": ("AWS_SECRET_ACCESS_KEY",),
     "pool.acquire_timeout_s": 5.0,
 }
-TRAIN = {"environment": "evil.py:Class", "options": (("a", "b"),), "policy": "evil.py:P", "image": "/x.sif"}
+TRAIN = {
+    "environment": "evil.py:Class",
+    "options": (("a", "b"),),
+    "policy": "evil.py:P",
+    "image": "/x.sif",
+}
 MODEL = ModelOptions(name="m", base_url="http://127.0.0.1:1")
 CASES = [
     (GenerateOptions(domains="circle_packing"), GENERATE),
@@ -147,12 +168,16 @@ CASES = [
 
 
 def with_value(options: Any, name: str, value: object) -> Any:
-    """Return options with a value at a dotted name; unlike ``attrs.evolve`` without the checks of the whole."""
+    """Return options with a value at a dotted name; unlike ``attrs.evolve`` without the checks of
+    the whole.
+    """
     first, _, rest = name.partition(".")
     made = object.__new__(type(options))
     for field in attrs.fields(type(options)):
         object.__setattr__(made, field.name, getattr(options, field.name))
-    object.__setattr__(made, first, with_value(getattr(options, first), rest, value) if rest else value)
+    object.__setattr__(
+        made, first, with_value(getattr(options, first), rest, value) if rest else value
+    )
     return made
 
 
@@ -166,19 +191,28 @@ def test_each_option_is_harmless_or_is_asked_for(options: Any, reaching: dict[st
         path = tuple(name.split("."))
         if name in reaching:
             assert said, f"{name} is not asked for"
-            assert not set(host_requests(with_value(options, name, value), [path])) - usual, "the user gave it"
+            assert not set(host_requests(with_value(options, name, value), [path])) - usual, (
+                "the user gave it"
+            )
         else:
             assert not said, f"{name} is neither harmless nor in the table of this test"
 
 
 def test_requests_are_written_as_on_the_command_line_on_one_line() -> None:
     spec = ContainerSpec(image="base", network="host", mounts=(Mount(source="/a", target="/b"),))
-    options = RolloutOptions(environment="toy", agent="x\x1b[2Jy\n.py:f", container=spec, env_names=("AWS_KEY",))
+    options = RolloutOptions(
+        environment="toy", agent="x\x1b[2Jy\n.py:f", container=spec, env_names=("AWS_KEY",)
+    )
     assert host_requests(options) == (
         "--agent 'x\\x1b[2Jy\\n.py:f'",
         '--mount [{"source": "/a", "target": "/b", "read_only": true}]',
         "--network host",
         "env_names AWS_KEY",
     )
-    assert host_requests(GenerateOptions(domains="circle_packing", image="localhost/hyperruntime/base:latest")) == ()
+    assert (
+        host_requests(
+            GenerateOptions(domains="circle_packing", image="localhost/hyperruntime/base:latest")
+        )
+        == ()
+    )
     assert host_requests(RolloutOptions(environment="toy")) == ()

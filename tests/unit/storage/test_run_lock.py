@@ -1,4 +1,6 @@
-"""The lock of a run directory: when an owner is rejected, when it takes over, and how it learns that it lost."""
+"""The lock of a run directory: when an owner is rejected, when it takes over, and how it learns
+that it lost.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,15 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.storage import run_lock
 from hyperruntime.storage.atomic import make_new_directory
-from hyperruntime.storage.run_lock import JOB_OVER_S, RECORD, STALE_S, RunLock, owner_state, read_lease, wait_for_lease
+from hyperruntime.storage.run_lock import (
+    JOB_OVER_S,
+    RECORD,
+    STALE_S,
+    RunLock,
+    owner_state,
+    read_lease,
+    wait_for_lease,
+)
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 from tests.doubles.slurm_programs import install_slurm_programs
 
@@ -71,7 +81,9 @@ def test_the_owner_holds_the_lock_and_releases_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ELSEWHERE)
-def test_an_owner_on_another_machine_keeps_the_lock_while_it_renews(tmp_path: Path, where: dict[str, Any]) -> None:
+def test_an_owner_on_another_machine_keeps_the_lock_while_it_renews(
+    tmp_path: Path, where: dict[str, Any]
+) -> None:
     write_owner(tmp_path, age_s=100, **where)
     assert owner_state(tmp_path) == "alive"
     with pytest.raises(RunLockedError, match="renewed its lease less than 120 s ago"):
@@ -79,7 +91,9 @@ def test_an_owner_on_another_machine_keeps_the_lock_while_it_renews(tmp_path: Pa
 
 
 @pytest.mark.parametrize("where", ELSEWHERE)
-def test_an_owner_on_another_machine_is_replaced_when_its_lease_expires(tmp_path: Path, where: dict[str, Any]) -> None:
+def test_an_owner_on_another_machine_is_replaced_when_its_lease_expires(
+    tmp_path: Path, where: dict[str, Any]
+) -> None:
     write_owner(tmp_path, age_s=130, **where)
     assert owner_state(tmp_path) == "dead"
     with RunLock(tmp_path) as lock:
@@ -128,7 +142,9 @@ def test_a_wait_ends_when_the_owner_renews_its_lease_or_is_visible(
         RunLock(tmp_path).acquire()
 
 
-def test_a_wrong_clock_does_not_expire_a_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_clock_does_not_expire_a_lease(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write_owner(tmp_path, **ELSEWHERE[0])
     monkeypatch.setattr("time.time", lambda: 4e9)
     with pytest.raises(RunLockedError):
@@ -157,7 +173,9 @@ def test_a_copied_directory_has_no_owner_and_a_moved_one_keeps_it(tmp_path: Path
             RunLock(tmp_path / "moved").acquire()
 
 
-def test_a_live_owner_in_an_old_record_keeps_the_lock(tmp_path: Path, live: subprocess.Popen[bytes]) -> None:
+def test_a_live_owner_in_an_old_record_keeps_the_lock(
+    tmp_path: Path, live: subprocess.Popen[bytes]
+) -> None:
     from hyperruntime.host.process import process_start_ticks
 
     write_owner(tmp_path, age_s=9999, pid=live.pid, start_ticks=process_start_ticks(live.pid))
@@ -209,7 +227,9 @@ def test_only_one_of_many_concurrent_callers_gets_the_lock(tmp_path: Path) -> No
 
 
 def broken_locks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make locks succeed for all at once, as on a network file system whose lock daemon is missing."""
+    """Make locks succeed for all at once, as on a network file system whose lock daemon is
+    missing.
+    """
     for name in ("flock", "lockf"):
         monkeypatch.setattr(fcntl, name, lambda *_: None)
 
@@ -253,7 +273,9 @@ def test_simulated_broken_locks_of_nfs_do_not_give_a_directory_two_owners(
 def test_simulated_late_directories_of_nfs_do_not_give_a_directory_two_owners(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that still sees the lease of the dead owner, although another one has taken the directory over."""
+    """A process that still sees the lease of the dead owner, although another one has taken the
+    directory over.
+    """
     broken_locks(monkeypatch)
     write_owner(tmp_path, **ELSEWHERE[0], age_s=130)
     stale = (tmp_path / RECORD).read_bytes()
@@ -269,7 +291,10 @@ def test_simulated_late_directories_of_nfs_do_not_give_a_directory_two_owners(
 
         os.utime(tmp_path / RECORD, (1, 1))
         monkeypatch.setattr(Path, "read_bytes", read_late)
-        with ThreadPoolExecutor(1) as thread, pytest.raises(RunLockedError, match=f"process {os.getpid()}"):
+        with (
+            ThreadPoolExecutor(1) as thread,
+            pytest.raises(RunLockedError, match=f"process {os.getpid()}"),
+        ):
             thread.submit(want_late).result()
         lock.check()
 
@@ -331,7 +356,9 @@ def test_a_run_that_was_taken_over_ends_and_archives_nothing_more(tmp_path: Path
     lambda inner: st.dictionaries(st.sampled_from(["token", "host", "pid", "boot_id", "directory"]), inner)
     | st.lists(inner, max_size=3),
 )))  # fmt: skip
-def test_any_content_of_the_record_is_read(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+def test_any_content_of_the_record_is_read(
+    tmp_path_factory: pytest.TempPathFactory, data: bytes
+) -> None:
     folder = tmp_path_factory.mktemp("run")
     (folder / RECORD).write_bytes(data)
     lease = read_lease(folder)
@@ -342,7 +369,10 @@ def test_any_content_of_the_record_is_read(tmp_path_factory: pytest.TempPathFact
 def test_processes_that_want_the_same_directory_get_different_ones(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as threads:
         made = list(threads.map(make_new_directory, [tmp_path / "out" / "run"] * 8))
-    assert sorted(path.name for path in made) == ["run", *(f"run_{number}" for number in range(2, 9))]
+    assert sorted(path.name for path in made) == [
+        "run",
+        *(f"run_{number}" for number in range(2, 9)),
+    ]
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="choose"):
         make_new_directory(tmp_path / "file" / "run")
@@ -364,8 +394,12 @@ def test_a_run_without_a_chosen_id_never_gets_the_directory_of_another(tmp_path:
 
 
 @pytest.mark.parametrize("left", [(), (".owner.lock",), (".owner.lock", ".owner.json.partial")])
-def test_a_directory_left_by_a_killed_start_is_reused(tmp_path: Path, left: tuple[str, ...]) -> None:
-    options = GenerateOptions(domains=("circle_packing",), run_id="1", output_dir_parent=str(tmp_path))
+def test_a_directory_left_by_a_killed_start_is_reused(
+    tmp_path: Path, left: tuple[str, ...]
+) -> None:
+    options = GenerateOptions(
+        domains=("circle_packing",), run_id="1", output_dir_parent=str(tmp_path)
+    )
     run_dir = tmp_path / "generate_1"
     run_dir.mkdir()
     for name in left:
@@ -375,10 +409,13 @@ def test_a_directory_left_by_a_killed_start_is_reused(tmp_path: Path, left: tupl
 
 
 def test_a_directory_that_is_locked_or_has_files_is_rejected(tmp_path: Path) -> None:
-    options = GenerateOptions(domains=("circle_packing",), run_id="1", output_dir_parent=str(tmp_path))
+    options = GenerateOptions(
+        domains=("circle_packing",), run_id="1", output_dir_parent=str(tmp_path)
+    )
     run_dir = tmp_path / "generate_1"
     run_dir.mkdir()
-    (run_dir / ".owner.x.new").write_text(json.dumps(attrs.asdict(OwnerIdentity.current())))  # acquiring now
+    # acquiring now
+    (run_dir / ".owner.x.new").write_text(json.dumps(attrs.asdict(OwnerIdentity.current())))
     with pytest.raises(RunError, match="exists already"):
         choose_directory(options)
     write_owner(run_dir)

@@ -24,9 +24,18 @@ def test_a_token_is_made_once_for_this_user_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "mode"), [("x" * 40, 0o640), ("x" * 40, 0o604), ("short", 0o600), ("x" * 40 + "\ny", 0o600), ("", 0o600)]
+    ("text", "mode"),
+    [
+        ("x" * 40, 0o640),
+        ("x" * 40, 0o604),
+        ("short", 0o600),
+        ("x" * 40 + "\ny", 0o600),
+        ("", 0o600),
+    ],
 )
-def test_a_file_that_others_may_read_or_that_has_no_token_is_refused(tmp_path: Path, text: str, mode: int) -> None:
+def test_a_file_that_others_may_read_or_that_has_no_token_is_refused(
+    tmp_path: Path, text: str, mode: int
+) -> None:
     file = tmp_path / "token"
     file.write_text(text)
     file.chmod(mode)

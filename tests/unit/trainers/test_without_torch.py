@@ -10,14 +10,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[3]
-BLOCKED = "import sys; sys.modules['torch'] = None; from hyperruntime.cli import main; sys.exit(main(sys.argv[1:]))"
+BLOCKED = (
+    "import sys; sys.modules['torch'] = None; from hyperruntime.cli import main; "
+    "sys.exit(main(sys.argv[1:]))"
+)
 
 
 def run(directory: Path, *args: str) -> subprocess.CompletedProcess[str]:
     """Run ``hyperrun`` in a process that cannot import torch."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", BLOCKED, *args]
-    return subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        command, cwd=directory, env=env, capture_output=True, text=True, timeout=60
+    )
 
 
 def test_training_without_torch_names_the_extra_and_creates_nothing(tmp_path: Path) -> None:

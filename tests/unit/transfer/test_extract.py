@@ -70,18 +70,24 @@ def pack(source: Path) -> bytes:
     return b"".join(read_tree(source, "top"))
 
 
-def unpack(archive: bytes, target: Path, limits: ExtractLimits = LIMITS, *, rename_root: bool = True) -> ExtractReport:
+def unpack(
+    archive: bytes, target: Path, limits: ExtractLimits = LIMITS, *, rename_root: bool = True
+) -> ExtractReport:
     return extract_tree(io.BytesIO(archive), target, limits=limits, rename_root=rename_root)
 
 
-def member(name: bytes, kind: bytes = b"0", data: bytes = b"", link: bytes = b"", **fields: int) -> bytes:
+def member(
+    name: bytes, kind: bytes = b"0", data: bytes = b"", link: bytes = b"", **fields: int
+) -> bytes:
     """Return a tar member with any fields, also those that no regular tar program would write."""
     info = tarfile.TarInfo(name.decode("utf-8", "surrogateescape"))
     info.type, info.linkname, info.size = kind, link.decode("utf-8", "surrogateescape"), len(data)
     info.mode = 0o755 if kind == b"5" else 0o644
     for field, value in fields.items():
         setattr(info, field, value)
-    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape") + data + bytes(-len(data) % 512)
+    return (
+        info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape") + data + bytes(-len(data) % 512)
+    )
 
 
 END = bytes(1024)
@@ -105,7 +111,9 @@ def odd_tree(tmp_path: Path) -> Path:
     return root
 
 
-def test_a_tree_with_odd_names_links_modes_and_times_survives_a_round_trip(odd_tree: Path, tmp_path: Path) -> None:
+def test_a_tree_with_odd_names_links_modes_and_times_survives_a_round_trip(
+    odd_tree: Path, tmp_path: Path
+) -> None:
     report = unpack(pack(odd_tree), tmp_path / "copy")
     assert snapshot(tmp_path / "copy") == snapshot(odd_tree)
     assert report.refused == ()
@@ -113,7 +121,9 @@ def test_a_tree_with_odd_names_links_modes_and_times_survives_a_round_trip(odd_t
 
 
 @pytest.mark.parametrize("tar", [["tar"], ["busybox", "tar"]], ids=["gnu", "busybox"])
-def test_archives_can_be_exchanged_with_gnu_tar_and_busybox_tar(tar: list[str], odd_tree: Path, tmp_path: Path) -> None:
+def test_archives_can_be_exchanged_with_gnu_tar_and_busybox_tar(
+    tar: list[str], odd_tree: Path, tmp_path: Path
+) -> None:
     assert shutil.which(tar[0]), f"{tar[0]} is missing; `scripts/setup test` installs it"
     os.link(odd_tree / "a b", odd_tree / "second name")
     command = [*tar, "-cf", "-", "-C", str(odd_tree.parent), "--", odd_tree.name]
@@ -150,7 +160,9 @@ trees = st.recursive(
         st.tuples(st.just("file"), st.binary(max_size=2000), st.integers(0, 0o777)),
         st.tuples(st.just("link"), names, st.just(0)),
     ),
-    lambda inner: st.tuples(st.just("directory"), st.dictionaries(names, inner, max_size=5), st.integers(0, 0o777)),
+    lambda inner: st.tuples(
+        st.just("directory"), st.dictionaries(names, inner, max_size=5), st.integers(0, 0o777)
+    ),
     max_leaves=20,
 )
 
@@ -194,7 +206,9 @@ def test_special_files_are_left_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("new_size", [100_000, 9_000_000], ids=["shrinks", "grows"])
-def test_a_file_that_changes_size_during_the_read_does_not_damage_the_archive(tmp_path: Path, new_size: int) -> None:
+def test_a_file_that_changes_size_during_the_read_does_not_damage_the_archive(
+    tmp_path: Path, new_size: int
+) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / "a").write_bytes(b"x" * 5_000_000)
     (tmp_path / "source" / "b").write_bytes(b"behind")
@@ -235,17 +249,29 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("bad", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_member_is_refused_by_name_and_the_others_are_extracted(bad: bytes, tmp_path: Path) -> None:
+def test_a_hostile_member_is_refused_by_name_and_the_others_are_extracted(
+    bad: bytes, tmp_path: Path
+) -> None:
     (tmp_path / "canary").mkdir()
     (tmp_path / "canary" / "kept").write_text("kept")
     before = snapshot(tmp_path / "canary")
     honest = [member(b"top", b"5"), member(b"top/d/f", data=b"f"), member(b"top/f", data=b"f")]
     honest += [member(b"top/d/up", b"2", link=b"../f"), member(b"top/inside", b"2", link=b"d")]
-    report = unpack(b"".join([*honest, bad, member(b"top/last", data=b"last"), END]), tmp_path / "target")
+    report = unpack(
+        b"".join([*honest, bad, member(b"top/last", data=b"last"), END]), tmp_path / "target"
+    )
     assert len(report.refused) == 1, report
     assert snapshot(tmp_path / "canary") == before
     assert sorted(os.listdir(tmp_path)) == ["canary", "target"]
-    assert set(snapshot(tmp_path / "target")) == {b".", b"d", b"d/f", b"d/up", b"f", b"inside", b"last"}
+    assert set(snapshot(tmp_path / "target")) == {
+        b".",
+        b"d",
+        b"d/f",
+        b"d/up",
+        b"f",
+        b"inside",
+        b"last",
+    }
 
 
 def test_special_mode_bits_and_owners_are_dropped(tmp_path: Path) -> None:
@@ -256,7 +282,9 @@ def test_special_mode_bits_and_owners_are_dropped(tmp_path: Path) -> None:
         assert path.stat().st_uid == os.getuid()
 
 
-def test_a_name_that_is_a_file_then_a_link_then_a_file_is_never_written_through_the_link(tmp_path: Path) -> None:
+def test_a_name_that_is_a_file_then_a_link_then_a_file_is_never_written_through_the_link(
+    tmp_path: Path,
+) -> None:
     archive = [
         member(b"top", b"5"),
         member(b"top/v", data=b"victim"),
@@ -271,17 +299,25 @@ def test_a_name_that_is_a_file_then_a_link_then_a_file_is_never_written_through_
         member(b"top/e/f", data=b"in e"),
     ]
     assert unpack(b"".join([*archive, END]), tmp_path / "t").refused == ()
-    found = {name: entry[2] for name, entry in snapshot(tmp_path / "t").items() if entry[0] == stat.S_IFREG}
+    found = {
+        name: entry[2]
+        for name, entry in snapshot(tmp_path / "t").items()
+        if entry[0] == stat.S_IFREG
+    }
     assert found == {b"v": b"victim", b"x": b"three", b"h": b"not the victim", b"e/f": b"in e"}
 
 
-paths = st.lists(st.sampled_from([b"a", b"b", b"..", b".", b"canary", b""]), min_size=1, max_size=4).map(b"/".join)
+paths = st.lists(
+    st.sampled_from([b"a", b"b", b"..", b".", b"canary", b""]), min_size=1, max_size=4
+).map(b"/".join)
 hostile_members = st.builds(
     member,
     name=st.one_of(paths, paths.map(lambda path: b"top/" + path)),
     kind=st.sampled_from([b"0", b"1", b"2", b"2", b"5", b"6", b"S"]),
     data=st.binary(max_size=30),
-    link=st.one_of(paths, paths.map(lambda path: b"top/" + path), paths.map(lambda path: b"../" + path)),
+    link=st.one_of(
+        paths, paths.map(lambda path: b"top/" + path), paths.map(lambda path: b"../" + path)
+    ),
     mode=st.integers(0, 0o7777).map(lambda mode: mode | 0o700),
 )
 
@@ -311,7 +347,9 @@ def test_no_archive_writes_outside_its_target_or_leaves_a_link_that_leads_out(
             assert int(str(mode)) <= 0o777
             here = os.path.join(os.fsencode(target), path)
             mine = kind == stat.S_IFLNK and os.readlink(here) == os.fsencode(canary)
-            assert mine or (os.path.realpath(here) + b"/").startswith(os.fsencode(target) + b"/"), path
+            assert mine or (os.path.realpath(here) + b"/").startswith(os.fsencode(target) + b"/"), (
+                path
+            )
 
 
 @ROOMY
@@ -355,7 +393,10 @@ BOMBS = {
     "one endless file": (Endless(member(b"top", size=1 << 40), b"\0" * 512), "max_bytes"),
     "endless small files": (Endless(b"", member(b"top/f", data=b"x")), "max_members"),
     "a giant long name": (Endless(member(b"top", b"L", size=1 << 30), b"n" * 512), "header record"),
-    "a giant PAX record": (Endless(member(b"top", b"x", size=1 << 30), b"n" * 512), "header record"),
+    "a giant PAX record": (
+        Endless(member(b"top", b"x", size=1 << 30), b"n" * 512),
+        "header record",
+    ),
     "endless long names": (Endless(b"", member(b"top", b"L", data=b"n" * 512)), "header records"),
     "a deep name": (io.BytesIO(member(b"d/" * 200) + END), "max_depth"),
     "directories that names imply": (
@@ -398,7 +439,9 @@ class Counting(Endless):
 INODES = {
     "files": lambda number: member(b"top/%d" % number),
     "directories": lambda number: member(b"top/%d" % number, b"5"),
-    "directories that names imply": lambda number: member(b"top/%d/%s" % (number, b"d/" * 9 + b"f")),
+    "directories that names imply": lambda number: member(
+        b"top/%d/%s" % (number, b"d/" * 9 + b"f")
+    ),
     "links": lambda number: member(b"top/%d" % number, b"2", link=b"f"),
 }
 
@@ -409,14 +452,20 @@ def test_the_limit_of_members_is_checked_before_each_member_is_made(
 ) -> None:
     limits = ExtractLimits(max_bytes=1 << 30, max_members=50)
     stream = Counting((make(number) for number in itertools.count()), tmp_path)
-    with pytest.raises(UnsafeArchiveError, match=r"more than 50 files, directories and links.*max_members"):
+    with pytest.raises(
+        UnsafeArchiveError, match=r"more than 50 files, directories and links.*max_members"
+    ):
         extract_tree(cast(BinaryIO, stream), tmp_path / "t", limits=limits)
     assert 1 < stream.most <= 51  # includes the staging directory
     assert os.listdir(tmp_path) == []
 
 
 def test_an_archive_with_exactly_the_maximum_of_members_is_extracted(tmp_path: Path) -> None:
-    members = [member(b"top", b"5"), *(member(b"top/%d" % number, b"5") for number in range(9)), END]
+    members = [
+        member(b"top", b"5"),
+        *(member(b"top/%d" % number, b"5") for number in range(9)),
+        END,
+    ]
     assert unpack(b"".join(members), tmp_path / "t", ExtractLimits(max_members=10)).members == 10
     with pytest.raises(UnsafeArchiveError, match="max_members"):
         unpack(b"".join(members), tmp_path / "u", ExtractLimits(max_members=9))
@@ -445,19 +494,40 @@ except TransferError as error:
 
 
 @pytest.mark.parametrize("data", [[b"x" * (4 << 20)], [b""] * 400], ids=["of space", "of inodes"])
-def test_a_full_disk_raises_a_clear_error_and_leaves_no_files(tmp_path: Path, data: list[bytes]) -> None:
-    archive = member(b"top", b"5") + b"".join(member(b"top/%d" % at, data=one) for at, one in enumerate(data)) + END
+def test_a_full_disk_raises_a_clear_error_and_leaves_no_files(
+    tmp_path: Path, data: list[bytes]
+) -> None:
+    archive = (
+        member(b"top", b"5")
+        + b"".join(member(b"top/%d" % at, data=one) for at, one in enumerate(data))
+        + END
+    )
     mount = 'mount -t tmpfs -o size=1m,nr_inodes=100 none "$1" && exec "$2" -c "$3" "$1"'
-    args = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mount, "sh", str(tmp_path), sys.executable]
+    args = [
+        "unshare",
+        "--user",
+        "--map-root-user",
+        "--mount",
+        "sh",
+        "-c",
+        mount,
+        "sh",
+        str(tmp_path),
+        sys.executable,
+    ]
     done = subprocess.run([*args, FULL_DISK], input=archive, capture_output=True, check=True)
     assert b"No space left on device" in done.stdout
-    assert done.stdout.endswith(b"nothing was written: free space there or choose another target OSError []\n")
+    assert done.stdout.endswith(
+        b"nothing was written: free space there or choose another target OSError []\n"
+    )
 
 
 def test_after_a_full_disk_during_a_merge_the_error_mentions_partial_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rename is patched to fail: ext4 may need space to enlarge a directory, a file system in memory never does."""
+    """The rename is patched to fail: ext4 may need space to enlarge a directory, a file system in
+    memory never does.
+    """
     moved: list[bytes] = []
     move = os.rename
 
@@ -468,9 +538,14 @@ def test_after_a_full_disk_during_a_merge_the_error_mentions_partial_files(
         move(old, new, **where)
 
     monkeypatch.setattr(os, "rename", rename)
-    archive = b"".join([member(b"top", b"5"), member(b"top/a", data=b"a"), member(b"top/b", data=b"b"), END])
+    archive = b"".join(
+        [member(b"top", b"5"), member(b"top/a", data=b"a"), member(b"top/b", data=b"b"), END]
+    )
     (tmp_path / "there").mkdir()
-    with pytest.raises(TransferError, match="No space left on device; a part of it may have been written: free space"):
+    with pytest.raises(
+        TransferError,
+        match="No space left on device; a part of it may have been written: free space",
+    ):
         unpack(archive, tmp_path / "there")
     assert [os.fsencode(name) for name in os.listdir(tmp_path / "there")] == moved
 
@@ -478,14 +553,18 @@ def test_after_a_full_disk_during_a_merge_the_error_mentions_partial_files(
 def test_holes_count_with_their_full_size(tmp_path: Path) -> None:
     (tmp_path / "holes").touch()
     os.truncate(tmp_path / "holes", 1 << 32)
-    bomb = subprocess.run(["tar", "-Scf", "-", "-C", tmp_path, "holes"], capture_output=True, check=True).stdout
+    bomb = subprocess.run(
+        ["tar", "-Scf", "-", "-C", tmp_path, "holes"], capture_output=True, check=True
+    ).stdout
     assert len(bomb) < 20_000
     with pytest.raises(UnsafeArchiveError, match="max_bytes"):
         unpack(bomb, tmp_path / "t")
     assert os.listdir(tmp_path) == ["holes"]
 
 
-def test_a_member_above_its_own_limit_is_refused_and_the_others_are_extracted(tmp_path: Path) -> None:
+def test_a_member_above_its_own_limit_is_refused_and_the_others_are_extracted(
+    tmp_path: Path,
+) -> None:
     limits = ExtractLimits(max_bytes=10_000, max_members=10, max_member_bytes=100)
     archive = member(b"top/big", data=b"x" * 101) + member(b"top/small", data=b"x") + END
     report = unpack(archive, tmp_path / "t", limits)
@@ -550,7 +629,9 @@ def test_a_target_that_cannot_be_written_raises_a_clear_error(tmp_path: Path) ->
         ExtractLimits(max_bytes=0, max_members=1)
 
 
-def test_a_large_file_is_sent_and_received_through_a_pipe_with_little_memory(tmp_path: Path) -> None:
+def test_a_large_file_is_sent_and_received_through_a_pipe_with_little_memory(
+    tmp_path: Path,
+) -> None:
     with (tmp_path / "large").open("wb") as file:
         file.truncate(96 << 20)
         file.write(b"front")
@@ -571,6 +652,8 @@ def test_a_large_file_is_sent_and_received_through_a_pipe_with_little_memory(tmp
     assert os.waitpid(sender, 0)[1] == 0
     assert peak < 8 << 20
     assert report.bytes == 96 << 20
-    assert (tmp_path / "copy").stat().st_mtime_ns // 10**9 == (tmp_path / "large").stat().st_mtime_ns // 10**9
+    assert (tmp_path / "copy").stat().st_mtime_ns // 10**9 == (
+        tmp_path / "large"
+    ).stat().st_mtime_ns // 10**9
     with (tmp_path / "copy").open("rb") as file:
         assert file.read(8) == b"front\0\0\0"

@@ -1,4 +1,6 @@
-"""The host's threads of a copy end, even if another process holds their descriptors or the disk is slow."""
+"""The host's threads of a copy end, even if another process holds their descriptors or the disk is
+slow.
+"""
 
 from __future__ import annotations
 

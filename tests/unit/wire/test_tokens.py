@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from hyperruntime.wire.tokens import bearer_token, is_token, new_token
 
-ANY_TEXT = st.text(st.characters(exclude_categories=())) | st.text(st.characters(categories=["Cs"]), min_size=1)
+ANY_TEXT = st.text(st.characters(exclude_categories=())) | st.text(
+    st.characters(categories=["Cs"]), min_size=1
+)
 
 
 @given(ANY_TEXT | st.binary(), st.text(st.characters(codec="ascii"), min_size=1))

@@ -15,10 +15,22 @@ from hyperruntime.serve import file_models, models
 from hyperruntime.serve.openapi import document
 from hyperruntime.wire.typed_json import fields_of, read, schema_of, to_json
 
-KINDS = (models.NewContainer, models.ExecCommand, models.OutputToTake, file_models.FileFacts, models.ProcessList)
+KINDS = (
+    models.NewContainer,
+    models.ExecCommand,
+    models.OutputToTake,
+    file_models.FileFacts,
+    models.ProcessList,
+)
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers(-9, 9) | st.sampled_from([0.5, "", "text", "none", "SIGINT"]),
-    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["A", "end"]), inner, max_size=2),
+    st.none()
+    | st.booleans()
+    | st.integers(-9, 9)
+    | st.sampled_from([0.5, "", "text", "none", "SIGINT"]),
+    lambda inner: (
+        st.lists(inner, max_size=2)
+        | st.dictionaries(st.sampled_from(["A", "end"]), inner, max_size=2)
+    ),
     max_leaves=4,
 )
 # No 1.0: for JSON Schema it is an integer, for the reader it is not.
@@ -48,8 +60,14 @@ def test_a_value_is_read_exactly_if_it_fits_the_schema(kind: type, data: st.Data
         ({"image": 3}, "image=3 is not allowed: text"),
         ({"image": "a", "env": {"A": 1}}, r"env\[A\]=1 is not allowed: text"),
         ({"image": "a", "cpus": "2"}, "cpus='2' is not allowed: a number or null"),
-        ({"image": "a", "network": "all"}, "network='all' is not allowed: one of none, host, bridge"),
-        ({"image": "a", "mounts": []}, r"mounts=\[\] is not allowed: no such field; known: image, env"),
+        (
+            {"image": "a", "network": "all"},
+            "network='all' is not allowed: one of none, host, bridge",
+        ),
+        (
+            {"image": "a", "mounts": []},
+            r"mounts=\[\] is not allowed: no such field; known: image, env",
+        ),
         ([], r"the body=\[\] is not allowed: a JSON object"),
     ],
 )

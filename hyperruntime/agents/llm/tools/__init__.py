@@ -1,6 +1,8 @@
-"""The model's tools: each is a file with NAME, DESCRIPTION, PARAMETERS (a JSON schema) and ``run(desk, ...)``.
+"""The model's tools: each is a file with NAME, DESCRIPTION, PARAMETERS (a JSON schema) and
+``run(desk, ...)``.
 
-To add a tool, write such a file and add it to TOOLS. ``run`` returns the text of the result for the model.
+To add a tool, write such a file and add it to TOOLS. ``run`` returns the text of the result for the
+model.
 """
 
 from shell import Shell
@@ -10,11 +12,20 @@ from tools.problem import ToolError
 
 TOOLS = {tool.NAME: tool for tool in (bash, edit)}
 
-_TYPES = {"string": str, "integer": int, "number": (int, float), "boolean": bool, "array": list, "object": dict}
+_TYPES = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+}
 
 
 class Desk:
-    """The state that the tools of one agent share: its directory, its shell, and the editor's undo history."""
+    """The state that the tools of one agent share: its directory, its shell, and the editor's undo
+    history.
+    """
 
     def __init__(self, workdir):
         self.workdir = str(workdir)

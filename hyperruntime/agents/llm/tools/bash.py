@@ -6,9 +6,10 @@ from tools.problem import ToolError
 
 NAME = "bash"
 DESCRIPTION = (
-    "Run commands in bash and get their output (both streams together) and exit code. The shell stays: directory, "
-    "variables and functions are as the last command left them. Standard input is empty. Of long output the middle is "
-    "left out. Redirect the output of background jobs to a file."
+    "Run commands in bash and get their output (both streams together) and exit code. The shell "
+    "stays: directory, variables and functions are as the last command left them. Standard "
+    "input is empty. Of long output the middle is left out. Redirect the output of background "
+    "jobs to a file."
 )
 PARAMETERS = {
     "type": "object",
@@ -35,7 +36,9 @@ def run(desk, command, timeout_s=settings.COMMAND_TIMEOUT_S):
         ToolError: an argument is invalid.
     """
     if not 0 < timeout_s <= settings.COMMAND_TIMEOUT_MOST_S:
-        raise ToolError(f"timeout_s must be above 0 and at most {settings.COMMAND_TIMEOUT_MOST_S:g}")
+        raise ToolError(
+            f"timeout_s must be above 0 and at most {settings.COMMAND_TIMEOUT_MOST_S:g}"
+        )
     if "\0" in command:
         raise ToolError("a command cannot hold a NUL character; write it as an escape")
     result = desk.shell.run(command, timeout_s)

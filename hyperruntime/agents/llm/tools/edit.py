@@ -11,17 +11,22 @@ from tools.problem import ToolError
 
 NAME = "edit"
 DESCRIPTION = (
-    "Look at and change text files. `view` shows a file with line numbers, or a directory; `lines` is [first, last], "
-    "last -1 for the end. `create` writes a whole file. `replace` puts `new` in place of `old`, which must be in the "
-    "file exactly once. `insert` puts `text` after the line number `line`, 0 for the top. `undo` takes back the last "
-    "change of that file."
+    "Look at and change text files. `view` shows a file with line numbers, or a directory; "
+    "`lines` is [first, last], last -1 for the end. `create` writes a whole file. `replace` "
+    "puts `new` in place of `old`, which must be in the file exactly once. `insert` puts `text` "
+    "after the line number `line`, 0 for the top. `undo` takes back the last change of that "
+    "file."
 )
 PARAMETERS = {
     "type": "object",
     "properties": {
         "command": {"type": "string", "enum": ["view", "create", "replace", "insert", "undo"]},
         "path": {"type": "string", "description": "absolute, or relative to the working directory"},
-        "lines": {"type": "array", "items": {"type": "integer"}, "description": "for view: [first, last]"},
+        "lines": {
+            "type": "array",
+            "items": {"type": "integer"},
+            "description": "for view: [first, last]",
+        },
         "text": {"type": "string", "description": "for create and insert"},
         "old": {"type": "string", "description": "for replace"},
         "new": {"type": "string", "description": "for replace; '' where not given"},
@@ -74,7 +79,9 @@ def create(desk, path, *, text):
     """Write a whole file, new or existing."""
     before = path.read_bytes() if path.exists() else None
     write(desk, path, text, before)
-    return f"{path} is written: {len(_split(text))} lines" + ("; it was there before" if before is not None else "")
+    return f"{path} is written: {len(_split(text))} lines" + (
+        "; it was there before" if before is not None else ""
+    )
 
 
 def replace(desk, path, *, old, new=""):
@@ -90,7 +97,9 @@ def replace(desk, path, *, old, new=""):
         raise ToolError(f"`old` is {count} times in {path}; give more of the lines around it")
     at = content.index(old)
     if content.find(old, at + 1) != -1:
-        raise ToolError(f"`old` is in {path} more than once, overlapping; give more of the lines around it")
+        raise ToolError(
+            f"`old` is in {path} more than once, overlapping; give more of the lines around it"
+        )
     write(desk, path, content[:at] + new + content[at + len(old) :], path.read_bytes())
     return f"{path} is changed at line {content.count(chr(10), 0, at) + 1}"
 
@@ -122,7 +131,9 @@ def undo(desk, path):
 
 
 def read(path):
-    """Return a file as text; bytes that are not UTF-8 become surrogates, which :func:`write` restores."""
+    """Return a file as text; bytes that are not UTF-8 become surrogates, which :func:`write`
+    restores.
+    """
     if not path.exists():
         raise ToolError(f"{path} does not exist")
     if not path.is_file():

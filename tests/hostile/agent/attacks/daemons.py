@@ -40,7 +40,14 @@ def double_fork(mark, *paths):
 
 
 def without_environment(mark, *paths):
-    start(mark, *paths, env={}, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    start(
+        mark,
+        *paths,
+        env={},
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def by_shell(mark, *paths):
@@ -49,7 +56,9 @@ def by_shell(mark, *paths):
 
 
 def fork_until_refused():
-    """Fork until the kernel has refused 50 times or 5000 children exist; return the number of children."""
+    """Fork until the kernel has refused 50 times or 5000 children exist; return the number of
+    children.
+    """
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     children = 0
     refused = 0

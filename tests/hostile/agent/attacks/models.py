@@ -43,8 +43,13 @@ def succeeds(line, *headers):
 
 def ask_for_it():
     base = os.environ["OPENAI_BASE_URL"]
-    headers = {"Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}", "Content-Type": "application/json"}
-    with urllib.request.urlopen(urllib.request.Request(f"{base}/chat/completions", CHAT, headers)) as answer:
+    headers = {
+        "Authorization": f"Bearer {os.environ['OPENAI_API_KEY']}",
+        "Content-Type": "application/json",
+    }
+    with urllib.request.urlopen(
+        urllib.request.Request(f"{base}/chat/completions", CHAT, headers)
+    ) as answer:
         text = answer.read()
         if b"you said" not in text:
             raise RuntimeError("the gateway does not answer, so the attempt proves nothing")
@@ -61,16 +66,26 @@ def meta(scene):
     look(scene)
     scene.attempt("own variables", own_variables)
     scene.attempt("ask for it", ask_for_it)
-    scene.attempt("make the server say it", key_in, "POST /v1/chat/completions HTTP/1.1", "Host: x", body=CHAT)
-    scene.attempt("a proxy's request", key_in, f"GET http://127.0.0.1:{port}/v1/models HTTP/1.1", "Host: x")
-    scene.attempt("a tunnel", succeeds, f"CONNECT 127.0.0.1:{port} HTTP/1.1", f"Host: 127.0.0.1:{port}")
+    scene.attempt(
+        "make the server say it", key_in, "POST /v1/chat/completions HTTP/1.1", "Host: x", body=CHAT
+    )
+    scene.attempt(
+        "a proxy's request", key_in, f"GET http://127.0.0.1:{port}/v1/models HTTP/1.1", "Host: x"
+    )
+    scene.attempt(
+        "a tunnel", succeeds, f"CONNECT 127.0.0.1:{port} HTTP/1.1", f"Host: 127.0.0.1:{port}"
+    )
     scene.attempt("a path that goes up", succeeds, "GET /v1/../../etc/passwd HTTP/1.1", "Host: x")
-    scene.attempt("a path with a host", succeeds, f"GET //127.0.0.1:{port}/v1/models HTTP/1.1", "Host: x")
+    scene.attempt(
+        "a path with a host", succeeds, f"GET //127.0.0.1:{port}/v1/models HTTP/1.1", "Host: x"
+    )
     scene.attempt("another host's name", key_in, "GET /v1/models HTTP/1.1", f"Host: 127.0.0.1:{port}",
                   f"X-Forwarded-Host: 127.0.0.1:{port}", f"Forwarded: host=127.0.0.1:{port}")  # fmt: skip
     other = f', "base_url": "http://127.0.0.1:{port}", "api_base": "http://127.0.0.1:{port}"}}'
     body = CHAT[:-1] + other.encode()
-    scene.attempt("a URL in the body", key_in, "POST /v1/chat/completions HTTP/1.1", "Host: x", body=body)
+    scene.attempt(
+        "a URL in the body", key_in, "POST /v1/chat/completions HTTP/1.1", "Host: x", body=body
+    )
     scene.attempt("files", lambda: search(walk("/", (*OF_THE_IMAGE, "/workspace/evals"))))
 
 

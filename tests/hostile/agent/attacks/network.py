@@ -1,4 +1,6 @@
-"""Reach other addresses: the host's listeners, name servers, cloud metadata, and other kinds of sockets."""
+"""Reach other addresses: the host's listeners, name servers, cloud metadata, and other kinds of
+sockets.
+"""
 
 import os
 import socket
@@ -71,7 +73,10 @@ def reach(scene):
     scene.attempt("raw packets", packets)
     scene.attempt("an echo request", ping)
     scene.attempt("another network", new_interface)
-    scene.attempt("interfaces", lambda: [name for _, name in socket.if_nameindex() if name not in facts["harmless"]])
+    scene.attempt(
+        "interfaces",
+        lambda: [name for _, name in socket.if_nameindex() if name not in facts["harmless"]],
+    )
 
 
 def meta(scene):

@@ -1,4 +1,6 @@
-"""Write outside the own clone: through links, special files in place of the diff, and diffs with outside paths."""
+"""Write outside the own clone: through links, special files in place of the diff, and diffs with
+outside paths.
+"""
 
 import os
 import socket
@@ -13,8 +15,8 @@ def diff(path, text="planted", mode=REGULAR, old=None):
     if mode == LINK:
         body += "\\ No newline at end of file\n"
     return (
-        f"diff --git a/{old or path} b/{path}\nnew file mode {mode}\nindex 0000000..1111111\n--- /dev/null\n"
-        f"+++ b/{path}\n@@ -0,0 +1,{len(lines)} @@\n{body}"
+        f"diff --git a/{old or path} b/{path}\nnew file mode {mode}\nindex "
+        f"0000000..1111111\n--- /dev/null\n+++ b/{path}\n@@ -0,0 +1,{len(lines)} @@\n{body}"
     )
 
 
@@ -35,17 +37,17 @@ def diffs(canary):
         + diff(f"way/{os.path.basename(canary)}"),
         "link to git's files, then a file": diff("way", ".git", LINK) + diff("way/config"),
         "rename from outside": (
-            f"diff --git a/{up}etc/passwd b/stolen\nsimilarity index 100%\nrename from {up}etc/passwd\n"
-            "rename to stolen\n"
+            f"diff --git a/{up}etc/passwd b/stolen\nsimilarity index 100%\nrename from "
+            f"{up}etc/passwd\nrename to stolen\n"
         ),
         "copy from outside": (
-            "diff --git a/../../etc/passwd b/stolen\nsimilarity index 100%\ncopy from ../../etc/passwd\n"
-            "copy to stolen\n"
+            "diff --git a/../../etc/passwd b/stolen\nsimilarity index 100%\ncopy from "
+            "../../etc/passwd\ncopy to stolen\n"
         ),
         "a file that a delta makes": (
-            "diff --git a/big b/big\nnew file mode 100644\nindex 0000000000000000000000000000000000000000.."
-            "1111111111111111111111111111111111111111\nGIT binary patch\nliteral 99999999999\nzcmZQz\n\nliteral 0\n"
-            "HcmV?d00001\n\n"
+            "diff --git a/big b/big\nnew file mode 100644\nindex "
+            "0000000000000000000000000000000000000000..1111111111111111111111111111111111111111\nGIT "
+            "binary patch\nliteral 99999999999\nzcmZQz\n\nliteral 0\nHcmV?d00001\n\n"
         ),
     }  # fmt: skip
 
@@ -99,11 +101,16 @@ def everywhere(scene):
     for place in (scene.evals, f"{scene.evals}/gen_initial", f"{scene.evals}/gen_initial/metadata.json/..",
                   "/run/hyperruntime"):  # fmt: skip
         scene.attempt(f"write in {place}", write, f"{place}/planted")
-    scene.attempt("write what an earlier generation was", write, f"{scene.evals}/gen_initial/metadata.json")
+    scene.attempt(
+        "write what an earlier generation was", write, f"{scene.evals}/gen_initial/metadata.json"
+    )
     scene.attempt("make what is read-only writable", remount, scene.evals)
     scene.attempt("mount the host's root", mount_root)
     scene.attempt(
-        "link hard to an earlier generation", hard_link, f"{scene.evals}/gen_initial/metadata.json", scene.out
+        "link hard to an earlier generation",
+        hard_link,
+        f"{scene.evals}/gen_initial/metadata.json",
+        scene.out,
     )
     scene.attempt("move the clone", os.rename, scene.repo, "/workspace/moved")
     scene.attempt("write through the kernel", write, "/proc/sys/kernel/core_pattern")
@@ -135,7 +142,9 @@ def links(scene):
     """Leave links and special files where the host looks; the host must keep none of them."""
     canary = scene.facts["canary"]
     above = "../" * 12
-    for number, target in enumerate((canary, os.path.dirname(canary), "/etc", f"{above}etc", ".git", "/proc/self/cwd")):
+    for number, target in enumerate(
+        (canary, os.path.dirname(canary), "/etc", f"{above}etc", ".git", "/proc/self/cwd")
+    ):
         os.symlink(target, f"{scene.repo}/link{number}")
         os.symlink(target, f"{scene.out}/link{number}")
     os.symlink("/etc/passwd", f"{scene.repo}/passwd")

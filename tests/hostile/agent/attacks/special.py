@@ -71,7 +71,9 @@ def wait_for_host(scene):
 
 def meta(scene):
     scene.hand_in()
-    scene.note("owners", [plant(f"{top}/planted", scene.facts["mark"]) for top in (scene.repo, scene.out)])
+    scene.note(
+        "owners", [plant(f"{top}/planted", scene.facts["mark"]) for top in (scene.repo, scene.out)]
+    )
     scene.note("tools", break_tools("sh"))
     for top in (scene.repo, scene.out):
         os.chmod(top, 0o2777)
@@ -81,6 +83,9 @@ def meta(scene):
 
 def task(scene, inputs):
     if inputs["n"] == 0:
-        scene.note("owners", [plant(f"/workspace/{top}/planted", scene.facts["mark"]) for top in ("repo", "out")])
+        scene.note(
+            "owners",
+            [plant(f"/workspace/{top}/planted", scene.facts["mark"]) for top in ("repo", "out")],
+        )
         scene.note("tools", break_tools())
     return "unknown"

@@ -82,7 +82,9 @@ def descriptors():
 
 
 def other_roots():
-    """Find processes with another root directory, or with a working directory that we cannot reach."""
+    """Find processes with another root directory, or with a working directory that we cannot
+    reach.
+    """
     hits = []
     ours = os.stat("/")
     for pid in others():
@@ -110,12 +112,18 @@ def host_paths():
             source = os.path.dirname(source)
     for mount in ("/workspace/repo", "/workspace/out", "/workspace/evals", "/workspace/harness"):
         above = os.path.join(mount, "..", "..", "..")
-        hits += [f"{above} is no root" for _ in [0] if os.path.exists(mount) and not os.path.samefile(above, "/")]
+        hits += [
+            f"{above} is no root"
+            for _ in [0]
+            if os.path.exists(mount) and not os.path.samefile(above, "/")
+        ]
     return hits
 
 
 def open_by_handle():
-    """Open the host's root by its inode number, past all mounts; needs a capability that containers must not have."""
+    """Open the host's root by its inode number, past all mounts; needs a capability that containers
+    must not have.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
 
     class Handle(ctypes.Structure):
@@ -132,7 +140,9 @@ def open_by_handle():
 def disk_device():
     """Make a device file for the host's disk, and read it."""
     path = "/tmp/disk"
-    os.mknod(path, stat.S_IFBLK | 0o600, os.makedev(*divmod(os.stat("/workspace/repo").st_dev, 256)))
+    os.mknod(
+        path, stat.S_IFBLK | 0o600, os.makedev(*divmod(os.stat("/workspace/repo").st_dev, 256))
+    )
     with open(path, "rb") as file:
         return file.read(4096)
 
@@ -151,7 +161,11 @@ def trace_supervisor():
 
 def results_of_others(evals):
     """Find results of other splits than ``train`` in the view of earlier generations."""
-    names = [path for path in walk(evals) if re.search(r"_(val|test)(\W|$|_)", os.path.relpath(path, evals))]
+    names = [
+        path
+        for path in walk(evals)
+        if re.search(r"_(val|test)(\W|$|_)", os.path.relpath(path, evals))
+    ]
     hits = [hit for hit in search(walk(evals)) if "lbl-train-" not in hit]
     return names + hits
 
@@ -173,7 +187,9 @@ def meta(scene):
     scene.attempt("files", lambda: search(walk("/", (*OF_THE_IMAGE, scene.evals))))
     scene.attempt("results of earlier generations", results_of_others, scene.evals)
     with open("hyperrun.toml", "w") as file:
-        file.write('[commands]\ntask_agent = "attacks.steal:Thief"\n[load]\ncheck = ["os:getcwd"]\n')
+        file.write(
+            '[commands]\ntask_agent = "attacks.steal:Thief"\n[load]\ncheck = ["os:getcwd"]\n'
+        )
 
 
 def task(scene, inputs):

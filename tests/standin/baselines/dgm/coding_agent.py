@@ -10,11 +10,17 @@ from utils.git import write_diff
 
 class CodingAgent:
     def __init__(self, problem_statement, git_dir, base_commit, chat_history_file, outdir):
-        self.problem_statement, self.git_dir, self.base_commit = problem_statement, git_dir, base_commit
+        self.problem_statement, self.git_dir, self.base_commit = (
+            problem_statement,
+            git_dir,
+            base_commit,
+        )
         self.chat_history_file, self.outdir = chat_history_file, outdir
 
     def forward(self):
-        said = ask("coder", [{"role": "user", "content": f"iterations left: 1\n{self.problem_statement}"}])
+        said = ask(
+            "coder", [{"role": "user", "content": f"iterations left: 1\n{self.problem_statement}"}]
+        )
         with open(self.chat_history_file, "w") as file:
             file.write(f"# Problem\n\n{self.problem_statement}\n\n{said}\n")
         for path, text in json.loads(said).get("append", {}).items():

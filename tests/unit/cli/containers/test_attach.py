@@ -20,7 +20,9 @@ class Said:
         return self._chunks.pop(0)
 
 
-def test_modes_set_together_are_taken_back_together(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_modes_set_together_are_taken_back_together(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
     chunks = (b"\x1b[?1000;10", b"06;9999h\x1b[?25l", b"\x1b[?2004h\x1b[?1;2004l\x1b[?1049;1h")
     with _Output(cast("Terminal", Said(*chunks))):
         pass

@@ -1,4 +1,6 @@
-"""``hyperrun mcp`` without the protocol: what its options make of the pool, the token and the socket."""
+"""``hyperrun mcp`` without the protocol: what its options make of the pool, the token and the
+socket.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
         if how:
             seen.address = how["listener"].getsockname()
 
-    loads: dict[str, Callable[[], Any]] = {registry.RUNTIMES: lambda: FakeDriver, registry.SERVERS: lambda: serve}
+    loads: dict[str, Callable[[], Any]] = {
+        registry.RUNTIMES: lambda: FakeDriver,
+        registry.SERVERS: lambda: serve,
+    }
     names = {registry.RUNTIMES: "fake", registry.SERVERS: "mcp"}
 
     def plugins(group: str) -> dict[str, registry.Plugin]:
@@ -56,12 +61,27 @@ def run(*args: str) -> int:
 
 
 def test_the_options_are_the_limits_of_the_pool(seen: Seen) -> None:
-    options = ("--env", "A=1", "--workdir", "/tmp", "--timeout", "5s", "--max-timeout", "1m", "--output-chars", "70")
+    options = (
+        "--env",
+        "A=1",
+        "--workdir",
+        "/tmp",
+        "--timeout",
+        "5s",
+        "--max-timeout",
+        "1m",
+        "--output-chars",
+        "70",
+    )
     assert run(*IMAGE_WORDS, *options) == 0
     assert seen.config is not None
     assert (seen.config.spec.image, seen.config.spec.network) == (IMAGE, "none")
     assert (dict(seen.config.spec.env), seen.config.spec.workdir) == ({"A": "1"}, "/tmp")
-    assert (seen.config.max_containers, seen.config.slots_per_container, seen.config.spare_containers) == (1, 1, 0)
+    assert (
+        seen.config.max_containers,
+        seen.config.slots_per_container,
+        seen.config.spare_containers,
+    ) == (1, 1, 0)
     tools = seen.config.tools
     assert (tools.default_timeout_s, tools.max_timeout_s, tools.output_chars) == (5.0, 60.0, 70)
     assert seen.how == {}
@@ -70,16 +90,36 @@ def test_the_options_are_the_limits_of_the_pool(seen: Seen) -> None:
 def test_a_profile_is_used_as_it_is(seen: Seen, tmp_path: Path) -> None:
     file = tmp_path / "pools.toml"
     limits = f'image = "{IMAGE}"\nmax_containers = 7\nmin_containers = 0\n'
-    file.write_text(f"[profiles.a]\n{limits}[profiles.b]\n{limits}[profiles.b.tools]\noutput_chars = 9\n")
+    file.write_text(
+        f"[profiles.a]\n{limits}[profiles.b]\n{limits}[profiles.b.tools]\noutput_chars = 9\n"
+    )
     assert run("--pools", str(file), "--profile", "b") == 0
     assert seen.config is not None
-    assert (seen.config.name, seen.config.max_containers, seen.config.tools.output_chars) == ("b", 7, 9)
+    assert (seen.config.name, seen.config.max_containers, seen.config.tools.output_chars) == (
+        "b",
+        7,
+        9,
+    )
 
 
-def test_http_has_a_new_token_and_a_port_of_the_loopback(seen: Seen, capsys: pytest.CaptureFixture[str]) -> None:
+def test_http_has_a_new_token_and_a_port_of_the_loopback(
+    seen: Seen, capsys: pytest.CaptureFixture[str]
+) -> None:
     tokens = set()
     for _ in range(2):
-        assert run(*IMAGE_WORDS, "--http", "--sessions", "3", "--idle-timeout", "1m", "--allow-host", "box") == 0
+        assert (
+            run(
+                *IMAGE_WORDS,
+                "--http",
+                "--sessions",
+                "3",
+                "--idle-timeout",
+                "1m",
+                "--allow-host",
+                "box",
+            )
+            == 0
+        )
         url, authorization = capsys.readouterr().out.splitlines()
         host, port = seen.address
         assert (host, url) == ("127.0.0.1", f"http://127.0.0.1:{port}/mcp")
@@ -94,7 +134,9 @@ def test_http_has_a_new_token_and_a_port_of_the_loopback(seen: Seen, capsys: pyt
     assert (seen.config.max_containers, seen.config.spare_containers) == (3, 1)
 
 
-def test_a_token_file_is_made_private_and_kept(seen: Seen, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_token_file_is_made_private_and_kept(
+    seen: Seen, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "token"
     found = set()
     for _ in range(2):
@@ -108,7 +150,9 @@ def test_a_token_file_is_made_private_and_kept(seen: Seen, tmp_path: Path, capsy
     assert len(found) == 1
 
 
-def test_another_address_than_the_loopback_is_noted(seen: Seen, capsys: pytest.CaptureFixture[str]) -> None:
+def test_another_address_than_the_loopback_is_noted(
+    seen: Seen, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(*IMAGE_WORDS, "--http", "--host", "0.0.0.0") == 0
     assert "without encryption" in capsys.readouterr().err
     assert run(*IMAGE_WORDS, "--http", "--host", "localhost") == 0
@@ -116,7 +160,8 @@ def test_another_address_than_the_loopback_is_noted(seen: Seen, capsys: pytest.C
 
 
 @pytest.mark.parametrize(
-    ("mode", "text", "why"), [(0o644, "x" * 40, "nobody else can read"), (0o600, "short", "32 to 1024")]
+    ("mode", "text", "why"),
+    [(0o644, "x" * 40, "nobody else can read"), (0o600, "short", "32 to 1024")],
 )
 def test_a_token_file_that_cannot_be_used_is_refused(
     seen: Seen, tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int, text: str, why: str
@@ -137,7 +182,9 @@ def test_a_token_file_of_another_user_is_refused(
     assert_refused(file, "a file of yours", seen, capsys)
 
 
-def test_a_pipe_as_token_file_is_refused(seen: Seen, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_as_token_file_is_refused(
+    seen: Seen, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     os.mkfifo(tmp_path / "token", 0o600)
     assert_refused(tmp_path / "token", "a file of yours", seen, capsys)
 

@@ -1,4 +1,6 @@
-"""The options of ``hyperrun generate``: HyperAgents' spelling, configuration files, combinations, resuming."""
+"""The options of ``hyperrun generate``: HyperAgents' spelling, configuration files, combinations,
+resuming.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,11 @@ def test_every_hyperagents_option_exists_with_its_default(name: str) -> None:
         (("--eval_test", "--skip_staged_eval", "--edit_select_parent"), "edit_select_parent", True),
         (("--run_baseline=dgm+no_selfimprove",), "run_baseline", "dgm+no_selfimprove"),
         (("--copy_root_dir", "a_b"), "copy_root_dir", "a_b"),
-        (("--optimize_option", "only_ensemble", "--agent_archive_path", "x_y"), "agent_archive_path", "x_y"),
+        (
+            ("--optimize_option", "only_ensemble", "--agent_archive_path", "x_y"),
+            "agent_archive_path",
+            "x_y",
+        ),
         (
             ("--meta_patch_files", "a.diff", "b c.diff", "--reset_task_agent"),
             "meta_patch_files",
@@ -97,7 +103,11 @@ def test_every_hyperagents_option_exists_with_its_default(name: str) -> None:
         (("--budget-generation-tokens", "9"), "budget_generation_tokens", 9),
         (("--model", "m", "--gateway", "g.toml"), "gateway", os.path.abspath("g.toml")),
         (("--valid-parent", "hyperagents"), "valid_parent", "hyperagents"),
-        (("--run-baseline", "no_archive", "--parent-selection", "best"), "parent_selection", "latest"),
+        (
+            ("--run-baseline", "no_archive", "--parent-selection", "best"),
+            "parent_selection",
+            "latest",
+        ),
     ],
 )
 def test_options_set_their_fields(args: tuple[str, ...], field: str, value: object) -> None:
@@ -109,7 +119,16 @@ def test_options_set_their_fields(args: tuple[str, ...], field: str, value: obje
     [
         ("--domains", "circle_packing", "other", "--eval-samples", "5", "-1"),
         ("--domains", "circle_packing,other", "--eval-samples", "5,-1"),
-        ("--domains", "circle_packing", "--domains", "other", "--eval-samples", "5", "--eval-samples", "-1"),
+        (
+            "--domains",
+            "circle_packing",
+            "--domains",
+            "other",
+            "--eval-samples",
+            "5",
+            "--eval-samples",
+            "-1",
+        ),
         ("--domains=circle_packing", "other", "--eval_samples=5", "-1"),
         ("--eval_samples", "5", "-1", "--skip-staged-eval", "--domains", "circle_packing", "other"),
     ],
@@ -120,9 +139,9 @@ def test_several_values_may_be_written_in_three_ways(args: tuple[str, ...]) -> N
     assert made.eval_samples == (5, -1)
 
 
-WORDS = st.text(st.characters(categories=("L", "N"), include_characters=" =,._-"), min_size=1).filter(
-    lambda text: not text.startswith("-")
-)
+WORDS = st.text(
+    st.characters(categories=("L", "N"), include_characters=" =,._-"), min_size=1
+).filter(lambda text: not text.startswith("-"))
 
 
 @given(st.lists(WORDS, min_size=1), WORDS)
@@ -142,21 +161,29 @@ def test_words_that_are_not_options_or_follow_two_dashes_are_unchanged(words: li
 @pytest.mark.parametrize(
     ("args", "field", "value"),
     [
-        (("--max", "3"), "max_generation", 3),  # as in the original, although there is --max-file-bytes
+        # as in the original, although there is --max-file-bytes
+        (("--max", "3"), "max_generation", 3),
         (("--eval_s", "5"), "eval_samples", (5,)),
         (("--parent=best",), "parent_selection", "best"),
         (("--skip",), "skip_staged_eval", True),
         (("--budget-r", "7"), "budget_requests", 7),
     ],
 )
-def test_an_unambiguous_prefix_stands_for_its_option(args: tuple[str, ...], field: str, value: object) -> None:
+def test_an_unambiguous_prefix_stands_for_its_option(
+    args: tuple[str, ...], field: str, value: object
+) -> None:
     assert getattr(parsed("--domain", "circle_packing", *args), field) == value
-    assert {name.removeprefix("--").replace("-", "_") for name in PREFERRED} == {"domains", *ORIGINAL}
+    assert {name.removeprefix("--").replace("-", "_") for name in PREFERRED} == {
+        "domains",
+        *ORIGINAL,
+    }
 
 
 @pytest.mark.parametrize("prefix", ["--eval", "--budget", "--reset"])
 def test_an_ambiguous_prefix_is_rejected_with_the_options_that_it_fits(prefix: str) -> None:
-    with pytest.raises(click.UsageError, match=f"{prefix} is ambiguous; write {prefix}-.* or {prefix}-"):
+    with pytest.raises(
+        click.UsageError, match=f"{prefix} is ambiguous; write {prefix}-.* or {prefix}-"
+    ):
         parsed(*DOMAINS, prefix, "1")
 
 
@@ -168,7 +195,10 @@ def test_a_second_value_for_a_single_option_is_rejected() -> None:
 @pytest.mark.parametrize(
     ("args", "wanted"),
     [
-        (("--limits", "memory=2g,cpus=1.5,pids=64"), limits(memory_bytes=2 * 1024**3, cpus=1.5, pids=64)),
+        (
+            ("--limits", "memory=2g,cpus=1.5,pids=64"),
+            limits(memory_bytes=2 * 1024**3, cpus=1.5, pids=64),
+        ),
         (("--limits", "memory=2g", "--memory", "1g"), limits(memory_bytes=1024**3)),
         (("--pids", "none", "--limits", "pids=64,cpus=2"), limits(cpus=2.0, pids=None)),
         (("--limits", "pids=none,disk=1g"), limits(pids=None, disk_bytes=1024**3)),
@@ -182,7 +212,8 @@ def test_limits_may_be_combined_in_one_option_and_single_options_override_it(
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("memry=2g", "did you mean 'memory'"), ("memory", "give memory a value"), ("cpus=-1", "cpus")]
+    ("text", "said"),
+    [("memry=2g", "did you mean 'memory'"), ("memory", "give memory a value"), ("cpus=-1", "cpus")],
 )
 def test_an_invalid_limit_is_rejected(text: str, said: str) -> None:
     with pytest.raises(SpecError, match=said):
@@ -203,8 +234,12 @@ def test_a_file_sets_options_and_the_command_line_overrides_them(tmp_path: Path)
     assert made.limits == limits(memory_bytes=2 * 1024**3, cpus=1.0, pids=77)
     assert made.meta_patch_files == ("a", "b")
     assert made.gateway == str(path)
-    assert parsed("--config", str(path), "--gateway", "other.toml").gateway == os.path.abspath("other.toml")
-    assert parsed("--config", str(path), *DOMAINS, "--eval-samples", "1").domains == ("circle_packing",)
+    assert parsed("--config", str(path), "--gateway", "other.toml").gateway == os.path.abspath(
+        "other.toml"
+    )
+    assert parsed("--config", str(path), *DOMAINS, "--eval-samples", "1").domains == (
+        "circle_packing",
+    )
 
 
 @pytest.mark.parametrize(
@@ -258,15 +293,36 @@ def run_dir(tmp_path: Path) -> Path:
     path = tmp_path / "generate_1"
     path.mkdir()
     options = GenerateOptions(
-        domains=("circle_packing",), max_generation=5, run_id="1", seed=7, output_dir_parent=str(tmp_path)
+        domains=("circle_packing",),
+        max_generation=5,
+        run_id="1",
+        seed=7,
+        output_dir_parent=str(tmp_path),
     )
     (path / "run.json").write_text(json.dumps({"seed": 7, "options": to_json(options)}))
     return path
 
 
 def test_budgets_counts_timeouts_and_the_parent_rule_may_change_on_resume(run_dir: Path) -> None:
-    args = ["--resume-from", str(run_dir), "--budget-tokens", "5", "--max_generation", "9", *DOMAINS]
-    args += ["--eval-workers", "2", "--timeout-eval", "1m", "--executor", "local", "--parent-selection", "best"]
+    args = [
+        "--resume-from",
+        str(run_dir),
+        "--budget-tokens",
+        "5",
+        "--max_generation",
+        "9",
+        *DOMAINS,
+    ]
+    args += [
+        "--eval-workers",
+        "2",
+        "--timeout-eval",
+        "1m",
+        "--executor",
+        "local",
+        "--parent-selection",
+        "best",
+    ]
     context = generate.make_context("generate", args)
     values = {name: value for name, value in context.params.items() if name not in NOT_OPTIONS}
     changes = changed_options(context, values, load_run(run_dir).options, str(run_dir))
@@ -281,7 +337,9 @@ def test_budgets_counts_timeouts_and_the_parent_rule_may_change_on_resume(run_di
 
 
 def test_only_the_limits_that_are_given_must_equal_those_of_the_run(tmp_path: Path) -> None:
-    stored = GenerateOptions(domains="d", limits=Limits(memory_bytes=1024**3, cpus=2), output_dir_parent=str(tmp_path))
+    stored = GenerateOptions(
+        domains="d", limits=Limits(memory_bytes=1024**3, cpus=2), output_dir_parent=str(tmp_path)
+    )
     run_dir = str(tmp_path / "generate_1")
     context = generate.make_context("generate", ["--memory", "1g"])
     values = {name: value for name, value in context.params.items() if name not in NOT_OPTIONS}
@@ -308,14 +366,29 @@ def test_other_options_cannot_change_on_resume(
 
 @pytest.mark.parametrize(
     ("initial", "new", "code"),
-    [("", ("", ""), 0), ("", ("x", ""), 0), ("", ("x", "x"), 1), ("x", ("", "x"), 0), ("x", (), 1), ("", (), 0)],
+    [
+        ("", ("", ""), 0),
+        ("", ("x", ""), 0),
+        ("", ("x", "x"), 1),
+        ("x", ("", "x"), 0),
+        ("x", (), 1),
+        ("", (), 0),
+    ],
 )
-def test_a_run_without_any_new_ensemble_exits_with_1(initial: str, new: tuple[str, ...], code: int) -> None:
+def test_a_run_without_any_new_ensemble_exits_with_1(
+    initial: str, new: tuple[str, ...], code: int
+) -> None:
     first = GenerationRecord(genid="initial", score=0.5, ensemble_failure=initial)
     failed = GenerationRecord(genid=9, parent="initial", failure="agent")
-    later = [GenerationRecord(genid=n, parent="initial", ensemble_failure=why) for n, why in enumerate(new, 1)]
+    later = [
+        GenerationRecord(genid=n, parent="initial", ensemble_failure=why)
+        for n, why in enumerate(new, 1)
+    ]
     records = (first, *later, failed)
-    assert exit_code(RunSummary(run_dir="x", generations=records, best=first, interrupted=False), 0) == code
+    assert (
+        exit_code(RunSummary(run_dir="x", generations=records, best=first, interrupted=False), 0)
+        == code
+    )
 
 
 def test_a_failed_ensemble_and_unanswered_tasks_are_counted_and_shown_like_a_failure() -> None:
@@ -334,18 +407,39 @@ def test_a_failed_ensemble_and_unanswered_tasks_are_counted_and_shown_like_a_fai
     ("args", "said"),
     [
         (("--resume-or-start",), "requires --run-id"),
-        (("--resume-or-start", "--run-id", "1", "--seed", "8"), "--seed cannot change when a run is resumed"),
-        (("--resume-or-start", "--run-id", "2", "--copy-root-dir", "/no/such"), "'/no/such' is not a directory"),
+        (
+            ("--resume-or-start", "--run-id", "1", "--seed", "8"),
+            "--seed cannot change when a run is resumed",
+        ),
+        (
+            ("--resume-or-start", "--run-id", "2", "--copy-root-dir", "/no/such"),
+            "'/no/such' is not a directory",
+        ),
         (("--wait", "--run-id", "1"), "--wait requires --resume-from or --resume-or-start"),
     ],
 )
 def test_a_run_is_resumed_by_its_id_if_it_exists_and_started_otherwise(
     run_dir: Path, args: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["generate", "--runtime", "none", *DOMAINS, "--output-dir-parent", str(run_dir.parent), *args]) == 2
+    assert (
+        main(
+            [
+                "generate",
+                "--runtime",
+                "none",
+                *DOMAINS,
+                "--output-dir-parent",
+                str(run_dir.parent),
+                *args,
+            ]
+        )
+        == 2
+    )
     assert said in capsys.readouterr().err
 
 
-def test_an_unknown_executor_is_rejected_on_resume(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unknown_executor_is_rejected_on_resume(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["resume", str(run_dir), "--exec", "lcal"]) == 2
     assert "did you mean 'local'" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""The plots of a run that a signal ended are left out if they take too long; the next step is shown in every case."""
+"""The plots of a run that a signal ended are left out if they take too long; the next step is shown
+in every case.
+"""
 
 from __future__ import annotations
 
@@ -49,5 +51,6 @@ def test_plots_that_take_too_long_are_left_out(
     plots_at_end("/r", cast(Any, [1]), OPTIONS, 0.05)
     may_end.set()
     assert capsys.readouterr().err == (
-        "no plots: they would take too long, because the machine is busy\nlook at it with: hyperrun report /r\n"
+        "no plots: they would take too long, because the machine is busy\nlook at it with: "
+        "hyperrun report /r\n"
     )

@@ -1,4 +1,6 @@
-"""How the command line presents a run: options, progress, the table of generations, status and report."""
+"""How the command line presents a run: options, progress, the table of generations, status and
+report.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,21 @@ from hyperruntime.option_fields import to_json
 
 RECORDS = (
     GenerationRecord(
-        genid="initial", score=0.8, scores={"circle_packing": {"train": 0.7, "val": 0.8}}, valid_parent=True
+        genid="initial",
+        score=0.8,
+        scores={"circle_packing": {"train": 0.7, "val": 0.8}},
+        valid_parent=True,
     ),
     GenerationRecord(
-        genid=2, parent="initial", score=0.9, scores={"circle_packing": {"train": 0.85, "val": 0.9}}, valid_parent=True
+        genid=2,
+        parent="initial",
+        score=0.9,
+        scores={"circle_packing": {"train": 0.85, "val": 0.9}},
+        valid_parent=True,
     ),
-    GenerationRecord(genid=1, parent="initial", failure="agent", detail="the meta agent ended with exit code 1"),
+    GenerationRecord(
+        genid=1, parent="initial", failure="agent", detail="the meta agent ended with exit code 1"
+    ),
 )
 
 
@@ -67,9 +78,39 @@ def test_every_field_of_the_options_has_an_option_with_the_same_default() -> Non
 
 def test_options_are_parsed_with_their_units_and_lists() -> None:
     made = parsed(
-        *("--domains", "circle_packing,other", "--domains", "third", "--eval-samples", "2,-1", "--eval-samples", "3"),
-        *("--timeout-meta", "10m", "--timeout-eval", "2h", "--timeout-check", "90", "--max-file-bytes", "1m"),
-        *("--memory", "2g", "--cpus", "1.5", "--pids", "64", "--seed", "3", "--parallel", "2", "--skip-staged-eval"),
+        *(
+            "--domains",
+            "circle_packing,other",
+            "--domains",
+            "third",
+            "--eval-samples",
+            "2,-1",
+            "--eval-samples",
+            "3",
+        ),
+        *(
+            "--timeout-meta",
+            "10m",
+            "--timeout-eval",
+            "2h",
+            "--timeout-check",
+            "90",
+            "--max-file-bytes",
+            "1m",
+        ),
+        *(
+            "--memory",
+            "2g",
+            "--cpus",
+            "1.5",
+            "--pids",
+            "64",
+            "--seed",
+            "3",
+            "--parallel",
+            "2",
+            "--skip-staged-eval",
+        ),
     )
     assert made.domains == ("circle_packing", "other", "third")
     assert made.eval_samples == (2, -1, 3)
@@ -90,19 +131,41 @@ def test_the_tracker_follows_generations_and_the_best_score() -> None:
     tracker = Tracker(6, RECORDS[:2])
     assert (tracker.done, tracker.best) == (2, (0.9, "2"))
     assert tracker.take(StepEvent(generation="3", step="image", state="start")) is None
-    assert tracker.take(StepEvent(generation="3", step="meta agent", state="start")) == "generation 3: meta agent"
+    assert (
+        tracker.take(StepEvent(generation="3", step="meta agent", state="start"))
+        == "generation 3: meta agent"
+    )
     assert tracker.running["3"].step == "meta agent"
-    assert tracker.take(StepEvent(generation="3", step="meta agent", state="done", duration_s=2.0)) is None
-    line = tracker.take(StepEvent(generation="3", step="generation", state="done", duration_s=4.0, score=0.95))
+    assert (
+        tracker.take(StepEvent(generation="3", step="meta agent", state="done", duration_s=2.0))
+        is None
+    )
+    line = tracker.take(
+        StepEvent(generation="3", step="generation", state="done", duration_s=4.0, score=0.95)
+    )
     assert line == "generation 3: score 0.9500 in 4.0s; best 0.9500 (generation 3)"
     assert not tracker.running
-    tracker.take(StepEvent(generation="4", step="load check", state="failed", detail="no module\nnamed x"))
-    line = tracker.take(StepEvent(generation="4", step="generation", state="failed", duration_s=1.0, detail="agent"))
-    assert line == "generation 4: no score failed (agent: no module named x) in 1.0s; best 0.9500 (generation 3)"
+    tracker.take(
+        StepEvent(generation="4", step="load check", state="failed", detail="no module\nnamed x")
+    )
+    line = tracker.take(
+        StepEvent(generation="4", step="generation", state="failed", duration_s=1.0, detail="agent")
+    )
+    assert (
+        line == "generation 4: no score failed (agent: no module named x) in 1.0s; best 0.9500 "
+        "(generation 3)"
+    )
     assert tracker.done == 4
-    tracker.take(StepEvent(generation="5", step="tasks", state="failed", detail="2 of 5 tasks timed out"))
-    line = tracker.take(StepEvent(generation="5", step="generation", state="done", duration_s=1.0, score=0.0))
-    assert line == "generation 5: score 0.0000 (2 of 5 tasks timed out) in 1.0s; best 0.9500 (generation 3)"
+    tracker.take(
+        StepEvent(generation="5", step="tasks", state="failed", detail="2 of 5 tasks timed out")
+    )
+    line = tracker.take(
+        StepEvent(generation="5", step="generation", state="done", duration_s=1.0, score=0.0)
+    )
+    assert (
+        line
+        == "generation 5: score 0.0000 (2 of 5 tasks timed out) in 1.0s; best 0.9500 (generation 3)"
+    )
 
 
 def test_plain_progress_is_printed_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
@@ -143,8 +206,19 @@ def test_status_prints_generations_problems_and_the_command_to_resume(
     assert main(["status", str(run_dir)]) == 0
     captured = capsys.readouterr()
     head, columns, *rows = captured.out.splitlines()
-    assert "interrupted, 3 of 6 generations, best 0.9000 (generation 2), seed 7; failed: 1 agent" in head
-    assert columns.split() == ["GENERATION", "PARENT", "SCORE", "TRAIN", "VAL", "DURATION", "FAILURE"]
+    assert (
+        "interrupted, 3 of 6 generations, best 0.9000 (generation 2), seed 7; failed: 1 agent"
+        in head
+    )
+    assert columns.split() == [
+        "GENERATION",
+        "PARENT",
+        "SCORE",
+        "TRAIN",
+        "VAL",
+        "DURATION",
+        "FAILURE",
+    ]
     assert [row.split()[0] for row in rows] == ["initial", "1", "2"]
     assert rows[1].endswith("agent: the meta agent ended with exit code 1")
     assert rows[2].startswith("2 *")
@@ -177,18 +251,27 @@ def test_an_unknown_run_directory_is_reported_with_a_close_match(
     assert f"did you mean {str(run_dir)!r}?" in capsys.readouterr().err
 
 
-def test_report_draws_the_lineage_and_the_best_answers(run_dir: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_draws_the_lineage_and_the_best_answers(
+    run_dir: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     answers = run_dir / "gen_2" / "circle_packing_eval_val"
     answers.mkdir(parents=True)
     circles = [[0.1 + 0.13 * (k % 6), 0.1 + 0.13 * (k // 6), 0.05] for k in range(26)]
-    lines = [json.dumps({"task_id": "n26", "prediction": circles}), "{torn", '{"task_id": "n32", "prediction": "no"}']
+    lines = [
+        json.dumps({"task_id": "n26", "prediction": circles}),
+        "{torn",
+        '{"task_id": "n32", "prediction": "no"}',
+    ]
     (answers / "predictions.jsonl").write_text("\n".join(lines))
     elsewhere = run_dir / "elsewhere"
     assert main(["report", str(run_dir), "--pictures", str(elsewhere), "--json"]) == 0
     pictures = json.loads(capsys.readouterr().out)
     names = [Path(picture["svg"]).name for picture in pictures]
     assert names[:2] == ["lineage.svg", "best_circle_packing_n26.svg"]
-    assert {"progress_plot_circle_packing_val_agent.svg", "archive_graph_circle_packing_train_agent.svg"} <= set(names)
+    assert {
+        "progress_plot_circle_packing_val_agent.svg",
+        "archive_graph_circle_packing_train_agent.svg",
+    } <= set(names)
     for picture in pictures:
         assert "<svg " in Path(picture["svg"]).read_text()
         assert Path(picture["png"]).read_bytes().startswith(b"\x89PNG\r\n\x1a\n")

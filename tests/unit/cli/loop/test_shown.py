@@ -41,21 +41,42 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[str]:
     return [line.split("  ")[0] for line in rows if not line.startswith("models:")]
 
 
-def test_rows_are_chosen_by_conditions_sorted_and_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_chosen_by_conditions_sorted_and_cut(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 20)
     assert shown(capsys, "status", run_dir, "--where", "failure = agent") == ["3", "10", "17"]
     assert shown(capsys, "status", run_dir, "--where", "failure~EXIT", "--tail", "1") == ["17"]
     assert shown(capsys, "status", run_dir, "--where", "generation<=initial") == ["initial"]
-    assert shown(capsys, "status", run_dir, "--where", "score = ''", "--sort", "-generation") == ["17", "10", "3"]
+    assert shown(capsys, "status", run_dir, "--where", "score = ''", "--sort", "-generation") == [
+        "17",
+        "10",
+        "3",
+    ]
     best = shown(capsys, "status", run_dir, "--sort", "score", "--where", "failure=", "--tail", "2")
     assert best[-1].endswith(" *")
-    both = shown(capsys, "status", run_dir, "--where", "generation > 4", "--where", "generation != 7", "--tail", "100")
+    both = shown(
+        capsys,
+        "status",
+        run_dir,
+        "--where",
+        "generation > 4",
+        "--where",
+        "generation != 7",
+        "--tail",
+        "100",
+    )
     assert [one.removesuffix(" *") for one in both] == [str(n) for n in range(5, 20) if n != 7]
     assert len(shown(capsys, "status", run_dir, "--where", "duration < 1h")) == 20
     assert shown(capsys, "status", run_dir, "--where", "score > 2") == []
     rolled = rollout_run(tmp_path / "rollout_1", 3, 2)
-    assert shown(capsys, "status", rolled, "--where", "trajectory ~ ITEM 1") == ["item 1/0", "item 1/1"]
-    assert shown(capsys, "status", rolled, "--where", "failure = NodeLostError", "--tail", "1") == ["item 2/1"]
+    assert shown(capsys, "status", rolled, "--where", "trajectory ~ ITEM 1") == [
+        "item 1/0",
+        "item 1/1",
+    ]
+    assert shown(capsys, "status", rolled, "--where", "failure = NodeLostError", "--tail", "1") == [
+        "item 2/1"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -98,13 +119,17 @@ def test_a_status_follows_a_run_until_it_ends(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("status", "--watch"), ("watch",)], ids=" ".join)
-def test_ctrl_c_is_the_usual_end_of_what_shows_a_run_until_then(tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_ctrl_c_is_the_usual_end_of_what_shows_a_run_until_then(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 8, made=3)
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     for number, code in ((signal.SIGINT, 0), (signal.SIGTERM, 143)):
         with RunLock(run_dir):
             pipe = subprocess.PIPE
-            process = subprocess.Popen([*HYPERRUN, *words, str(run_dir)], stdout=pipe, stderr=pipe, text=True, env=env)
+            process = subprocess.Popen(
+                [*HYPERRUN, *words, str(run_dir)], stdout=pipe, stderr=pipe, text=True, env=env
+            )
             assert process.stdout is not None
             assert process.stdout.readline()
             process.send_signal(number)
@@ -126,8 +151,12 @@ def test_a_status_names_the_generation_that_is_made_its_step_and_its_time(
         assert main(["status", str(run_dir)]) == 0
         source = LoopSource(run_dir, Screen())
         source.read_new()
-        assert source.head()["now"] == [["3", "evaluate", datetime.fromisoformat(since).timestamp()]]
-    assert re.search(r"^now: generation 3 \(evaluate, [\d.]+m?s\)$", capsys.readouterr().out, re.MULTILINE)
+        assert source.head()["now"] == [
+            ["3", "evaluate", datetime.fromisoformat(since).timestamp()]
+        ]
+    assert re.search(
+        r"^now: generation 3 \(evaluate, [\d.]+m?s\)$", capsys.readouterr().out, re.MULTILINE
+    )
     assert main(["status", str(run_dir)]) == 0
     assert "now:" not in capsys.readouterr().out
 
@@ -135,7 +164,9 @@ def test_a_status_names_the_generation_that_is_made_its_step_and_its_time(
 def test_a_status_shows_another_run_in_the_directory(tmp_path: Path) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 8, made=3)
     with RunLock(run_dir):
-        process = subprocess.Popen([*HYPERRUN, "status", str(run_dir), "--watch"], stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [*HYPERRUN, "status", str(run_dir), "--watch"], stdout=subprocess.PIPE, text=True
+        )
         assert process.stdout is not None
         lines = [process.stdout.readline() for _ in range(5)]
         assert [line.split()[0] for line in lines[2:]] == ["initial", "1", "2"]
@@ -183,7 +214,12 @@ def test_a_generation_is_shown_without_keys_and_without_escapes(
     hostile = f"\x1b]0;owned\x07\x1b[2J\x9b31m \u202egnp.exe {secret}\nnext\tline"
 
     def said(number: int) -> dict[str, str]:
-        return {**plain(number), "history": f"## {hostile}\n{hostile}", "log": hostile, "task": hostile}
+        return {
+            **plain(number),
+            "history": f"## {hostile}\n{hostile}",
+            "log": hostile,
+            "task": hostile,
+        }
 
     run_dir = loop_run(tmp_path / "generate_1", 5, said)
     assert main(["show", str(run_dir), "best"]) == 0
@@ -212,7 +248,9 @@ def test_a_generation_is_paged_on_a_terminal(tmp_path: Path) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 3)
     ours, theirs = pty.openpty()
     env = {**os.environ, "PAGER": "sed s,^,paged:,", "TERM": "xterm"}
-    process = subprocess.Popen([*HYPERRUN, "show", str(run_dir), "2"], stdin=theirs, stdout=theirs, env=env)
+    process = subprocess.Popen(
+        [*HYPERRUN, "show", str(run_dir), "2"], stdin=theirs, stdout=theirs, env=env
+    )
     os.close(theirs)
     found = b""
     while True:
@@ -232,7 +270,9 @@ def test_a_page_that_a_run_started_waits_for_the_run_and_ends_with_it(tmp_path: 
     run_dir = tmp_path / "generate_1"
     env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
     command = [*HYPERRUN, "watch", str(run_dir), "--with-parent"]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
+    )
     assert process.stdin is not None
     assert process.stdout is not None
     loop_run(run_dir, 2)

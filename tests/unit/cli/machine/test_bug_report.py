@@ -67,7 +67,9 @@ def spellings(secret: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a directory in which every secret lies where users keep them, and a run whose log writes all of them."""
+    """Return a directory in which every secret lies where users keep them, and a run whose log
+    writes all of them.
+    """
     tmp_path = tmp_path_factory.mktemp("user")
     (tmp_path / ".env").write_text(
         f"ANTHROPIC_API_KEY={SECRETS['variable in .env']}\nLANGFUSE={SECRETS['odd variable in .env']}\nMODEL=small\n"
@@ -109,7 +111,8 @@ key_env = "ODD_NAME"
     lines = [f"attempt {spelling}" for secret in SECRETS.values() for spelling in spellings(secret)]
     (run / "generate_loop.log").write_text("\n".join([*lines, "the end of the log"]) + "\n")
     (run / "journal.jsonl").write_text(
-        "".join(json.dumps({"genid": 1, "reason": line}) + "\n" for line in lines) + '{"genid": 2, "score": 0.5}\n'
+        "".join(json.dumps({"genid": 1, "reason": line}) + "\n" for line in lines)
+        + '{"genid": 2, "score": 0.5}\n'
     )
     (run / "groups.jsonl").symlink_to("/etc/hostname")
     return tmp_path
@@ -127,7 +130,11 @@ def hyperrun(place: Path, *args: str) -> tuple[int, str]:
         "XDG_CACHE_HOME": str(place / "cache"),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "hyperruntime.cli", *args], cwd=place, env=env, capture_output=True, text=True
+        [sys.executable, "-m", "hyperruntime.cli", *args],
+        cwd=place,
+        env=env,
+        capture_output=True,
+        text=True,
     )
     return done.returncode, done.stdout + done.stderr
 
@@ -135,7 +142,9 @@ def hyperrun(place: Path, *args: str) -> tuple[int, str]:
 @pytest.fixture(scope="module")
 def report(place: Path) -> tuple[dict[str, bytes], str]:
     """Return the files of a report about the run, and what the command said."""
-    code, said = hyperrun(place, "bug-report", "run", "--config", "gateway.toml", "-o", "report.tar.gz")
+    code, said = hyperrun(
+        place, "bug-report", "run", "--config", "gateway.toml", "-o", "report.tar.gz"
+    )
     assert code == 0, said
     return contents(place / "report.tar.gz"), said
 
@@ -143,20 +152,30 @@ def report(place: Path) -> tuple[dict[str, bytes], str]:
 def contents(archive: Path) -> dict[str, bytes]:
     with tarfile.open(archive) as tar:
         files = {member.name: tar.extractfile(member) for member in tar.getmembers()}
-        return {name.partition("/")[2]: file.read() for name, file in files.items() if file is not None}
+        return {
+            name.partition("/")[2]: file.read() for name, file in files.items() if file is not None
+        }
 
 
 def decoded(data: bytes) -> set[bytes]:
-    """Return the letters and digits of bytes, read as an attacker would: as they are, and with escapes undone."""
+    """Return the letters and digits of bytes, read as an attacker would: as they are, and with
+    escapes undone.
+    """
     texts = {data, data.replace(b"\\n", b""), data[::-1]}
     return {bytes(byte for byte in text if chr(byte).isalnum()).lower() for text in texts}
 
 
-def test_no_planted_key_is_in_the_report_in_any_spelling(place: Path, report: tuple[dict[str, bytes], str]) -> None:
+def test_no_planted_key_is_in_the_report_in_any_spelling(
+    place: Path, report: tuple[dict[str, bytes], str]
+) -> None:
     files, said = report
     found = [
         (name, where, spelling)
-        for name, data in {**files, "the names": " ".join(files).encode(), "what was said": said.encode()}.items()
+        for name, data in {
+            **files,
+            "the names": " ".join(files).encode(),
+            "what was said": said.encode(),
+        }.items()
         for where, secret in SECRETS.items()
         for spelling in spellings(secret)
         for view in decoded(data)
@@ -213,7 +232,9 @@ def test_a_run_of_somebody_else_adds_no_file_and_stops_no_report(no_engines: Pat
         "gateway": str(private / "other.toml"), "more": {"gateway": str(private / "other.toml")},
         "keys": [{"key_file": "~nosuchuser/x"}, {"key_file": "/dev/zero"}], "agent": "/dev",
     }  # fmt: skip
-    (run / "run.json").write_text(json.dumps({"gateway": str(private / "notes.json"), "options": options}))
+    (run / "run.json").write_text(
+        json.dumps({"gateway": str(private / "notes.json"), "options": options})
+    )
     files = bug_report.report_files(None, run, [])
     assert "run/gateway.json" not in files
     assert files["run/gateway.txt"].startswith(b"left out: this user did not make the run")
@@ -228,7 +249,9 @@ def test_the_gateway_of_an_own_run_is_in_its_report(no_engines: Path) -> None:
     run, gateway = no_engines / "run", no_engines / "mine.toml"
     run.mkdir()
     gateway.write_text('diary = "dear me"\n[gateway]\nkey_file = "key"\n')
-    (run / "run.json").write_text(json.dumps(with_own_mark({"options": {"gateway": str(gateway)}}, run)))
+    (run / "run.json").write_text(
+        json.dumps(with_own_mark({"options": {"gateway": str(gateway)}}, run))
+    )
     files = bug_report.report_files(None, run, [])
     assert json.loads(files["run/gateway.json"]) == {"gateway": {"key_file": "key"}}
     assert b"dear me" not in b"".join(files.values())
@@ -238,7 +261,10 @@ def test_the_hyperrun_toml_of_the_current_directory_may_be_no_link(no_engines: P
     (no_engines / "private.toml").write_text('diary = "dear me"\n')
     (no_engines / "hyperrun.toml").symlink_to("private.toml")
     files = bug_report.report_files(None, None, [])
-    assert "a symbolic link, not a regular file" in json.loads(files["configuration/0-hyperrun.json"])["unreadable"]
+    assert (
+        "a symbolic link, not a regular file"
+        in json.loads(files["configuration/0-hyperrun.json"])["unreadable"]
+    )
     assert b"dear me" not in b"".join(files.values())
     named = bug_report.report_files(None, None, [Path("hyperrun.toml")])
     assert json.loads(named["configuration/0-hyperrun.json"]) == {"diary": "dear me"}
@@ -260,15 +286,23 @@ HIDDEN = "[redacted]"
     [
         ({"db_pass": "abc", "accessKey": "abc"}, {"db_pass": HIDDEN, "accessKey": HIDDEN}),
         ({"aws-creds": "abc", "smtp.pass": "abc"}, {"aws-creds": HIDDEN, "smtp.pass": HIDDEN}),
-        ({"pass_at_1": 0.5, "monkey": "abc", "keys": None}, {"pass_at_1": 0.5, "monkey": "abc", "keys": None}),
+        (
+            {"pass_at_1": 0.5, "monkey": "abc", "keys": None},
+            {"pass_at_1": 0.5, "monkey": "abc", "keys": None},
+        ),
         ({"env": {"PIN": 12345678, "is_on": True}}, {"env": {"PIN": HIDDEN, "is_on": True}}),
         ({"env": {"deep": {"A": ["abc", 1.5]}}}, {"env": {"deep": {"A": [HIDDEN, HIDDEN]}}}),
-        ({"headers": ["X-Custom: abc", "A=b:c"]}, {"headers": ["X-Custom:[redacted]", "A=[redacted]"]}),
+        (
+            {"headers": ["X-Custom: abc", "A=b:c"]},
+            {"headers": ["X-Custom:[redacted]", "A=[redacted]"]},
+        ),
         ({"environment": "world.py:World"}, {"environment": "world.py:World"}),
         ({"option": ["url=https://a.example:80/"]}, {"option": ["url=https://a.example:80/"]}),
     ],
 )
-def test_values_are_hidden_by_name_and_by_place(value: object, shown: object, no_engines: Path) -> None:
+def test_values_are_hidden_by_name_and_by_place(
+    value: object, shown: object, no_engines: Path
+) -> None:
     assert SecretValues().clean_value(value) == shown
 
 
@@ -279,7 +313,12 @@ def test_what_a_table_of_variables_hides_is_removed_from_logs_too(
     for name, secret in variables.items():
         monkeypatch.setenv(name, secret)
     secrets = SecretValues()
-    secrets.learn_values({"env": {"PIN": 12345678, "deep": {"A": "third-hidden-one"}}, "headers": ["X: fourth-hidden"]})
+    secrets.learn_values(
+        {
+            "env": {"PIN": 12345678, "deep": {"A": "third-hidden-one"}},
+            "headers": ["X: fourth-hidden"],
+        }
+    )
     hidden = [*variables.values(), "12345678", "third-hidden-one", "fourth-hidden"]
     cleaned = secrets.clean_lines("\n".join(f"a line with {one}" for one in hidden))
     assert [one for one in hidden if one in cleaned] == []
@@ -289,22 +328,30 @@ def test_what_a_table_of_variables_hides_is_removed_from_logs_too(
 @pytest.mark.parametrize(
     ("line", "shown"),
     [
-        (r'{"detail": "got {\"api_key\": \"zzz\"}"}', r'{"detail": "got {\"api_key\": \"[redacted]\"}"}'),
+        (
+            r'{"detail": "got {\"api_key\": \"zzz\"}"}',
+            r'{"detail": "got {\"api_key\": \"[redacted]\"}"}',
+        ),
         ("Authorization: Token abc", "Authorization: Token [redacted]"),
         ("db_pass=abcdef accessKey: 'abc'", "db_pass=[redacted] accessKey: '[redacted]'"),
         ("2 tests pass: everything", "2 tests pass: everything"),
         ("max_tokens=4096000", "max_tokens=4096000"),
     ],
 )
-def test_secrets_in_logs_are_found_by_the_name_before_them(line: str, shown: str, no_engines: Path) -> None:
+def test_secrets_in_logs_are_found_by_the_name_before_them(
+    line: str, shown: str, no_engines: Path
+) -> None:
     assert SecretValues().clean_lines(line) == shown
 
 
-def test_private_keys_of_many_lines_are_removed_also_without_their_beginning(no_engines: Path) -> None:
+def test_private_keys_of_many_lines_are_removed_also_without_their_beginning(
+    no_engines: Path,
+) -> None:
     key = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nKCAQEA\n-----END RSA PRIVATE KEY-----\n"
     secrets = SecretValues()
     assert (
-        secrets.clean_lines(f"before\n{key}between\n{key}after\n") == "before\n[redacted]\nbetween\n[redacted]\nafter\n"
+        secrets.clean_lines(f"before\n{key}between\n{key}after\n")
+        == "before\n[redacted]\nbetween\n[redacted]\nafter\n"
     )
     assert secrets.clean_lines(f"{key[40:]}after\n{key}") == "[redacted]\nafter\n[redacted]\n"
 
@@ -316,11 +363,20 @@ def test_an_archive_that_exists_is_not_replaced(place: Path) -> None:
     assert "mine.tar.gz exists already; remove it, or choose another name with --output" in said
 
 
-def test_a_hostile_log_takes_no_unbounded_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_hostile_log_takes_no_unbounded_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", SECRETS["variable of a model client"])
     secrets = SecretValues()
-    for text in ("a." * 30_000, "token" * 12_000, '"' * 60_000, "://" * 20_000, "Bearer " * 8_000, "key=\\" * 12_000):
+    for text in (
+        "a." * 30_000,
+        "token" * 12_000,
+        '"' * 60_000,
+        "://" * 20_000,
+        "Bearer " * 8_000,
+        "key=\\" * 12_000,
+    ):
         assert isinstance(secrets.clean_text(text), str)
 
 
@@ -338,17 +394,27 @@ def test_the_versions_for_a_bug_report_are_printed_as_json(place: Path) -> None:
     facts: Mapping[str, object] = json.loads(said)
     assert code == 0
     assert facts["hyperruntime"] == hyperruntime.__version__
-    assert facts["interfaces"] == {"driver": 1, "domain": 1, "environment": 1, "executor": 1, "trainer": 1}
+    assert facts["interfaces"] == {
+        "driver": 1,
+        "domain": 1,
+        "environment": 1,
+        "executor": 1,
+        "trainer": 1,
+    }
     assert "Linux" in str(facts["kernel"])
     installed, required, optional = distributions(), facts["packages"], facts["optional_packages"]
     assert isinstance(required, dict)
     assert isinstance(optional, dict)
     assert (required["aiohttp"], optional["pytest"]) == (installed["aiohttp"], installed["pytest"])
     wanted = {re.split(r"[^\w.-]", line)[0] for line in metadata.requires("hyperruntime") or ()}
-    assert required.keys() | optional.keys() == {name for name in wanted if canonical(name) in installed}
+    assert required.keys() | optional.keys() == {
+        name for name in wanted if canonical(name) in installed
+    }
     plugins = facts["plugins"]
     assert isinstance(plugins, list)
-    assert {"hyperruntime.runtimes", "hyperruntime.agents", "hyperruntime.servers"} <= {one["group"] for one in plugins}
+    assert {"hyperruntime.runtimes", "hyperruntime.agents", "hyperruntime.servers"} <= {
+        one["group"] for one in plugins
+    }
     assert hyperrun(place, "--version") == (0, f"hyperrun {hyperruntime.__version__}\n")
     code, said = hyperrun(place, "--json", "doctor")
     assert (code, "--json before a command requires --version" in said) == (2, True)

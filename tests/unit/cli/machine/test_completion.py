@@ -26,10 +26,14 @@ LONGEST_S = 120
 
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
-    """Return the environment of a user with an empty home directory and the program, under both names, on PATH."""
+    """Return the environment of a user with an empty home directory and the program, under both
+    names, on PATH.
+    """
     programs = tmp_path / "bin"
     programs.mkdir()
-    script = f"#!{sys.executable}\nimport sys\nfrom hyperruntime.cli import main\nsys.exit(main())\n"
+    script = (
+        f"#!{sys.executable}\nimport sys\nfrom hyperruntime.cli import main\nsys.exit(main())\n"
+    )
     for name in ("hyperrun", "hyperruntime"):
         (programs / name).write_text(script)
         (programs / name).chmod(0o755)
@@ -56,7 +60,9 @@ def test_a_private_start_up_file_is_private_while_it_is_written(
 
 
 def hyperrun(env: Mapping[str, str], *args: str, code: int = 0) -> str:
-    done = subprocess.run(["hyperrun", *args], env=env, capture_output=True, text=True, timeout=LONGEST_S)
+    done = subprocess.run(
+        ["hyperrun", *args], env=env, capture_output=True, text=True, timeout=LONGEST_S
+    )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -71,10 +77,14 @@ class Terminal:
         os.write(self._master, text.encode())
 
     def wait_for(self, pattern: str) -> str:
-        """Read until the pattern is in the text that was shown since the last match; return the match."""
+        """Read until the pattern is in the text that was shown since the last match; return the
+        match.
+        """
         deadline = time.monotonic() + LONGEST_S
         while not (found := re.search(pattern, self.shown)):
-            ready, _, _ = select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))
+            ready, _, _ = select.select(
+                [self._master], [], [], max(0.0, deadline - time.monotonic())
+            )
             assert ready, f"{pattern!r} was not shown: {self.shown!r}"
             self.shown += os.read(self._master, 65536).decode(errors="replace")
         self.shown = self.shown[found.end() :]
@@ -96,9 +106,13 @@ def terminal(shell: str, env: Mapping[str, str]) -> Iterator[Terminal]:
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_tab_completes_a_command_and_its_options_in_a_new_shell(shell: str, home: dict[str, str]) -> None:
+def test_tab_completes_a_command_and_its_options_in_a_new_shell(
+    shell: str, home: dict[str, str]
+) -> None:
     if shutil.which(shell) is None:
-        pytest.skip(f"NOT RUN: {shell} is not on this machine; scripts/setup test installs it as root")
+        pytest.skip(
+            f"NOT RUN: {shell} is not on this machine; scripts/setup test installs it as root"
+        )
     said = hyperrun({**home, "SHELL": f"/usr/bin/{shell}"}, "completion", "install")
     assert f"start a new {shell} to use it" in said
     with terminal(shell, home) as screen:
@@ -112,7 +126,9 @@ def test_tab_completes_a_command_and_its_options_in_a_new_shell(shell: str, home
         screen.wait_for("hyperruntime generate ?")
 
 
-def test_installing_again_and_removing_leave_the_rest_of_the_start_file(home: dict[str, str], tmp_path: Path) -> None:
+def test_installing_again_and_removing_leave_the_rest_of_the_start_file(
+    home: dict[str, str], tmp_path: Path
+) -> None:
     real = tmp_path / "settings" / "bashrc"
     real.parent.mkdir()
     real.write_bytes(b"export A=1\nalias x='\xff'\n")
@@ -136,7 +152,10 @@ def test_installing_again_and_removing_leave_the_rest_of_the_start_file(home: di
 
 def test_an_unknown_shell_is_refused_with_the_known_ones(home: dict[str, str]) -> None:
     said = hyperrun({**home, "SHELL": "/bin/tcsh"}, "completion", "install", code=2)
-    assert "the shell 'tcsh' is not supported; name one of bash, zsh, fish: `hyperrun completion install bash`" in said
+    assert (
+        "the shell 'tcsh' is not supported; name one of bash, zsh, fish: `hyperrun completion "
+        "install bash`" in said
+    )
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -146,13 +165,22 @@ def test_the_script_of_each_shell_is_printed(shell: str, home: dict[str, str]) -
 
 
 def test_commands_are_completed_without_importing_them(home: dict[str, str]) -> None:
-    asked = {**home, "_HYPERRUN_COMPLETE": "bash_complete", "COMP_WORDS": "hyperrun ", "COMP_CWORD": "1"}
+    asked = {
+        **home,
+        "_HYPERRUN_COMPLETE": "bash_complete",
+        "COMP_WORDS": "hyperrun ",
+        "COMP_CWORD": "1",
+    }
     script = (
-        "import sys; from hyperruntime.cli import main; main()\n"
-        "print(*sorted(name for name in sys.modules if name.startswith('hyperruntime.cli.')), file=sys.stderr)"
+        "import sys; from hyperruntime.cli import main; main()\nprint(*sorted(name for name in "
+        "sys.modules if name.startswith('hyperruntime.cli.')), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", script], env=asked, capture_output=True, text=True)
     assert {"plain,generate", "plain,doctor", "plain,completion"} <= set(done.stdout.split())
     loaded = done.stderr.split()
     assert "hyperruntime.cli.app" in loaded
-    assert not [name for name in loaded if name.startswith(("hyperruntime.cli.loop.", "hyperruntime.cli.machine."))]
+    assert not [
+        name
+        for name in loaded
+        if name.startswith(("hyperruntime.cli.loop.", "hyperruntime.cli.machine."))
+    ]

@@ -1,4 +1,6 @@
-"""The doctor reports unusual settings that a job inherited, and reports nothing in a usual environment."""
+"""The doctor reports unusual settings that a job inherited, and reports nothing in a usual
+environment.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ import hyperruntime
 from hyperruntime.cli.machine.job_findings import Surroundings, job_findings, look_around
 from hyperruntime.host.process import run_process
 
-USUAL = Surroundings(environ={"LANG": "C.UTF-8", "HOME": "/home/a"}, limits={"nproc": 90000, "nofile": 20000})
+USUAL = Surroundings(
+    environ={"LANG": "C.UTF-8", "HOME": "/home/a"}, limits={"nproc": 90000, "nofile": 20000}
+)
 LONG = "/scratch/" + "x" * 90
 
 
@@ -26,10 +30,25 @@ def test_a_usual_environment_has_no_findings() -> None:
 @pytest.mark.parametrize(
     ("change", "subject", "words", "ok"),
     [
-        ({"environ": {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "3000"}}, "Slurm", ("job 7", "3000 MB"), None),
-        ({"limits": {"rss": 2**31, "locks": 1000}}, "limits rss and locks", ("1000", "2147483648"), False),
+        (
+            {"environ": {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "3000"}},
+            "Slurm",
+            ("job 7", "3000 MB"),
+            None,
+        ),
+        (
+            {"limits": {"rss": 2**31, "locks": 1000}},
+            "limits rss and locks",
+            ("1000", "2147483648"),
+            False,
+        ),
         ({"limits": {"rss": 2**31}}, "limits rss and locks", ("RLIMIT_RSS is 2147483648",), None),
-        ({"limits": {"rss": 100 * 2**40}}, "limits rss and locks", ("RLIMIT_RSS is 109951162777600",), None),
+        (
+            {"limits": {"rss": 100 * 2**40}},
+            "limits rss and locks",
+            ("RLIMIT_RSS is 109951162777600",),
+            None,
+        ),
         ({"limits": {"locks": 1000}}, "limits rss and locks", ("RLIMIT_LOCKS is 1000",), None),
         ({"limits": {"stack": None}}, "limit stack", ("unlimited",), None),
         ({"umask": 0o077}, "umask", ("0077",), None),
@@ -47,12 +66,32 @@ def test_a_usual_environment_has_no_findings() -> None:
             None,
         ),
         ({"umask": 0o777}, "umask", ("0777",), False),
-        ({"environ": {"BASH_ENV": "/x", "BASH_FUNC_ml%%": "() {"}}, "BASH_ENV, 1 exported functions", (), None),
-        ({"environ": {"LD_LIBRARY_PATH": "/x"}}, "LD_LIBRARY_PATH", ("engines and containers do not get",), None),
-        ({"environ": {"LD_LIBRARY_PATH": ":/x"}}, "LD_LIBRARY_PATH", ("':/x' has an empty or relative",), None),
+        (
+            {"environ": {"BASH_ENV": "/x", "BASH_FUNC_ml%%": "() {"}},
+            "BASH_ENV, 1 exported functions",
+            (),
+            None,
+        ),
+        (
+            {"environ": {"LD_LIBRARY_PATH": "/x"}},
+            "LD_LIBRARY_PATH",
+            ("engines and containers do not get",),
+            None,
+        ),
+        (
+            {"environ": {"LD_LIBRARY_PATH": ":/x"}},
+            "LD_LIBRARY_PATH",
+            ("':/x' has an empty or relative",),
+            None,
+        ),
         ({"environ": {"PYTHONPATH": "/x"}}, "PYTHONPATH", ("before its own",), None),
         ({"environ": {"PYTHONPATH": "/x:"}}, "PYTHONPATH", ("'/x:' has an empty",), None),
-        ({"environ": {"PYTHONPATH": "lib"}}, "PYTHONPATH", ("'lib' has an empty or relative",), None),
+        (
+            {"environ": {"PYTHONPATH": "lib"}},
+            "PYTHONPATH",
+            ("'lib' has an empty or relative",),
+            None,
+        ),
         ({"environ": {"PATH": ":/bin"}}, "PATH", ("':/bin' has an empty or relative",), None),
         ({"environ": {"PATH": "/bin:bin"}}, "PATH", ("'/bin:bin' has an empty or relative",), None),
         ({"environ": {"LC_ALL": "C"}}, "locale", ("UTF-8",), None),
@@ -84,7 +123,9 @@ def test_harmless_settings_are_not_reported(change: dict[str, Any]) -> None:
     assert list(job_findings(attrs.evolve(USUAL, **change))) == []
 
 
-def test_look_around_reads_the_settings_of_this_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_look_around_reads_the_settings_of_this_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     found = look_around()
@@ -108,7 +149,10 @@ def test_what_hyperrun_corrected_for_itself_is_still_reported() -> None:
     }
     show = "import os, json; from hyperruntime.host.python import *; make_safe(os.environ)"
     show += "; names = ('PATH', 'PYTHONPATH', 'LD_LIBRARY_PATH')"
-    show += "; print(json.dumps([{name: all[name] for name in names} for all in (os.environ, given_environment())]))"
+    show += (
+        "; print(json.dumps([{name: all[name] for name in names} for all in (os.environ, "
+        "given_environment())]))"
+    )
     done = run_process([sys.executable, "-P", "-c", show], env={**os.environ, **given}, cwd="/")
     now, before = json.loads(done.stdout)
     assert before == given

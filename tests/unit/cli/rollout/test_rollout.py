@@ -60,12 +60,18 @@ def test_runs_that_start_in_the_same_second_get_different_directories(tmp_path: 
 
 
 def test_a_chosen_directory_is_not_made_before_the_run(tmp_path: Path) -> None:
-    with run_directory({"output_dir": None, "run_id": "a", "output_dir_parent": str(tmp_path)}) as path:
+    with run_directory(
+        {"output_dir": None, "run_id": "a", "output_dir_parent": str(tmp_path)}
+    ) as path:
         assert (path, path.exists()) == (tmp_path / "rollout_a", False)
 
 
-def test_a_resumed_run_keeps_its_options_and_its_directory(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    options = RolloutOptions(environment="x", model=ModelOptions(name="m", base_url="http://h/v1")).settled()
+def test_a_resumed_run_keeps_its_options_and_its_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = RolloutOptions(
+        environment="x", model=ModelOptions(name="m", base_url="http://h/v1")
+    ).settled()
     write_run(tmp_path, {"options": to_json(options)})
     asked = ["--runtime", "no-such-engine", "rollout", "run"]
     assert main([*asked, "--resume-from", str(tmp_path), "--group-size", "4"]) == 2
@@ -74,12 +80,16 @@ def test_a_resumed_run_keeps_its_options_and_its_directory(tmp_path: Path, capsy
     assert "--resume-from" in capsys.readouterr().err
     assert main([*asked, "--resume-from", str(tmp_path / "none")]) == 2
     assert "rollout run" in capsys.readouterr().err
-    (tmp_path / "run.json").write_text(json.dumps({"schema": 1, "options": {"environment": 3, "odd": 1}}))
+    (tmp_path / "run.json").write_text(
+        json.dumps({"schema": 1, "options": {"environment": 3, "odd": 1}})
+    )
     assert main([*asked, "--resume-from", str(tmp_path)]) == 2
     assert "another version" in capsys.readouterr().err
 
 
-def test_the_group_lists_its_commands_without_importing_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_group_lists_its_commands_without_importing_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert main(["rollout", "--help"]) == 0
     shown = capsys.readouterr().out
     assert "preflight" in shown
@@ -92,15 +102,35 @@ def rollout_dir(tmp_path: Path) -> Path:
     """Return the directory of a rollout run with one scored and one failed trajectory."""
     path = tmp_path / "rollout_1"
     path.mkdir()
-    options = RolloutOptions(environment="swe", model=ModelOptions(name="m", base_url="http://h/v1")).settled()
+    options = RolloutOptions(
+        environment="swe", model=ModelOptions(name="m", base_url="http://h/v1")
+    ).settled()
     write_run(path, {"options": to_json(options)})
     error = {"kind": "ContainerLostError", "message": "it ended", "phase": "tools"}
     made = (
-        Trajectory(id="a/0", item_id="a", index=0, environment="swe", model="m", status="scored", reward=0.5),
-        Trajectory(id="b/0", item_id="b", index=0, environment="swe", model="m", status="infrastructure", error=error),
+        Trajectory(
+            id="a/0",
+            item_id="a",
+            index=0,
+            environment="swe",
+            model="m",
+            status="scored",
+            reward=0.5,
+        ),
+        Trajectory(
+            id="b/0",
+            item_id="b",
+            index=0,
+            environment="swe",
+            model="m",
+            status="infrastructure",
+            error=error,
+        ),
     )
     (path / "trajectories.jsonl").write_bytes(b"".join(map(to_line, made)))
-    group = Group(item_id="a", size=1, trajectories=["a/0"], rewards=[0.5], advantages=[0.0], complete=True)
+    group = Group(
+        item_id="a", size=1, trajectories=["a/0"], rewards=[0.5], advantages=[0.0], complete=True
+    )
     (path / "groups.jsonl").write_bytes(to_line(group))
     return path
 
@@ -109,17 +139,25 @@ def test_status_shows_a_rollout_run(rollout_dir: Path, capsys: pytest.CaptureFix
     assert main(["status", str(rollout_dir)]) == 0
     said = capsys.readouterr()
     assert said.out == (
-        f"{rollout_dir}: a rollout run of swe, not running, 2 trajectories, 1 scored, mean reward 0.5000, "
-        "1 full groups; failed: 1 ContainerLostError\n"
+        f"{rollout_dir}: a rollout run of swe, not running, 2 trajectories, 1 scored, mean "
+        "reward 0.5000, 1 full groups; failed: 1 ContainerLostError\n"
     )
     assert f"hyperrun rollout run --resume-from {rollout_dir}" in said.err
     assert main(["status", "--json", str(rollout_dir)]) == 0
     shown = json.loads(capsys.readouterr().out)
-    assert (shown["trajectories"], shown["scored"], shown["mean_reward"], shown["groups"]) == (2, 1, 0.5, 1)
+    assert (shown["trajectories"], shown["scored"], shown["mean_reward"], shown["groups"]) == (
+        2,
+        1,
+        0.5,
+        1,
+    )
 
 
 def test_status_names_the_node_of_each_container(
-    rollout_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rollout_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     directory_of_clusters().mkdir(parents=True)
@@ -128,7 +166,9 @@ def test_status_names_the_node_of_each_container(
         name="here", directory=str(rollout_dir / "cluster"), host="head", boot=boot_id(), pid=os.getpid(),
         start_ticks=process_start_ticks(os.getpid()) or 0, provider="slurm", opened=0.0, written=0.0, nodes=nodes,
     )  # fmt: skip
-    beside = attrs.evolve(opened, name="loop", directory=str(rollout_dir.parent / f".{rollout_dir.name}.jobs-x"))
+    beside = attrs.evolve(
+        opened, name="loop", directory=str(rollout_dir.parent / f".{rollout_dir.name}.jobs-x")
+    )
     other = attrs.evolve(opened, name="other", directory=str(tmp_path / "other" / "cluster"))
     for shown, copies in ((opened, 1), (beside, 1), (other, 0)):
         path = directory_of_clusters() / f"{shown.name}.json"
@@ -138,12 +178,17 @@ def test_status_names_the_node_of_each_container(
         assert lines[1:] == copies * ["container c1 on node-1 (n7)", "container c2 on node-1 (n7)"]
         assert main(["status", "--json", str(rollout_dir)]) == 0
         containers = json.loads(capsys.readouterr().out)["containers"]
-        assert containers == copies * [{"name": name, "node": "node-1", "host": "n7"} for name in ("c1", "c2")]
+        assert containers == copies * [
+            {"name": name, "node": "node-1", "host": "n7"} for name in ("c1", "c2")
+        ]
         path.unlink()
 
 
 def test_status_works_if_the_cache_directory_is_none(
-    rollout_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    rollout_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
@@ -164,7 +209,8 @@ def test_commands_of_the_loop_name_a_rollout_run(
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("results.jsonl", "a batch of `hyperrun rollout batch`"), ("metrics.jsonl", "rollout train`")]
+    ("name", "said"),
+    [("results.jsonl", "a batch of `hyperrun rollout batch`"), ("metrics.jsonl", "rollout train`")],
 )
 def test_report_and_status_name_other_directories(
     name: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -189,26 +235,36 @@ def test_a_training_stores_its_files_of_code_with_absolute_paths(
     monkeypatch.chdir(tmp_path)
     placed("--environment", "env.py:Env", "--policy", "mine.py:Policy", "--output-dir", "out")
     stored = json.loads((tmp_path / "out" / "train.json").read_text())
-    assert (stored["environment"], stored["policy"]) == (f"{tmp_path}/env.py:Env", f"{tmp_path}/mine.py:Policy")
+    assert (stored["environment"], stored["policy"]) == (
+        f"{tmp_path}/env.py:Env",
+        f"{tmp_path}/mine.py:Policy",
+    )
 
 
 def test_a_training_that_somebody_else_made_runs_its_code_only_with_consent(tmp_path: Path) -> None:
     path = tmp_path / "train.json"
     path.write_text(json.dumps(before := to_json(TrainSettings(policy="/theirs/evil.py:Policy"))))
-    with pytest.raises(ReceivedRunError, match=r"was made elsewhere and asks for --policy /theirs/evil\.py:Policy"):
+    with pytest.raises(
+        ReceivedRunError, match=r"was made elsewhere and asks for --policy /theirs/evil\.py:Policy"
+    ):
         placed("--resume-from", str(tmp_path))
     assert json.loads(path.read_text()) == before, "a refusal marks nothing"
     accepted = placed("--resume-from", str(tmp_path), "--trust")
     assert placed("--resume-from", str(tmp_path)) == accepted
 
 
-def test_a_run_of_rollouts_that_somebody_else_made_runs_its_code_only_with_consent(tmp_path: Path) -> None:
+def test_a_run_of_rollouts_that_somebody_else_made_runs_its_code_only_with_consent(
+    tmp_path: Path,
+) -> None:
     model = ModelOptions(name="m", base_url="http://127.0.0.1:9/v1")
     options = RolloutOptions(environment="/theirs/evil.py:World", model=model)
     write_run(tmp_path, {"options": to_json(options)})
     value = json.loads((tmp_path / "run.json").read_text())
     del value[MARK]
     (tmp_path / "run.json").write_text(json.dumps(value))
-    with pytest.raises(ReceivedRunError, match=r"was made elsewhere and asks for --environment /theirs/evil\.py:World"):
+    with pytest.raises(
+        ReceivedRunError,
+        match=r"was made elsewhere and asks for --environment /theirs/evil\.py:World",
+    ):
         resumable_options(tmp_path, trust=False)
     assert resumable_options(tmp_path, trust=True) == options

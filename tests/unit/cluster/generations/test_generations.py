@@ -1,4 +1,6 @@
-"""Generations on nodes, without engines: the same as on one machine, made again after a loss, and counted once."""
+"""Generations on nodes, without engines: the same as on one machine, made again after a loss, and
+counted once.
+"""
 
 from __future__ import annotations
 
@@ -136,13 +138,24 @@ def options(place: Path, actions: dict[int, str] | None = None, **more: Any) -> 
     agent = place / "agent"
     if not agent.exists():
         make_agent_repository(agent, actions)
-    known: dict[str, Any] = {"max_generation": 3, "seed": 3, "eval_samples": (1,), "run_id": "r", **more}
+    known: dict[str, Any] = {
+        "max_generation": 3,
+        "seed": 3,
+        "eval_samples": (1,),
+        "run_id": "r",
+        **more,
+    }
     return GenerateOptions(
-        domains="circle_packing", agent=str(agent), output_dir_parent=str(place / known.pop("out", "out")), **known
+        domains="circle_packing",
+        agent=str(agent),
+        output_dir_parent=str(place / known.pop("out", "out")),
+        **known,
     )
 
 
-def run_on(made: FakeNodes, chosen: GenerateOptions, on_event: Callable[[StepEvent], None] | None = None) -> RunSummary:
+def run_on(
+    made: FakeNodes, chosen: GenerateOptions, on_event: Callable[[StepEvent], None] | None = None
+) -> RunSummary:
     plan = attrs.evolve(plan_run(chosen), make_executor=made.executor)
     return start_run(NoEngine(), plan, on_event)
 
@@ -156,8 +169,13 @@ def files_of(run_dir: str) -> set[str]:
     return {str(path.relative_to(run_dir)) for path in Path(run_dir).glob("gen_*/**/*")}
 
 
-def test_a_run_on_nodes_gives_what_one_machine_gives_and_the_head_starts_no_container(tmp_path: Path) -> None:
-    actions = {2: "raise SystemExit(3)", 3: "open('new.txt', 'wb').write(bytes(range(256)))\nimprove()"}
+def test_a_run_on_nodes_gives_what_one_machine_gives_and_the_head_starts_no_container(
+    tmp_path: Path,
+) -> None:
+    actions = {
+        2: "raise SystemExit(3)",
+        3: "open('new.txt', 'wb').write(bytes(range(256)))\nimprove()",
+    }
     alone = start_run(FakeRuntime(), plan_run(options(tmp_path, actions, out="alone")))
     fakes, events = (FakeRuntime(), FakeRuntime()), list[StepEvent]()
     with nodes(tmp_path, *fakes) as made:
@@ -168,7 +186,10 @@ def test_a_run_on_nodes_gives_what_one_machine_gives_and_the_head_starts_no_cont
         assert told[:2] == [("image", "start"), ("image", "done")]
         assert told[-1] == ("generation", "done")
         again = resume_run(
-            NoEngine(), attrs.evolve(plan_resume(summary.run_dir, max_generation=4), make_executor=made.executor)
+            NoEngine(),
+            attrs.evolve(
+                plan_resume(summary.run_dir, max_generation=4), make_executor=made.executor
+            ),
         )
     assert again.generations[-1].genid == 4
     assert [fake.open for fake in fakes] == [[], []]
@@ -178,8 +199,8 @@ def test_a_run_on_nodes_gives_what_one_machine_gives_and_the_head_starts_no_cont
 def test_more_generations_than_nodes_run_at_once_and_are_spread(tmp_path: Path) -> None:
     """Each of eight meta agents waits until all eight are there."""
     meet = HANG.split("open(", maxsplit=1)[0] + (
-        "open(f'{run_dir}/here_{generation}', 'w').close()\n"
-        "while sum(n.startswith('here_') for n in os.listdir(run_dir)) < 8:\n    time.sleep(0.01)\nimprove()"
+        "open(f'{run_dir}/here_{generation}', 'w').close()\nwhile sum(n.startswith('here_') for "
+        "n in os.listdir(run_dir)) < 8:\n    time.sleep(0.01)\nimprove()"
     )
     fakes = FakeRuntime(), FakeRuntime()
     with nodes(tmp_path, *fakes) as made:
@@ -189,7 +210,9 @@ def test_more_generations_than_nodes_run_at_once_and_are_spread(tmp_path: Path) 
     assert sorted(fake.started for fake in fakes) == [8, 9]
 
 
-def test_a_generation_whose_node_is_lost_is_made_again_elsewhere_and_counts_once(tmp_path: Path) -> None:
+def test_a_generation_whose_node_is_lost_is_made_again_elsewhere_and_counts_once(
+    tmp_path: Path,
+) -> None:
     with nodes(tmp_path, FakeRuntime(), FakeRuntime()) as made:
         run_dir = tmp_path / "out" / "generate_r"
         left: list[Path] = []
@@ -198,7 +221,12 @@ def test_a_generation_whose_node_is_lost_is_made_again_elsewhere_and_counts_once
             wait_until((run_dir / "hangs").exists, 60)
             busy = next(name for name, node in made.head.nodes.items() if node.uses)
             made.lose(busy)
-            left.extend([run_dir / "work" / f"gen_1.{'a' * 32}", run_dir / "work" / f".gen_1.{'b' * 32}.partial"])
+            left.extend(
+                [
+                    run_dir / "work" / f"gen_1.{'a' * 32}",
+                    run_dir / "work" / f".gen_1.{'b' * 32}.partial",
+                ]
+            )
             for path in left:
                 path.mkdir()
             (run_dir / "hang").unlink()  # the lost node's agent goes on, too
@@ -213,14 +241,22 @@ def test_a_generation_whose_node_is_lost_is_made_again_elsewhere_and_counts_once
         loser.join()
         remove_unfinished(Layout(run_dir))
     assert not any(path.exists() for path in left)
-    assert [(record.genid, record.attempts) for record in summary.generations] == [("initial", 1), (1, 2), (2, 1)]
+    assert [(record.genid, record.attempts) for record in summary.generations] == [
+        ("initial", 1),
+        (1, 2),
+        (2, 1),
+    ]
     lines = (run_dir / "journal.jsonl").read_text().splitlines()
     assert [json.loads(line)["current_genid"] for line in lines] == ["initial", 1, 2]
     alone = start_run(FakeRuntime(), plan_run(options(tmp_path, max_generation=2, out="alone")))
-    assert [record.commit for record in summary.generations] == [record.commit for record in alone.generations]
+    assert [record.commit for record in summary.generations] == [
+        record.commit for record in alone.generations
+    ]
 
 
-def test_a_resume_that_is_refused_leaves_what_nodes_of_the_live_run_have_made(tmp_path: Path) -> None:
+def test_a_resume_that_is_refused_leaves_what_nodes_of_the_live_run_have_made(
+    tmp_path: Path,
+) -> None:
     layout = Layout(tmp_path / "run")
     moved = layout.work / f"gen_1.{'a' * 32}"
     moved.mkdir(parents=True)
@@ -231,14 +267,20 @@ def test_a_resume_that_is_refused_leaves_what_nodes_of_the_live_run_have_made(tm
     assert not moved.exists()
 
 
-def test_what_a_generation_does_after_its_job_was_told_to_end_is_not_blamed_on_it(tmp_path: Path) -> None:
-    """Slurm sends SIGTERM to all processes of a cancelled job, also to those in containers: scancel(1)."""
+def test_what_a_generation_does_after_its_job_was_told_to_end_is_not_blamed_on_it(
+    tmp_path: Path,
+) -> None:
+    """Slurm sends SIGTERM to all processes of a cancelled job, also to those in containers:
+    scancel(1).
+    """
     with nodes(tmp_path, FakeRuntime(), FakeRuntime()) as made:
         run_dir = tmp_path / "out" / "generate_r"
 
         async def tell() -> None:
             node = next(node for node in made.head.nodes.values() if node.uses)
-            await made.head._leaving(Call(node.name, {"why": "the batch system ends its job"}, b"", None))  # type: ignore[arg-type]
+            await made.head._leaving(
+                Call(node.name, {"why": "the batch system ends its job"}, b"", None)  # type: ignore[arg-type]
+            )
 
         def end() -> None:
             wait_until((run_dir / "hangs").exists, 60)
@@ -252,13 +294,17 @@ def test_what_a_generation_does_after_its_job_was_told_to_end_is_not_blamed_on_i
         # The first time, the meta agent hangs and then fails, as one that was told to end.
         action = HANG.replace("improve()", "if again: improve()\nelse: raise SystemExit(143)")
         action = action.replace(
-            'open(f"{run_dir}/hangs"', "again = os.path.exists(f'{run_dir}/hangs')\nopen(f\"{run_dir}/hangs\""
+            'open(f"{run_dir}/hangs"',
+            "again = os.path.exists(f'{run_dir}/hangs')\nopen(f\"{run_dir}/hangs\"",
         )
         ending = threading.Thread(target=end)
         ending.start()
         summary = run_on(made, options(tmp_path, {1: action}, max_generation=1), on_event)
         ending.join()
-    assert [(record.failure, record.attempts) for record in summary.generations] == [(None, 1), (None, 2)]
+    assert [(record.failure, record.attempts) for record in summary.generations] == [
+        (None, 1),
+        (None, 2),
+    ]
 
 
 def test_an_interrupt_ends_what_runs_on_nodes_and_the_run_can_be_resumed(tmp_path: Path) -> None:
@@ -281,15 +327,23 @@ def test_an_interrupt_ends_what_runs_on_nodes_and_the_run_can_be_resumed(tmp_pat
         assert [record.genid for record in summary.generations] == ["initial"]
         assert wait_until(lambda: fake.open == [], 120)
         (run_dir / "hang").unlink()
-        done = resume_run(NoEngine(), attrs.evolve(plan_resume(run_dir), make_executor=made.executor))
-    assert [(record.genid, record.attempts) for record in done.generations] == [("initial", 1), (1, 1)]
+        done = resume_run(
+            NoEngine(), attrs.evolve(plan_resume(run_dir), make_executor=made.executor)
+        )
+    assert [(record.genid, record.attempts) for record in done.generations] == [
+        ("initial", 1),
+        (1, 1),
+    ]
 
 
 def test_a_node_without_an_engine_is_not_used_again(tmp_path: Path) -> None:
     with nodes(tmp_path, None, FakeRuntime()) as made:
         summary = run_on(made, options(tmp_path, max_generation=1))
         assert made.head.nodes["n0"].leaving
-    assert [(record.failure, record.attempts) for record in summary.generations] == [(None, 2), (None, 1)]
+    assert [(record.failure, record.attempts) for record in summary.generations] == [
+        (None, 2),
+        (None, 1),
+    ]
 
 
 def test_an_engine_that_no_node_has_ends_the_run_with_a_sentence_about_it(tmp_path: Path) -> None:
@@ -300,7 +354,9 @@ def test_an_engine_that_no_node_has_ends_the_run_with_a_sentence_about_it(tmp_pa
         run_on(made, options(tmp_path))
 
 
-def test_files_that_a_simulated_nfs_shows_late_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_a_simulated_nfs_shows_late_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def late(partial: Path, final: Path) -> None:
         kept = partial.rename(partial.with_name(f"{partial.name}.kept"))
         threading.Timer(1.0, finish_directory, (kept, final)).start()

@@ -1,4 +1,6 @@
-"""Models for containers on nodes: requests reach the head's gateway, answers stream back, no key leaves the head."""
+"""Models for containers on nodes: requests reach the head's gateway, answers stream back, no key
+leaves the head.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,13 @@ from hyperruntime.cluster.generations.relay import RelayedModels
 from hyperruntime.cluster.head import Head, Invitation
 from hyperruntime.cluster.node_server import NodeServer
 from hyperruntime.concurrency.background_loop import BackgroundLoop, cancel_other_tasks
-from hyperruntime.errors import BudgetExceededError, ClusterError, GatewayError, HyperRuntimeError, NodeLostError
+from hyperruntime.errors import (
+    BudgetExceededError,
+    ClusterError,
+    GatewayError,
+    HyperRuntimeError,
+    NodeLostError,
+)
 from hyperruntime.gateway import Budget, GatewayConfig, ModelRule, Seat, Upstream
 from hyperruntime.host.process import wait_until
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -66,7 +74,10 @@ class Rig:
 def rig(place: Path, script: Script, **budget: int) -> Iterator[Rig]:
     (place / "key").write_text(KEY)
     (sockets := place / "s").mkdir()
-    head_loop, node_loop = BackgroundLoop("head", ClusterError), BackgroundLoop("node", ClusterError)
+    head_loop, node_loop = (
+        BackgroundLoop("head", ClusterError),
+        BackgroundLoop("node", ClusterError),
+    )
     with scripted_upstream(script) as upstream:
         config = GatewayConfig(
             upstreams=(Upstream(name="u", url=upstream.url, key_file=str(place / "key")),),
@@ -114,7 +125,9 @@ def test_requests_of_a_node_use_the_key_of_the_head_and_count_once(tmp_path: Pat
             assert answer.status == 200
             assert json.loads(answer.read())["choices"][0]["message"]["content"] == "hello"
             seat.check()
-        assert {received.headers["authorization"] for received in made.upstream.received} == {f"Bearer {KEY}"}
+        assert {received.headers["authorization"] for received in made.upstream.received} == {
+            f"Bearer {KEY}"
+        }
         usage = made.access.usage(1)
         assert usage is not None
         assert (usage.requests, usage.input_tokens, usage.output_tokens) == (3, 30, 15)
@@ -153,12 +166,16 @@ def test_a_stream_arrives_in_pieces_while_the_model_goes_on(tmp_path: Path) -> N
         read_on.set()
         while piece := answer.read1():
             said += piece
-        assert said.index(b"one") < said.index(b"two") < said.index(b"three") < said.index(b"[DONE]")
+        assert (
+            said.index(b"one") < said.index(b"two") < said.index(b"three") < said.index(b"[DONE]")
+        )
 
 
 def test_a_large_answer_and_a_large_request_pass_whole(tmp_path: Path) -> None:
     with rig(tmp_path, lambda _: chat("x" * 3_000_000)) as made:
-        answer = made.post(made.seat("agent"), messages=[{"role": "user", "content": "y" * 3_000_000}]).getresponse()
+        answer = made.post(
+            made.seat("agent"), messages=[{"role": "user", "content": "y" * 3_000_000}]
+        ).getresponse()
         assert len(json.loads(answer.read())["choices"][0]["message"]["content"]) == 3_000_000
         assert len(made.upstream.received[0].body["messages"][0]["content"]) == 3_000_000
 
@@ -171,7 +188,9 @@ def test_a_budget_that_is_used_up_is_told_to_the_node(tmp_path: Path) -> None:
         assert not told.is_set()
         assert made.post(seat).getresponse().status == 403
         assert told.wait(120)
-        with pytest.raises(BudgetExceededError, match="the budget of the run is used up: 1 of 1 requests"):
+        with pytest.raises(
+            BudgetExceededError, match="the budget of the run is used up: 1 of 1 requests"
+        ):
             seat.check()
 
 
@@ -223,8 +242,15 @@ def test_a_lost_node_ends_its_requests(tmp_path: Path) -> None:
             seat.check()
 
 
-def test_a_seat_that_opens_while_its_node_is_lost_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun, go_on, opened, open_seat = threading.Event(), threading.Event(), list[Seat](), ModelAccess.seat
+def test_a_seat_that_opens_while_its_node_is_lost_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, go_on, opened, open_seat = (
+        threading.Event(),
+        threading.Event(),
+        list[Seat](),
+        ModelAccess.seat,
+    )
 
     def slow(access: ModelAccess, *where: Any) -> Seat:
         begun.set()

@@ -24,7 +24,13 @@ from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.cluster.rollouts.episode_service import OPEN, RUN, EpisodeService
 from hyperruntime.cluster.rollouts.node_episodes import _Place, place_for, run_rollouts_on
 from hyperruntime.cluster.rollouts.relayed_model import is_reachable_from_nodes, model_handler
-from hyperruntime.errors import ClusterError, ContextLengthError, EngineUnavailableError, ModelError, SpecError
+from hyperruntime.errors import (
+    ClusterError,
+    ContextLengthError,
+    EngineUnavailableError,
+    ModelError,
+    SpecError,
+)
 from hyperruntime.option_fields import to_json
 from hyperruntime.rollout.agent.agent import Tools
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
@@ -47,7 +53,9 @@ OPTIONS = RolloutOptions(environment=WORDS, environment_options={"count": "12"},
 
 
 class Nodes:
-    """In place of pilot jobs: node servers in this process, with containers that only hold words."""
+    """In place of pilot jobs: node servers in this process, with containers that only hold
+    words.
+    """
 
     def __init__(self, config: ClusterConfig, directory: Path) -> None:
         self.running: dict[str, asyncio.Task[None]] = {}
@@ -134,7 +142,9 @@ def nodes_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Seeded(Adder):
-    """Says the same for the same seed and conversation; takes note of calls that it was paid for before."""
+    """Says the same for the same seed and conversation; takes note of calls that it was paid for
+    before.
+    """
 
     def __init__(self, run_dir: Path | None = None, wait_s: float = 0.0) -> None:
         super().__init__(None, wait_s)
@@ -143,9 +153,15 @@ class Seeded(Adder):
         self._run_dir = run_dir
 
     async def complete(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        sampling: Sampling,
     ) -> Completion:
-        turn = (str(messages[0]["content"]), sum(message["role"] == "assistant" for message in messages))
+        turn = (
+            str(messages[0]["content"]),
+            sum(message["role"] == "assistant" for message in messages),
+        )
         if self._run_dir is not None and turn in journaled(self._run_dir):
             self.repeated.append(turn)
         return await super().complete(messages, tools, sampling)
@@ -181,17 +197,23 @@ def timeless(run_dir: Path) -> list[Trajectory]:
 
 
 def assert_same(run_dir: Path, alone: Path) -> None:
-    lines = Counter(json.loads(line)["id"] for line in (run_dir / TRAJECTORIES).read_bytes().splitlines())
+    lines = Counter(
+        json.loads(line)["id"] for line in (run_dir / TRAJECTORIES).read_bytes().splitlines()
+    )
     assert set(lines.values()) == {1}
     assert [each.id for each in timeless(run_dir)] == [each.id for each in timeless(alone)]
     for one, other in zip(timeless(run_dir), timeless(alone), strict=True):
         # The text of a call tells the number of its container.
-        assert [m for m in one.messages if m["role"] != "tool"] == [m for m in other.messages if m["role"] != "tool"]
+        assert [m for m in one.messages if m["role"] != "tool"] == [
+            m for m in other.messages if m["role"] != "tool"
+        ]
         assert attrs.evolve(one, messages=(), segments=(), usage={}) == attrs.evolve(
             other, messages=(), segments=(), usage={}
         )
         assert emitted(one.segments) == emitted(other.segments)
-    by_item = [sorted(read_groups(place), key=lambda group: group.item_id) for place in (run_dir, alone)]
+    by_item = [
+        sorted(read_groups(place), key=lambda group: group.item_id) for place in (run_dir, alone)
+    ]
     assert [attrs.evolve(each) for each in by_item[0]] == by_item[1]
     assert not (run_dir / TURNS).exists()
 
@@ -207,13 +229,20 @@ def test_two_nodes_make_the_records_of_one_machine(alone: Path, tmp_path: Path) 
     model = Seeded(wait_s=0.01)
     summary = on_nodes(model, tmp_path / "run")
     assert len(model.asked) == 12 * (COMMANDS + 1)
-    assert (summary.scored, summary.mean_reward, summary.groups, summary.wanted) == (12, 1.0, 12, 12)
+    assert (summary.scored, summary.mean_reward, summary.groups, summary.wanted) == (
+        12,
+        1.0,
+        12,
+        12,
+    )
     assert_same(tmp_path / "run", alone)
     assert {each.attempts for each in read_trajectories(tmp_path / "run")} == {1}
     assert [len(nodes.running) for nodes in all_nodes] == [0]
 
 
-def test_a_trajectory_goes_where_its_repository_is_unless_that_node_is_much_fuller_than_another() -> None:
+def test_a_trajectory_goes_where_its_repository_is_unless_that_node_is_much_fuller_than_another() -> (
+    None
+):
     a, b = (_Place(cast(Any, name), 4) for name in "ab")
     a.take("django")
     chosen = [place_for("django", [a, b])]
@@ -239,7 +268,9 @@ def test_a_trajectory_that_arrives_while_its_node_ends_is_left_to_another_node()
         opening = {"run": "r", "options": to_json(OPTIONS), "env": {}, "directory": "", **model}
         await service.handlers[OPEN](Call("head", opening, b"", emit))
         asked = {"run": "r", "item": "i0", "index": 0, "attempts": 0, "journal": 0}
-        answer = asyncio.ensure_future(cast(Any, service.handlers[RUN](Call("head", asked, b"", emit))))
+        answer = asyncio.ensure_future(
+            cast(Any, service.handlers[RUN](Call("head", asked, b"", emit)))
+        )
         await asyncio.sleep(0)  # it has begun
         await service.close()
         assert (await answer).value == {"ends": True}
@@ -260,7 +291,9 @@ def test_nodes_that_are_killed_cost_no_trajectory_and_no_journaled_model_call(
             return await super().complete(*args)
 
     run_dir, count = tmp_path / "run", 12 * max(1, kills // 4)
-    options = attrs.evolve(OPTIONS, environment_options={"count": str(count)}, attempts=1, give_up_after=1)
+    options = attrs.evolve(
+        OPTIONS, environment_options={"count": str(count)}, attempts=1, give_up_after=1
+    )
     model = Fatal(run_dir, wait_s=0.03)
     summary = on_nodes(model, run_dir, options)
     assert len(model.killed) > kills // 2
@@ -306,7 +339,9 @@ M = TypeVar("M", Seeded, TokenModel)
 
 
 def holding_one(model: M) -> M:
-    """Let one trajectory have a first turn and never a second one, so that it cannot end before the head does."""
+    """Let one trajectory have a first turn and never a second one, so that it cannot end before the
+    head does.
+    """
     complete, held = model.complete, list[object]()
 
     async def hold(messages: Sequence[Mapping[str, Any]], *others: Any) -> Completion:
@@ -338,7 +373,9 @@ def test_a_head_that_is_killed_resumes_with_the_journals(alone: Path, tmp_path: 
     assert_same(run_dir, alone)
 
 
-def test_a_node_that_is_told_to_end_keeps_its_trajectories_or_loses_them_to_others(tmp_path: Path) -> None:
+def test_a_node_that_is_told_to_end_keeps_its_trajectories_or_loses_them_to_others(
+    tmp_path: Path,
+) -> None:
     """What fails on a node that ends is no failure of the trajectory."""
     run_dir = tmp_path / "run"
 
@@ -354,7 +391,10 @@ def test_a_node_that_is_told_to_end_keeps_its_trajectories_or_loses_them_to_othe
     async def run() -> RolloutSummary:
         clusters.append(Cluster(ClusterConfig(max_nodes=2), run_dir))
         asked, _ = await asyncio.gather(
-            run_rollouts_on(clusters[0], attrs.evolve(OPTIONS, attempts=1), run_dir=run_dir, model=model), leave()
+            run_rollouts_on(
+                clusters[0], attrs.evolve(OPTIONS, attempts=1), run_dir=run_dir, model=model
+            ),
+            leave(),
         )
         return asked
 
@@ -364,7 +404,9 @@ def test_a_node_that_is_told_to_end_keeps_its_trajectories_or_loses_them_to_othe
     assert len(clusters[0].head.nodes) > 2
 
 
-def test_what_no_node_can_do_ends_the_run_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_no_node_can_do_ends_the_run_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = attrs.evolve(OPTIONS, environment_options={"count": "x"})
     with pytest.raises(SpecError, match="a whole number"):
         on_nodes(Seeded(), tmp_path / "one", options)
@@ -374,7 +416,9 @@ def test_what_no_node_can_do_ends_the_run_with_its_reason(tmp_path: Path, monkey
 
     with monkeypatch.context() as change:
         change.setattr("hyperruntime.cluster.rollouts.episode_service.complete_parts", missing)
-        with pytest.raises(ClusterError, match=r"node node-\d cannot open the run: .*does not exist; nodes need"):
+        with pytest.raises(
+            ClusterError, match=r"node node-\d cannot open the run: .*does not exist; nodes need"
+        ):
             on_nodes(Seeded(), tmp_path / "three")
 
     async def broken(context: NodeContext) -> None:
@@ -402,7 +446,11 @@ def test_an_error_of_the_relayed_model_keeps_its_kind(tmp_path: Path) -> None:
 
     on_nodes(Down(), tmp_path / "down", attrs.evolve(OPTIONS, attempts=1, give_up_after=100))
     (error,) = {json.dumps(each.error) for each in read_trajectories(tmp_path / "down")}
-    assert json.loads(error) == {"kind": "ModelError", "message": "the server is down", "phase": "agent"}
+    assert json.loads(error) == {
+        "kind": "ModelError",
+        "message": "the server is down",
+        "phase": "agent",
+    }
 
 
 def test_a_resumed_head_continues_the_tokens_of_turns_that_nodes_play_back(tmp_path: Path) -> None:
@@ -478,5 +526,7 @@ def test_nodes_ask_a_server_that_they_reach_and_else_the_head(
         ("https://models.example.org/v1", "KEY", False),
     ],
 )
-def test_nodes_ask_a_server_themselves_only_without_a_key(url: str, key: str | None, reachable: bool) -> None:
+def test_nodes_ask_a_server_themselves_only_without_a_key(
+    url: str, key: str | None, reachable: bool
+) -> None:
     assert is_reachable_from_nodes(ModelOptions(name="m", base_url=url, key_env=key)) is reachable

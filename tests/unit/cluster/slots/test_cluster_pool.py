@@ -1,4 +1,6 @@
-"""One pool over several nodes: leases, tools, errors, placement, growth and loss. The nodes are in this process."""
+"""One pool over several nodes: leases, tools, errors, placement, growth and loss. The nodes are in
+this process.
+"""
 
 from __future__ import annotations
 
@@ -150,13 +152,27 @@ def test_slots_of_all_nodes_are_leased_evenly_used_and_released() -> None:
         async with pool(2) as (made, _):
             slots = [await made.acquire(f"task{number}") for number in range(4)]
             assert Counter(map(node_of, slots)) == {"n1": 2, "n2": 2}
-            assert (made.status().leased, made.status().free, made.status().total_slots) == (4, 0, 4)
+            assert (made.status().leased, made.status().free, made.status().total_slots) == (
+                4,
+                0,
+                4,
+            )
             for slot in slots:
                 lease = made.lease_of(slot)
-                result = await lease.exec(["sh", "-c", "cat; echo err >&2; exit 3"], input=b"\0in\xff", timeout_s=20)
-                assert (result.exit_code, result.stdout, result.stderr) == (3, b"\0in\xff", b"err\n")
+                result = await lease.exec(
+                    ["sh", "-c", "cat; echo err >&2; exit 3"], input=b"\0in\xff", timeout_s=20
+                )
+                assert (result.exit_code, result.stdout, result.stderr) == (
+                    3,
+                    b"\0in\xff",
+                    b"err\n",
+                )
                 called = await lease.tool("bash", {"command": "echo $((6 * 7))"})
-                assert (called.success, called.stdout, called.slot_id) == (True, "42\n", slot.slot_id)
+                assert (called.success, called.stdout, called.slot_id) == (
+                    True,
+                    "42\n",
+                    slot.slot_id,
+                )
             batch = await made.execute_batch([(slot, "bash", {"command": "pwd"}) for slot in slots])
             assert [result.stdout.strip() for result in batch] == [slot.workspace for slot in slots]
             with pytest.raises(SlotTimeoutError, match="4 leased on 2 nodes"):
@@ -181,7 +197,9 @@ def test_output_streams_and_a_deadline_a_cancel_and_bad_arguments_reach_the_node
         async with pool(1) as (made, _), made.lease() as lease:
             heard: list[tuple[str, bytes]] = []
             script = "echo one; sleep 0.2; echo two >&2"
-            await lease.exec(["sh", "-c", script], on_output=lambda stream, chunk: heard.append((stream, chunk)))
+            await lease.exec(
+                ["sh", "-c", script], on_output=lambda stream, chunk: heard.append((stream, chunk))
+            )
             assert heard == [("stdout", b"one\n"), ("stderr", b"two\n")]
             late = await lease.exec(["sleep", "60"], timeout_s=0.2)
             assert (late.timed_out, late.exit_code) == (True, 124)
@@ -198,14 +216,19 @@ def test_output_streams_and_a_deadline_a_cancel_and_bad_arguments_reach_the_node
 
 
 def test_results_of_a_node_whose_job_the_batch_system_ends_are_lost_with_it() -> None:
-    """scancel(1) signals all processes of a job; the node server may hear of it a moment after the command."""
+    """scancel(1) signals all processes of a job; the node server may hear of it a moment after the
+    command.
+    """
 
     async def test() -> None:
         async with pool(1) as (made, cluster), made.lease() as lease:
             words = ["sh", "-c", "kill -TERM $$"]
             assert (await lease.exec(words)).exit_code == 143
             assert (await lease.exec(["sh", "-c", "exit 3"])).exit_code == 3
-            for use in (lambda: lease.exec(words), lambda: lease.tool("bash", {"command": "sh -c 'kill -TERM $$'"})):
+            for use in (
+                lambda: lease.exec(words),
+                lambda: lease.tool("bash", {"command": "sh -c 'kill -TERM $$'"}),
+            ):
                 (context := cluster.serving["n1"][1]).told_to_end.clear()
                 asyncio.get_running_loop().call_later(0.3, context.told_to_end.set)
                 with pytest.raises(SandboxLostError, match="the batch system ends the job"):
@@ -216,7 +239,9 @@ def test_results_of_a_node_whose_job_the_batch_system_ends_are_lost_with_it() ->
     run(test)
 
 
-def test_files_and_streams_of_any_size_pass_in_pieces_and_errors_of_the_caller_end_the_command(tmp_path: Path) -> None:
+def test_files_and_streams_of_any_size_pass_in_pieces_and_errors_of_the_caller_end_the_command(
+    tmp_path: Path,
+) -> None:
     async def test() -> None:
         async with pool(1) as (made, _), made.lease() as lease:
             (tree := tmp_path / "tree").mkdir()
@@ -229,7 +254,9 @@ def test_files_and_streams_of_any_size_pass_in_pieces_and_errors_of_the_caller_e
             with pytest.raises(TransferError, match="no such file or directory"):
                 await lease.get("nothing", tmp_path / "nothing")
             got: list[bytes] = []
-            passed = await lease.exec(["cat"], input=data, on_output=lambda _, chunk: got.append(chunk))
+            passed = await lease.exec(
+                ["cat"], input=data, on_output=lambda _, chunk: got.append(chunk)
+            )
             assert (passed.exit_code, b"".join(got)) == (0, data)
             passed = await lease.exec(["cat"], input=io.BytesIO(data[:100]))
             assert passed.stdout == data[:100]
@@ -238,7 +265,9 @@ def test_files_and_streams_of_any_size_pass_in_pieces_and_errors_of_the_caller_e
                 raise ZeroDivisionError("of the caller")
 
             with pytest.raises(ZeroDivisionError, match="of the caller"):
-                await lease.exec(["sh", "-c", "echo $$ >pid; echo; exec sleep 60"], on_output=refuse)
+                await lease.exec(
+                    ["sh", "-c", "echo $$ >pid; echo; exec sleep 60"], on_output=refuse
+                )
             while (await lease.exec(["sh", "-c", "kill -0 $(cat pid)"])).exit_code == 0:
                 await asyncio.sleep(0.02)
             with (tmp_path / "large").open("wb") as large:
@@ -397,7 +426,10 @@ def test_a_pool_starts_on_the_node_that_comes_in_place_of_a_lost_one() -> None:
             cluster.want(1)
 
         cluster.give_image = lose_the_first  # type: ignore[method-assign]
-        replacing, made = asyncio.ensure_future(replace()), ClusterPool(cast("Cluster", cluster), CONFIG)
+        replacing, made = (
+            asyncio.ensure_future(replace()),
+            ClusterPool(cast("Cluster", cluster), CONFIG),
+        )
         await made.start()
         assert node_of(await made.acquire()) == "n2"
         await made.stop()
@@ -466,10 +498,14 @@ def test_profiles_have_pools_on_the_nodes() -> None:
     async def test() -> None:
         async with pool(2) as (_, cluster):
             profiles = hr.Profiles(configs={"one": attrs.evolve(CONFIG, name="one")}, default="one")
-            async with hr.PoolManager(partial(ClusterPool, cast("Cluster", cluster)), profiles) as pools:
+            async with hr.PoolManager(
+                partial(ClusterPool, cast("Cluster", cluster)), profiles
+            ) as pools:
                 async with pools.lease("task") as lease:
                     assert (await lease.exec(["echo", "here"])).stdout == b"here\n"
-                    (result,) = await pools.execute_batch([(lease.slot, "bash", {"command": "echo there"})])
+                    (result,) = await pools.execute_batch(
+                        [(lease.slot, "bash", {"command": "echo there"})]
+                    )
                     assert (lease.slot.profile, result.stdout) == ("one", "there\n")
                 pools.pool_of(lease.slot).shrink()
                 assert pools.status()["one"].leased == 0

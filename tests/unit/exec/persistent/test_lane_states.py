@@ -1,4 +1,6 @@
-"""The states that a persistent bash leaves: found in pieces of any size, and each byte is searched about once."""
+"""The states that a persistent bash leaves: found in pieces of any size, and each byte is searched
+about once.
+"""
 
 from __future__ import annotations
 

@@ -42,7 +42,9 @@ def test_the_state_is_the_last_complete_one(lane: ShellLane) -> None:
 
 @pytest.mark.parametrize("heard", [False, True])
 @pytest.mark.parametrize("before", [(), (1,), (1, 2)])
-def test_an_ended_text_leaves_the_state_before_it(lane: ShellLane, heard: bool, before: tuple[int, ...]) -> None:
+def test_an_ended_text_leaves_the_state_before_it(
+    lane: ShellLane, heard: bool, before: tuple[int, ...]
+) -> None:
     """A text may still reach its end while its processes are being killed one by one."""
     for number in before:
         say(lane, b"x=%d" % number, number)

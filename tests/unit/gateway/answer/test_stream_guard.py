@@ -1,4 +1,6 @@
-"""Streams: the guard finds keys that are split over events, and holds events back only as long as necessary."""
+"""Streams: the guard finds keys that are split over events, and holds events back only as long as
+necessary.
+"""
 
 from __future__ import annotations
 
@@ -21,28 +23,51 @@ from hyperruntime.gateway.request.parse import RequestRefusedError
 from tests.doubles.upstream import event
 
 KEY = "sk-proj-Zk3vQ8xYw1LrTn5Bd7Hs0MfJa2Gc9Ue4"
-AHEAD = 20  # characters of the key, in any spelling, that may be forwarded before the guard finds it
+# characters of the key, in any spelling, that may be forwarded before the guard finds it
+AHEAD = 20
 WIDE_KEY = "sk-proj-" + "".join(
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"[at * 7 % 62] for at in range(156)
+    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"[at * 7 % 62]
+    for at in range(156)
 )
 
 
 def delta(text: str, index: int = 0) -> bytes:
     """Return an event of a chat completion stream."""
-    kind = {"id": "chatcmpl-0123456789abcdef", "object": "chat.completion.chunk", "model": "some-model-7b"}
-    choice = {"index": index, "delta": {"role": "assistant", "content": text}, "finish_reason": None}
+    kind = {
+        "id": "chatcmpl-0123456789abcdef",
+        "object": "chat.completion.chunk",
+        "model": "some-model-7b",
+    }
+    choice = {
+        "index": index,
+        "delta": {"role": "assistant", "content": text},
+        "finish_reason": None,
+    }
     return event({**kind, "choices": [choice]})
 
 
 def block(text: str) -> bytes:
     """Return an event of a messages stream."""
-    data = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}}
+    data = {
+        "type": "content_block_delta",
+        "index": 0,
+        "delta": {"type": "text_delta", "text": text},
+    }
     return event(data, "content_block_delta")
 
 
 def tool(text: str) -> bytes:
     """Return an event with the arguments of a tool call."""
-    return event({"choices": [{"index": 0, "delta": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}}]})
+    return event(
+        {
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": {"tool_calls": [{"index": 0, "function": {"arguments": text}}]},
+                }
+            ]
+        }
+    )
 
 
 def logprob(text: str) -> bytes:
@@ -122,12 +147,18 @@ def test_a_key_that_is_split_over_events_ends_the_stream(kind: str, size: int) -
 
 @pytest.mark.parametrize(
     "spelled",
-    ["".join(f"%{ord(c):02x}" for c in KEY), KEY.encode().hex(), "".join(f"\\u{ord(c):04x}" for c in KEY)],
+    [
+        "".join(f"%{ord(c):02x}" for c in KEY),
+        KEY.encode().hex(),
+        "".join(f"\\u{ord(c):04x}" for c in KEY),
+    ],
     ids=["URL", "hexadecimal", "JSON in a text"],
 )
 @pytest.mark.parametrize("size", [1, 5, 7])
 def test_a_spelled_key_split_over_events_ends_the_stream(spelled: str, size: int) -> None:
-    out, ended = passed(map(delta, ["It is ", *[spelled[at : at + size] for at in range(0, len(spelled), size)]]))
+    out, ended = passed(
+        map(delta, ["It is ", *[spelled[at : at + size] for at in range(0, len(spelled), size)]])
+    )
     assert ended
     assert len(contents(out)) <= len("It is ") + len(spelled) * 0.55 + size, (
         "more than about half of the spelled key went out"
@@ -145,7 +176,15 @@ def test_a_spelled_key_split_over_events_ends_the_stream(spelled: str, size: int
         (list(base64.encodebytes(WIDE_KEY.encode()).decode()), 4 / 3),
         (list(json.dumps("\0".join(WIDE_KEY))), 1),
     ],
-    ids=["blanks", "hex dump", "hex dump by characters", "numbers", "base64 lines", "base64 by characters", "UTF-16"],
+    ids=[
+        "blanks",
+        "hex dump",
+        "hex dump by characters",
+        "numbers",
+        "base64 lines",
+        "base64 by characters",
+        "UTF-16",
+    ],
 )
 def test_only_the_beginning_of_a_key_goes_out_if_other_characters_separate_its_parts(
     lines: list[str], part: float
@@ -153,20 +192,27 @@ def test_only_the_beginning_of_a_key_goes_out_if_other_characters_separate_its_p
     out, ended = passed(map(delta, lines), WIDE_KEY)
     assert ended
     shown = squeezed(contents(out))
-    assert len(shown.replace("u0000", "")) <= AHEAD * part + 4, "more than the beginning of the key went out"
+    assert len(shown.replace("u0000", "")) <= AHEAD * part + 4, (
+        "more than the beginning of the key went out"
+    )
 
 
 def test_the_choices_of_a_stream_are_joined_separately() -> None:
     halves = [KEY[:20], KEY[20:]]
     mixed = [
-        delta(text, index) for pair in zip(halves, ["all is", " well"], strict=True) for index, text in enumerate(pair)
+        delta(text, index)
+        for pair in zip(halves, ["all is", " well"], strict=True)
+        for index, text in enumerate(pair)
     ]
     assert passed(mixed)[1]
 
 
 def test_a_key_in_several_texts_of_one_event_ends_the_stream() -> None:
     content = [{"token": part, "logprob": -0.5} for part in (KEY[:9], KEY[9:])]
-    assert passed([event({"choices": [{"index": 0, "logprobs": {"content": content}}]})]) == ([], True)
+    assert passed([event({"choices": [{"index": 0, "logprobs": {"content": content}}]})]) == (
+        [],
+        True,
+    )
 
 
 def test_a_key_split_over_fields_that_clients_do_not_join_is_found() -> None:
@@ -189,13 +235,18 @@ def test_a_key_inside_one_event_is_redacted_and_the_stream_continues() -> None:
 
 
 @pytest.mark.parametrize("places", [(0, 1), (0, None), (None, 3)])
-def test_key_halves_in_different_choices_or_blocks_end_the_stream(places: tuple[int | None, int | None]) -> None:
+def test_key_halves_in_different_choices_or_blocks_end_the_stream(
+    places: tuple[int | None, int | None],
+) -> None:
     chosen = [
         {"delta": {"content": half}} | ({} if at is None else {"index": at})
         for half, at in zip((KEY[:25], KEY[25:]), places, strict=True)
     ]
     assert passed(event({"choices": [choice]}) for choice in chosen) == ([], True)
-    blocks = [event({"type": "content_block_stop"} | ({} if at is None else {"index": at})) for at in places]
+    blocks = [
+        event({"type": "content_block_stop"} | ({} if at is None else {"index": at}))
+        for at in places
+    ]
     texts = [
         event({"delta": {"text": half}} | ({} if at is None else {"index": at}))
         for half, at in zip((KEY[:25], KEY[25:]), places, strict=True)
@@ -206,7 +257,9 @@ def test_key_halves_in_different_choices_or_blocks_end_the_stream(places: tuple[
 def test_an_event_name_is_forwarded_only_if_it_is_standard_or_the_type_in_the_data() -> None:
     guard = Guard()
     for name in (KEY[:25], KEY[25:], "other"):
-        assert guard.feed(f'event: {name}\ndata: {{"type": "x"}}\n\n'.encode()) == [b'data: {"type": "x"}\n\n']
+        assert guard.feed(f'event: {name}\ndata: {{"type": "x"}}\n\n'.encode()) == [
+            b'data: {"type": "x"}\n\n'
+        ]
     for known in (b"event: x\r\n", b"event:x\n", b"event: error\n"):
         raw = known + b'data: {"type": "x"}\n\n'
         assert guard.feed(raw) == [raw]
@@ -241,7 +294,9 @@ def test_held_events_are_forwarded_once_they_contain_no_key(last: str) -> None:
     assert guard.rest() == [delta(KEY[:30])], "the end of the stream also releases held events"
 
 
-@pytest.mark.parametrize("held", [[tool(" x")] * 5000, [tool(" x" * 20_000)] * 20], ids=["events", "bytes"])
+@pytest.mark.parametrize(
+    "held", [[tool(" x")] * 5000, [tool(" x" * 20_000)] * 20], ids=["events", "bytes"]
+)
 def test_a_stream_that_never_completes_a_possible_key_is_rejected(held: list[bytes]) -> None:
     assert passed([delta(KEY[:25]), *held]) == ([], True)
 
@@ -252,8 +307,14 @@ def test_a_stream_without_a_key_is_unchanged(texts: list[str], kind: str) -> Non
     assert passed(events) == (events, False)
 
 
-@given(st.lists(st.integers(1, 60), max_size=12), st.text(max_size=10), st.sampled_from(["chat", "message", "tool"]))
-def test_clients_cannot_join_a_key_however_it_is_split(cuts: list[int], before: str, kind: str) -> None:
+@given(
+    st.lists(st.integers(1, 60), max_size=12),
+    st.text(max_size=10),
+    st.sampled_from(["chat", "message", "tool"]),
+)
+def test_clients_cannot_join_a_key_however_it_is_split(
+    cuts: list[int], before: str, kind: str
+) -> None:
     text = before + KEY + " end"
     places = sorted({0, *[min(cut, len(text)) for cut in cuts], len(text)})
     out, _ = passed(KINDS[kind](text[a:b]) for a, b in pairwise(places))

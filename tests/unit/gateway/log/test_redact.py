@@ -46,7 +46,10 @@ SPELLINGS: dict[str, bytes] = {
     "HTML without its end": escaped("&#{} "),
     "HTML in hexadecimal": escaped("&#x{:x};"),
     "HTML of HTML": escaped("&amp;#x{:X};"),
-    "HTML's names": KEY.replace("/", "&sol;").replace("+", "&plus;").replace("_", "&lowbar;").encode(),
+    "HTML's names": KEY.replace("/", "&sol;")
+    .replace("+", "&plus;")
+    .replace("_", "&lowbar;")
+    .encode(),
     "URL of HTML": quote("".join(f"&#{ord(char)};" for char in KEY)).encode(),
     "quoted-printable": "".join(f"={ord(char):02X}" for char in KEY).encode(),
     "quoted-printable, folded": quopri.encodestring(b"x" * 60 + KEY.encode()),
@@ -122,13 +125,17 @@ def test_json_stays_valid_after_redaction(escape: str) -> None:
 
 def test_several_spellings_in_one_text_are_all_redacted() -> None:
     redactor = Redactor([KEY])
-    data = b" -- ".join([SPELLINGS["URL, each character"], KEY.encode() * 9, SPELLINGS["hexadecimal"]])
+    data = b" -- ".join(
+        [SPELLINGS["URL, each character"], KEY.encode() * 9, SPELLINGS["hexadecimal"]]
+    )
     assert redactor.clean(data).count(b"--") == 2
     assert not redactor.holds(redactor.clean(data))
 
 
 @pytest.mark.parametrize(
-    "data", [b"x" * 1_000_000 + SPELLINGS["JSON"], b"-- ".join([SPELLINGS["JSON"]] * 50)], ids=["long", "often"]
+    "data",
+    [b"x" * 1_000_000 + SPELLINGS["JSON"], b"-- ".join([SPELLINGS["JSON"]] * 50)],
+    ids=["long", "often"],
 )
 def test_data_that_is_expensive_to_clean_is_replaced_completely(data: bytes) -> None:
     assert Redactor([KEY]).clean(data) == MARK.encode()
@@ -153,8 +160,12 @@ def test_a_placeholder_key_does_not_redact_similar_words(text: str) -> None:
     assert Redactor(["ollama"]).clean_text("an ollama") == f"an {MARK}"
 
 
-@pytest.mark.parametrize("cut", [lambda key: key[:-1], lambda key: key[1:], lambda key: key[: len(key) // 2]])
-def test_a_part_of_a_key_is_not_redacted_so_that_the_key_cannot_be_guessed_in_parts(cut: Callable[[str], str]) -> None:
+@pytest.mark.parametrize(
+    "cut", [lambda key: key[:-1], lambda key: key[1:], lambda key: key[: len(key) // 2]]
+)
+def test_a_part_of_a_key_is_not_redacted_so_that_the_key_cannot_be_guessed_in_parts(
+    cut: Callable[[str], str],
+) -> None:
     assert Redactor([KEY]).clean_text(cut(KEY)) == cut(KEY)
 
 
@@ -164,7 +175,10 @@ def test_seat_tokens_are_redacted() -> None:
 
 
 @pytest.mark.parametrize(
-    "run", first_quick("\\", "%25", "&#x0", "\\u00", "\\u{0", "%", "25", "&amp;", "&#0", "0", "=", quick=3)
+    "run",
+    first_quick(
+        "\\", "%25", "&#x0", "\\u00", "\\u{0", "%", "25", "&amp;", "&#0", "0", "=", quick=3
+    ),
 )
 @pytest.mark.parametrize("first", ["", "\\", "\\u{", "%", "&", "&#", "&#x"])
 def test_a_long_run_of_escape_characters_is_read_in_one_pass(first: str, run: str) -> None:

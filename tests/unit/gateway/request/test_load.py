@@ -1,4 +1,6 @@
-"""Load from one container: the gateway counts JSON values before parsing, and parses large bodies elsewhere."""
+"""Load from one container: the gateway counts JSON values before parsing, and parses large bodies
+elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ from tests.doubles.upstream import ScriptedUpstream, chat, scripted_upstream
 
 LARGE = 10**6  # a cost that is too high for the event loop
 json_values: Any = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(), lambda x: st.lists(x) | st.dictionaries(st.text(), x)
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda x: st.lists(x) | st.dictionaries(st.text(), x),
 )
 
 
@@ -51,7 +54,8 @@ def test_every_value_is_counted_for_any_split_of_the_text(
 
 
 @pytest.mark.parametrize(
-    "text", ["a, b: [c] {d} " * 10_000, '{"json": ["in", "json"]}, ' * 10_000, "\\" * 9999 + '", "' * 3]
+    "text",
+    ["a, b: [c] {d} " * 10_000, '{"json": ["in", "json"]}, ' * 10_000, "\\" * 9999 + '", "' * 3],
 )
 def test_commas_and_brackets_inside_long_strings_do_not_count(text: str) -> None:
     assert count_values(json.dumps({"a": text, "b": [1, 2]}).encode()) < 60
@@ -161,8 +165,12 @@ def test_a_large_job_is_not_starved_by_seats_with_many_small_jobs() -> None:
             done.append("large")
         await asyncio.gather(*tasks)
         large = [at for at, name in enumerate(done) if name == "large"]
-        assert large[0] - begun <= 2 * 8, "the large job waited for more than two turns of each other seat"
-        assert large[2] - large[0] <= 2 * 11 * 8, "the other seats got more work done than their share"
+        assert large[0] - begun <= 2 * 8, (
+            "the large job waited for more than two turns of each other seat"
+        )
+        assert large[2] - large[0] <= 2 * 11 * 8, (
+            "the other seats got more work done than their share"
+        )
 
     run(work)
 
@@ -230,7 +238,10 @@ def workers() -> list[int]:
 
 def ask(seat: Seat, body: bytes, path: str = "/v1/chat/completions") -> tuple[int, Any]:
     """Send a whole request; return the status and the JSON of the answer."""
-    head = f"POST {path} HTTP/1.1\r\nHost: g\r\nConnection: close\r\nAuthorization: Bearer {seat.token}\r\n"
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: g\r\nConnection: close\r\nAuthorization: Bearer "
+        f"{seat.token}\r\n"
+    )
     with socket.socket(socket.AF_UNIX) as client:
         client.settimeout(120)
         client.connect(seat.socket_path)
@@ -266,12 +277,20 @@ def test_a_body_with_millions_of_values_is_rejected_before_it_is_parsed(
         ("/v1/completions", {"prompt": [list(range(50_000))] * 4}),
         (
             "/v1/chat/completions",
-            {"messages": [{"role": "user", "content": "yes, [and] {so}: on, " * 400} for _ in range(400)]},
+            {
+                "messages": [
+                    {"role": "user", "content": "yes, [and] {so}: on, " * 400} for _ in range(400)
+                ]
+            },
         ),
         ("/v1/chat/completions", {"messages": [{"content": json.dumps({"a": [1, "b"]}) * 40_000}]}),
         (
             "/v1/chat/completions",
-            {"messages": [{"image_url": {"url": "data:image/png;base64," + "iVBORw0K" * 1_200_000}}]},
+            {
+                "messages": [
+                    {"image_url": {"url": "data:image/png;base64," + "iVBORw0K" * 1_200_000}}
+                ]
+            },
         ),
     ],
     ids=["token ids", "batch", "conversation", "JSON in a text", "image"],
@@ -294,7 +313,9 @@ def test_rejections_are_delayed_only_for_the_seat_that_causes_them(
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr("hyperruntime.gateway.request.pace.time", SimpleNamespace(monotonic=lambda: 1000.0))
+    monkeypatch.setattr(
+        "hyperruntime.gateway.request.pace.time", SimpleNamespace(monotonic=lambda: 1000.0)
+    )
     monkeypatch.setattr("hyperruntime.gateway.request.pace.asyncio", SimpleNamespace(sleep=sleep))
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()

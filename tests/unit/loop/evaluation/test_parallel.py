@@ -39,7 +39,10 @@ def test_results_keep_the_order_of_the_items() -> None:
 
 
 def test_one_worker_runs_in_the_calling_thread() -> None:
-    assert parallel_map(1, lambda _: threading.current_thread(), [1, 2]) == (threading.current_thread(),) * 2
+    assert (
+        parallel_map(1, lambda _: threading.current_thread(), [1, 2])
+        == (threading.current_thread(),) * 2
+    )
 
 
 def test_an_error_stops_items_that_have_not_started() -> None:
@@ -63,14 +66,18 @@ def test_the_error_of_a_call_is_raised_and_not_that_of_a_call_that_then_did_not_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Event(threading.Event):
-        """The thread that takes the first item asks whether a call has failed after the second one has."""
+        """The thread that takes the first item asks whether a call has failed after the second one
+        has.
+        """
 
         def is_set(self) -> bool:
             if threading.current_thread().name.endswith("_0"):
                 self.wait(120)
             return super().is_set()
 
-    monkeypatch.setattr("hyperruntime.concurrency.parallel_map.threading", SimpleNamespace(Event=Event))
+    monkeypatch.setattr(
+        "hyperruntime.concurrency.parallel_map.threading", SimpleNamespace(Event=Event)
+    )
 
     def work(item: int) -> None:
         raise ValueError(item)
@@ -85,8 +92,15 @@ def test_tasks_that_mostly_wait_run_in_parallel(domain: str, tmp_path: Path) -> 
     agent = make_agent_repository(tmp_path / "agent")
     (agent / "task_agent.py").write_text(MEET.format(folder=str(tmp_path / "here")))
     git(["-C", str(agent), "commit", "-q", "-a", "-m", "meets others"])
-    options: dict[str, Any] = {"eval_samples": (3,), "eval_workers": 3, "skip_staged_eval": True, "max_generation": 0}
-    made = GenerateOptions(domains=domain, agent=str(agent), run_id="r", output_dir_parent=str(tmp_path), **options)
+    options: dict[str, Any] = {
+        "eval_samples": (3,),
+        "eval_workers": 3,
+        "skip_staged_eval": True,
+        "max_generation": 0,
+    }
+    made = GenerateOptions(
+        domains=domain, agent=str(agent), run_id="r", output_dir_parent=str(tmp_path), **options
+    )
     (record,) = start_run(FakeRuntime(), plan_run(made)).generations
     assert record.failure is None
     (folder,) = (tmp_path / "generate_r/gen_initial").glob("*_eval")

@@ -1,4 +1,6 @@
-"""Staged evaluation: which tasks run in which domain, for any order of domains and any thresholds."""
+"""Staged evaluation: which tasks run in which domain, for any order of domains and any
+thresholds.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.domain import Score, Split, Task, mean_report
-from hyperruntime.loop.evaluation.evaluator import Evaluator, SplitResult, evaluate_domains, selection_score
+from hyperruntime.loop.evaluation.evaluator import (
+    Evaluator,
+    SplitResult,
+    evaluate_domains,
+    selection_score,
+)
 from hyperruntime.loop.evaluation.predictions import Prediction
 from hyperruntime.loop.run_files.options import GenerateOptions
 
@@ -35,7 +42,9 @@ class Graded:
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
         """Return numbered tasks."""
-        return tuple(Task(id=f"{split}{number}", inputs={"number": number}) for number in range(TASKS))[:limit]
+        return tuple(
+            Task(id=f"{split}{number}", inputs={"number": number}) for number in range(TASKS)
+        )[:limit]
 
     def score(self, task: Task, prediction: Any) -> Score:
         """Return 1 for the first tasks, 0 for the others."""
@@ -63,12 +72,18 @@ class Answers:
         self.asked.append((domain.name, split.name, len(tasks)))
         return tuple(Prediction(task_id=task.id, value=0) for task in tasks)
 
-    def score(self, domain: Any, tasks: Sequence[Task], predictions: Sequence[Prediction]) -> tuple[Score, ...]:
+    def score(
+        self, domain: Any, tasks: Sequence[Task], predictions: Sequence[Prediction]
+    ) -> tuple[Score, ...]:
         """Return the scores of the domain."""
-        return tuple(domain.score(task, said.value) for task, said in zip(tasks, predictions, strict=True))
+        return tuple(
+            domain.score(task, said.value) for task, said in zip(tasks, predictions, strict=True)
+        )
 
 
-def evaluated(domains: Sequence[Graded], **options: Any) -> tuple[dict[tuple[str, str], int], float | None, bool]:
+def evaluated(
+    domains: Sequence[Graded], **options: Any
+) -> tuple[dict[tuple[str, str], int], float | None, bool]:
     """Return the number of tasks per split, the score, and whether the evaluation stopped early."""
     answers, kept = Answers(), []
 
@@ -84,7 +99,9 @@ def evaluated(domains: Sequence[Graded], **options: Any) -> tuple[dict[tuple[str
         for domain, splits in evaluator.results.items()
         for split, result in splits.items()
     }
-    assert {(name, split): count for name, split, count in kept} == {key: count for key, count in run.items() if count}
+    assert {(name, split): count for name, split, count in kept} == {
+        key: count for key, count in run.items() if count
+    }
     return run, selection_score(domains, evaluator.results), early
 
 
@@ -101,26 +118,34 @@ def evaluated(domains: Sequence[Graded], **options: Any) -> tuple[dict[tuple[str
 def test_the_threshold_of_a_split_decides_whether_the_full_stage_runs(
     threshold: float, inclusive: bool, right: int, full: bool
 ) -> None:
-    split = Split(name="train", staged_samples=10, staged_threshold=threshold, staged_inclusive=inclusive)
+    split = Split(
+        name="train", staged_samples=10, staged_threshold=threshold, staged_inclusive=inclusive
+    )
     assert split.is_passed(right / 10) is full
 
 
 def test_a_first_stage_counts_by_its_fraction_of_the_tasks() -> None:
-    domain = Graded(name="a", splits=(Split(name="train", staged_samples=4, staged_threshold=0.5),), right=2)
+    domain = Graded(
+        name="a", splits=(Split(name="train", staged_samples=4, staged_threshold=0.5),), right=2
+    )
     run, score, early = evaluated([domain])
     assert (run, early) == ({("a", "train"): 4}, True)
     assert score == pytest.approx(0.5 * 4 / 10)
 
 
 def test_the_first_stage_can_be_skipped() -> None:
-    bad = Graded(name="bad", splits=(Split(name="train", staged_samples=2), Split(name="val")), right=0)
+    bad = Graded(
+        name="bad", splits=(Split(name="train", staged_samples=2), Split(name="val")), right=0
+    )
     assert evaluated([bad])[2] is True
     run, _, early = evaluated([bad], skip_staged_eval=True)
     assert (run, early) == ({("bad", "train"): TASKS, ("bad", "val"): TASKS}, False)
 
 
 def test_one_domain_below_its_threshold_stops_all_domains_in_any_order() -> None:
-    bad = Graded(name="bad", splits=(Split(name="train", staged_samples=2), Split(name="val")), right=0)
+    bad = Graded(
+        name="bad", splits=(Split(name="train", staged_samples=2), Split(name="val")), right=0
+    )
     good = Graded(name="good", splits=(Split(name="train", staged_samples=5), Split(name="val")))
     plain = Graded(name="plain")
     for order in permutations((bad, good, plain)):
@@ -131,7 +156,9 @@ def test_one_domain_below_its_threshold_stops_all_domains_in_any_order() -> None
 
 
 def test_the_test_split_runs_only_on_request_and_does_not_change_the_score() -> None:
-    domain = Graded(name="a", splits=(Split(name="train"), Split(name="val"), Split(name="test")), right=3)
+    domain = Graded(
+        name="a", splits=(Split(name="train"), Split(name="val"), Split(name="test")), right=3
+    )
     run, score, _ = evaluated([domain])
     assert set(run) == {("a", "train"), ("a", "val")}
     tested, same, _ = evaluated([domain], eval_test=True)
@@ -162,7 +189,9 @@ graded = st.builds(
 
 
 @given(domains=st.lists(graded, min_size=1, max_size=4), data=st.data())
-def test_the_order_of_domains_does_not_change_the_result(domains: list[Graded], data: st.DataObject) -> None:
+def test_the_order_of_domains_does_not_change_the_result(
+    domains: list[Graded], data: st.DataObject
+) -> None:
     named = [attrs.evolve(domain, name=f"d{number}") for number, domain in enumerate(domains)]
     run, score, early = evaluated(named)
     assert score is not None

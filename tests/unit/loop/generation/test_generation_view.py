@@ -14,7 +14,11 @@ from hyperruntime.loop.generation.generation_view import GenerationView, add_fig
 from hyperruntime.loop.generation.publish import publish
 from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract
 from hyperruntime.loop.hyperagents.domains import repository_domain
-from hyperruntime.loop.hyperagents.ensemble import AGENT_ARCHIVE_FOLDER, AGENT_ARCHIVE_VIEW, prepare_agent_archive
+from hyperruntime.loop.hyperagents.ensemble import (
+    AGENT_ARCHIVE_FOLDER,
+    AGENT_ARCHIVE_VIEW,
+    prepare_agent_archive,
+)
 from hyperruntime.loop.hyperagents.overview import RunOverview
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.layout import Layout
@@ -44,7 +48,9 @@ def finish(archive: Archive, layout: Layout, genid: int | str) -> None:
         name = f"{DOMAIN}_eval" + ("" if split == "train" else f"_{split}")
         (folder / name).mkdir(parents=True)
         (folder / name / "report.json").write_text(json.dumps({"overall_accuracy": score}))
-        (folder / f"report_ensemble_{DOMAIN}_{split}.json").write_text(json.dumps({"overall_accuracy": score}))
+        (folder / f"report_ensemble_{DOMAIN}_{split}.json").write_text(
+            json.dumps({"overall_accuracy": score})
+        )
         table = f"question_id,outcome,prediction\n{split}-1,secret,accept\n"
         (folder / f"predictions_ensemble_{DOMAIN}_{split}.csv").write_text(table)
     metadata = {
@@ -144,7 +150,9 @@ def test_a_meta_agent_that_evolves_the_ensemble_sees_only_training_scores_of_the
     other = Layout(tmp_path / "generate_other")
     other.root.mkdir()
     finish(Archive(other), other, "initial")
-    options = GenerateOptions(domains=DOMAIN, optimize_option="only_ensemble", agent_archive_path=str(other.root))
+    options = GenerateOptions(
+        domains=DOMAIN, optimize_option="only_ensemble", agent_archive_path=str(other.root)
+    )
     prepare_agent_archive(options, (repository_domain(DOMAIN),), layout)
     shown = text_below(layout.root / AGENT_ARCHIVE_VIEW)
     assert "0.125" in shown

@@ -1,4 +1,6 @@
-"""Runs that begin with diffs of other runs' agents, or with another directory, and what their log contains."""
+"""Runs that begin with diffs of other runs' agents, or with another directory, and what their log
+contains.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def diffs(tmp_path: Path, agent: Path) -> list[str]:
     work = tmp_path / "evolved"
     git(["clone", "-q", str(agent), str(work)], env={"GIT_ALLOW_PROTOCOL": "file"})
     found = []
-    for number, names in enumerate((["task_agent.py", "hyperrun.toml"], ["meta_agent.py", "notes.txt"])):
+    for number, names in enumerate(
+        (["task_agent.py", "hyperrun.toml"], ["meta_agent.py", "notes.txt"])
+    ):
         for name in names:
             with open(work / name, "a") as file:
                 file.write(CHANGES[name])
@@ -80,16 +84,24 @@ def state(summary: RunSummary, number: int, name: str) -> str:
 
 
 def metadata(summary: RunSummary, genid: str | int) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads((Path(summary.run_dir) / f"gen_{genid}" / "metadata.json").read_text())
+    value: dict[str, Any] = json.loads(
+        (Path(summary.run_dir) / f"gen_{genid}" / "metadata.json").read_text()
+    )
     return value
 
 
-def test_a_run_with_meta_patches_starts_at_generation_0_and_can_be_resumed(run: Run, diffs: list[str]) -> None:
+def test_a_run_with_meta_patches_starts_at_generation_0_and_can_be_resumed(
+    run: Run, diffs: list[str]
+) -> None:
     first = run(meta_patch_files=diffs, max_generation=0)
     assert [record.genid for record in first.generations] == [0]
     summary = resume_run(FakeRuntime(), plan_resume(first.run_dir, max_generation=2))
     root = Path(summary.run_dir)
-    assert [(record.genid, record.parent) for record in summary.generations] == [(0, None), (1, 0), (2, 1)]
+    assert [(record.genid, record.parent) for record in summary.generations] == [
+        (0, None),
+        (1, 0),
+        (2, 1),
+    ]
     assert all(record.failure is None and record.valid_parent for record in summary.generations)
     assert load_run(root).state == "finished"
     assert CHANGES["task_agent.py"] in state(summary, 0, "task_agent.py")
@@ -100,7 +112,10 @@ def test_a_run_with_meta_patches_starts_at_generation_0_and_can_be_resumed(run: 
     copies = ["meta_patch_files/model_patch_0.diff", "meta_patch_files/model_patch_1.diff"]
     assert metadata(summary, 0)["prev_patch_files"] == copies
     assert metadata(summary, 0)["curr_patch_files"] == []
-    assert metadata(summary, 2)["prev_patch_files"] == [*copies, "gen_1/agent_output/model_patch.diff"]
+    assert metadata(summary, 2)["prev_patch_files"] == [
+        *copies,
+        "gen_1/agent_output/model_patch.diff",
+    ]
     assert b"hyperrun.toml" not in (root / copies[0]).read_bytes()
     commit = json.loads((root / "run.json").read_text())["root_commit"]
     check_lineage(summary, commit)
@@ -108,26 +123,37 @@ def test_a_run_with_meta_patches_starts_at_generation_0_and_can_be_resumed(run: 
     args = [line for line in lines if re.match(r"\S+ Args: domains=\('circle_packing',\), ", line)]
     assert [re.findall(r" max_generation=(\d+),", line) for line in args] == [["0"], ["2"]]
     assert all(line.endswith(f", root_commit={commit}") for line in args)
-    assert f"left out of {diffs[0]}: hyperrun.toml: hyperrun.toml is protected" in lines[1].partition(" ")[2]
+    assert (
+        f"left out of {diffs[0]}: hyperrun.toml: hyperrun.toml is protected"
+        in lines[1].partition(" ")[2]
+    )
 
 
 def check_lineage(summary: RunSummary, commit: str) -> None:
     """Check that the diffs of a lineage, applied to the root, give the state of generation 2."""
     root, known = Path(summary.run_dir), metadata(summary, 2)
     store = RepositoryStore(root / "repository.git")
-    patches = [(root / name).read_bytes() for name in known["prev_patch_files"] + known["curr_patch_files"]]
+    patches = [
+        (root / name).read_bytes() for name in known["prev_patch_files"] + known["curr_patch_files"]
+    ]
     assert store.replay(commit, patches) == store.tree(summary.generations[2].commit)
 
 
-def test_a_run_that_resets_the_task_agent_starts_at_generation_initial(run: Run, diffs: list[str]) -> None:
+def test_a_run_that_resets_the_task_agent_starts_at_generation_initial(
+    run: Run, diffs: list[str]
+) -> None:
     summary = run(meta_patch_files=diffs, reset_task_agent=True, max_generation=1)
     assert [record.genid for record in summary.generations] == ["initial", 1]
     assert CHANGES["task_agent.py"] not in state(summary, 0, "task_agent.py")
     assert CHANGES["meta_agent.py"] in state(summary, 0, "meta_agent.py")
-    assert metadata(summary, "initial")["prev_patch_files"][1] == "meta_patch_files/model_patch_1.diff"
+    assert (
+        metadata(summary, "initial")["prev_patch_files"][1] == "meta_patch_files/model_patch_1.diff"
+    )
 
 
-def test_a_run_can_reset_the_meta_agent_and_keep_the_other_changes(run: Run, diffs: list[str]) -> None:
+def test_a_run_can_reset_the_meta_agent_and_keep_the_other_changes(
+    run: Run, diffs: list[str]
+) -> None:
     summary = run(meta_patch_files=diffs, reset_meta_agent=True, max_generation=0)
     assert CHANGES["task_agent.py"] in state(summary, 0, "task_agent.py")
     assert CHANGES["meta_agent.py"] not in state(summary, 0, "meta_agent.py")
@@ -135,8 +161,12 @@ def test_a_run_can_reset_the_meta_agent_and_keep_the_other_changes(run: Run, dif
 
 
 def test_reset_paths_are_the_files_that_the_contract_names() -> None:
-    contract = Contract(task_agent="agents.solver:Solver", load=("agents.solver:Solver", "meta_agent:MetaAgent"))
-    both = GenerateOptions(domains="d", meta_patch_files=("x",), reset_task_agent=True, reset_meta_agent=True)
+    contract = Contract(
+        task_agent="agents.solver:Solver", load=("agents.solver:Solver", "meta_agent:MetaAgent")
+    )
+    both = GenerateOptions(
+        domains="d", meta_patch_files=("x",), reset_task_agent=True, reset_meta_agent=True
+    )
     assert reset_paths(both, contract) == ("task_agent.py", "agents/solver.py", "meta_agent.py")
 
 

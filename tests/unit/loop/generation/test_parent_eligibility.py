@@ -1,4 +1,6 @@
-"""Which generations may become parents by both rules of ``valid_parent``, also after outages and failures."""
+"""Which generations may become parents by both rules of ``valid_parent``, also after outages and
+failures.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,12 @@ from hyperruntime.testing import FakeRuntime
 Run = Callable[..., RunSummary]
 
 
-def made(genid: str | int, parent: str | int | None, score: float | None = 0.5, **facts: Any) -> GenerationRecord:
-    return GenerationRecord(genid=genid, parent=parent, score=score, **{"valid_parent": score is not None, **facts})
+def made(
+    genid: str | int, parent: str | int | None, score: float | None = 0.5, **facts: Any
+) -> GenerationRecord:
+    return GenerationRecord(
+        genid=genid, parent=parent, score=score, **{"valid_parent": score is not None, **facts}
+    )
 
 
 @pytest.mark.parametrize("rule", VALID_PARENT_RULES)
@@ -50,7 +56,9 @@ def archive_of(tmp_path: Path, *records: GenerationRecord) -> Archive:
 def test_only_a_failed_meta_agent_marks_its_parent_and_only_by_the_hyperagents_rule(
     tmp_path: Path, rule: str, failure: FailureClass | None, reached: str
 ) -> None:
-    child = made(2, 1, None, failure=failure, durations={"meta agent": 1.0, reached: 1.0}, detail="why")
+    child = made(
+        2, 1, None, failure=failure, durations={"meta agent": 1.0, reached: 1.0}, detail="why"
+    )
     archive = archive_of(tmp_path, made("initial", None), made(1, "initial"), child)
     mark = parent_mark(rule, archive, child)
     blamed = rule == "hyperagents" and failure in ("agent", "timeout") and reached == "meta agent"
@@ -68,7 +76,9 @@ def test_the_first_generation_stays_a_valid_parent(tmp_path: Path, start: str | 
     assert parent_mark("hyperagents", archive_of(tmp_path, made(start, None), child), child) is None
 
 
-def test_all_archived_children_count_and_a_generation_without_score_is_not_a_candidate(tmp_path: Path) -> None:
+def test_all_archived_children_count_and_a_generation_without_score_is_not_a_candidate(
+    tmp_path: Path,
+) -> None:
     archive = archive_of(
         tmp_path,
         made("initial", None, 0.2),
@@ -89,8 +99,14 @@ def test_all_archived_children_count_and_a_generation_without_score_is_not_a_can
 def test_the_first_generation_is_the_only_candidate_with_score_zero_if_all_failed(
     tmp_path: Path, start: str | int
 ) -> None:
-    archive = archive_of(tmp_path, made(start, None, None, failure="evaluation"), made(1, start, None, failure="agent"))
-    assert [(one.genid, one.score, one.children) for one in archive.candidates()] == [(start, 0.0, 1)]
+    archive = archive_of(
+        tmp_path,
+        made(start, None, None, failure="evaluation"),
+        made(1, start, None, failure="agent"),
+    )
+    assert [(one.genid, one.score, one.children) for one in archive.candidates()] == [
+        (start, 0.0, 1)
+    ]
 
 
 @pytest.mark.slow
@@ -114,9 +130,29 @@ def test_a_failed_meta_agent_invalidates_its_parent_also_after_a_kill(
     layout.journal.write_bytes(b"".join(lines[:-1]))
     assert load_run(layout.root).generations[1].valid_parent
     again = resume_run(FakeRuntime(), plan_resume(layout.root, max_generation=8))
-    failures = [None, None, "agent", None, "empty-diff", "refused-patch", "does-not-load", "timeout", None]
+    failures = [
+        None,
+        None,
+        "agent",
+        None,
+        "empty-diff",
+        "refused-patch",
+        "does-not-load",
+        "timeout",
+        None,
+    ]
     assert [record.failure for record in again.generations] == failures
-    assert [record.parent for record in again.generations] == [None, "initial", 1, "initial", 3, 3, 3, 3, "initial"]
+    assert [record.parent for record in again.generations] == [
+        None,
+        "initial",
+        1,
+        "initial",
+        3,
+        3,
+        3,
+        3,
+        "initial",
+    ]
     kept = [True, False, False, False, False, False, False, False, True]
     assert [record.valid_parent for record in again.generations] == kept
     assert [record.valid_parent for record in load_run(layout.root).generations] == kept
@@ -124,7 +160,9 @@ def test_a_failed_meta_agent_invalidates_its_parent_also_after_a_kill(
 
 
 def valid_parent(layout: Layout, genid: int) -> bool:
-    value: bool = json.loads((layout.generation(genid) / "metadata.json").read_text())["valid_parent"]
+    value: bool = json.loads((layout.generation(genid) / "metadata.json").read_text())[
+        "valid_parent"
+    ]
     return value
 
 

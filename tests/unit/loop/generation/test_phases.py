@@ -1,4 +1,6 @@
-"""A resumed generation continues after the last phase in its journal; unreadable phases are repeated."""
+"""A resumed generation continues after the last phase in its journal; unreadable phases are
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,18 @@ from hyperruntime.testing import FakeRuntime
 from tests.params import first_quick
 
 PLAN = GenerationPlan(genid=4, parent=2, commit="c" * 40, archived=3)
-RECORD = GenerationRecord(genid=4, parent=2, commit="d" * 40, durations={"meta agent": 2.0, "diff": 0.0})
+RECORD = GenerationRecord(
+    genid=4, parent=2, commit="d" * 40, durations={"meta agent": 2.0, "diff": 0.0}
+)
 RESULT = SplitResult(
-    predictions=(Prediction(task_id="a", value=[1, "x"], duration_s=0.5), Prediction(task_id="b", error="no")),
-    scores=(Score(task_id="a", value=1.0, valid=True, facts={"f": [1]}), Score(task_id="b", value=0.0, valid=False)),
+    predictions=(
+        Prediction(task_id="a", value=[1, "x"], duration_s=0.5),
+        Prediction(task_id="b", error="no"),
+    ),
+    scores=(
+        Score(task_id="a", value=1.0, valid=True, facts={"f": [1]}),
+        Score(task_id="b", value=0.0, valid=False),
+    ),
     total=9,
     mean=0.5,
 )
@@ -52,7 +62,11 @@ def write_phases(path: Path) -> None:
 def test_phases_are_read_back_unchanged(tmp_path: Path) -> None:
     write_phases(tmp_path / "p")
     again = Phases(tmp_path / "p")
-    assert (again.plan, again.record, again.results) == (PLAN, RECORD, {"circle_packing": {"train": RESULT}})
+    assert (again.plan, again.record, again.results) == (
+        PLAN,
+        RECORD,
+        {"circle_packing": {"train": RESULT}},
+    )
 
 
 @given(st.data())
@@ -83,12 +97,16 @@ def test_a_journal_cut_at_any_byte_keeps_its_complete_phases(
             st.lists(inner, max_size=3)
             | st.fixed_dictionaries(
                 {"phase": st.sampled_from(["plan", "state", "split"])},
-                optional=dict.fromkeys(("parent", "genid", "record", "predictions", "scores", "total"), inner),
+                optional=dict.fromkeys(
+                    ("parent", "genid", "record", "predictions", "scores", "total"), inner
+                ),
             )
         ),
     )
 )
-def test_lines_with_invalid_content_are_skipped(tmp_path_factory: pytest.TempPathFactory, value: object) -> None:
+def test_lines_with_invalid_content_are_skipped(
+    tmp_path_factory: pytest.TempPathFactory, value: object
+) -> None:
     path = tmp_path_factory.mktemp("phases") / "p"
     path.write_text(json.dumps(value) + "\n")
     write_phases(path)
@@ -97,7 +115,9 @@ def test_lines_with_invalid_content_are_skipped(tmp_path_factory: pytest.TempPat
 
 def test_a_result_that_json_cannot_hold_is_not_kept(tmp_path: Path) -> None:
     write_phases(tmp_path / "p")
-    odd = attrs.evolve(RESULT, scores=(Score(task_id="a", value=1.0, valid=True, facts={"f": object()}),))
+    odd = attrs.evolve(
+        RESULT, scores=(Score(task_id="a", value=1.0, valid=True, facts={"f": object()}),)
+    )
     Phases(tmp_path / "p").keep_split("circle_packing", "val", odd)
     assert list(Phases(tmp_path / "p").results["circle_packing"]) == ["train"]
 
@@ -120,7 +140,9 @@ def interrupt(stopped: threading.Event) -> None:
     assert stopped.wait(60), "the main thread did not handle the signal"
 
 
-def interrupt_at(stopped: threading.Event, generation: str, step: str) -> Callable[[StepEvent], None]:
+def interrupt_at(
+    stopped: threading.Event, generation: str, step: str
+) -> Callable[[StepEvent], None]:
     def on_event(event: StepEvent) -> None:
         if (event.generation, event.step, event.state) == (generation, step, "start"):
             interrupt(stopped)
@@ -134,7 +156,9 @@ def calls(run_dir: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("step", first_quick("state", "load check", "evaluate"))
-def test_a_finished_meta_agent_is_not_run_again(finished: Path, stopped: threading.Event, step: str) -> None:
+def test_a_finished_meta_agent_is_not_run_again(
+    finished: Path, stopped: threading.Event, step: str
+) -> None:
     on_event = interrupt_at(stopped, "5", step)
     assert resume_run(FakeRuntime(), plan_resume(finished, max_generation=5), on_event).interrupted
     layout = Layout(finished)
@@ -144,8 +168,14 @@ def test_a_finished_meta_agent_is_not_run_again(finished: Path, stopped: threadi
     assert calls(finished) == ["4", "5"]
     assert list(layout.work.iterdir()) == []
     assert resumed.generations[5].durations["meta agent"] > 0
-    assert json.loads((layout.generation(5) / "metadata.json").read_text())["parent_agent_success"] is True
-    assert "generation 5 saw" in (layout.generation(5) / "agent_output/meta_agent_chat_history.md").read_text()
+    assert (
+        json.loads((layout.generation(5) / "metadata.json").read_text())["parent_agent_success"]
+        is True
+    )
+    assert (
+        "generation 5 saw"
+        in (layout.generation(5) / "agent_output/meta_agent_chat_history.md").read_text()
+    )
 
 
 def test_a_finished_split_is_not_run_again(
@@ -167,7 +197,10 @@ def test_a_finished_split_is_not_run_again(
     record = resumed.generations[4]
     assert set(record.scores["circle_packing"]) == {"train", "val"}
     folder = finished / "gen_4" / "circle_packing_eval"
-    assert json.loads((folder / "report.json").read_text())["score"] == record.scores["circle_packing"]["train"]
+    assert (
+        json.loads((folder / "report.json").read_text())["score"]
+        == record.scores["circle_packing"]["train"]
+    )
     assert (folder / "agent_evals" / "n08.md").read_text() == "asked for 8 circles"
 
 
@@ -179,13 +212,21 @@ def test_an_engine_failure_in_an_evaluation_does_not_repeat_the_meta_agent(finis
         if (finished / "calls").exists() and evaluates and (error := next(failures, None)):
             raise error
 
-    record = resume_run(FakeRuntime(before_start=flaky), plan_resume(finished, max_generation=4)).generations[4]
+    record = resume_run(
+        FakeRuntime(before_start=flaky), plan_resume(finished, max_generation=4)
+    ).generations[4]
     assert (record.failure, record.attempts) == (None, 2)
     assert calls(finished) == ["4"]
 
 
-def test_a_state_lost_in_a_power_failure_is_made_again(finished: Path, stopped: threading.Event) -> None:
-    resume_run(FakeRuntime(), plan_resume(finished, max_generation=4), interrupt_at(stopped, "4", "evaluate"))
+def test_a_state_lost_in_a_power_failure_is_made_again(
+    finished: Path, stopped: threading.Event
+) -> None:
+    resume_run(
+        FakeRuntime(),
+        plan_resume(finished, max_generation=4),
+        interrupt_at(stopped, "4", "evaluate"),
+    )
     path = Layout(finished).phases(4)
     commit = Phases(path).record
     assert commit is not None
@@ -201,7 +242,12 @@ def test_parents_follow_from_seed_and_archive_also_after_an_interruption(
 ) -> None:
     summary = resume_run(
         FakeRuntime(),
-        plan_resume(finished, max_generation=10, parallel=4, changes={"parent_selection": "score_child_prop"}),
+        plan_resume(
+            finished,
+            max_generation=10,
+            parallel=4,
+            changes={"parent_selection": "score_child_prop"},
+        ),
         interrupt_at(stopped, "7", "evaluate"),
     )
     assert summary.interrupted
@@ -211,12 +257,16 @@ def test_parents_follow_from_seed_and_archive_also_after_an_interruption(
     resumed = resume_run(FakeRuntime(), plan_resume(finished))
     made = {record.genid: record for record in resumed.generations}
     assert len(made) == 11
-    assert all(plan is not None and made[genid].parent == plan.parent for genid, plan in plans.items())
+    assert all(
+        plan is not None and made[genid].parent == plan.parent for genid, plan in plans.items()
+    )
     check_choices(finished, since=4)
 
 
 def check_choices(run_dir: Path, since: int) -> None:
-    """Check that each parent follows from the seed, the number and the generations archived at that time."""
+    """Check that each parent follows from the seed, the number and the generations archived at that
+    time.
+    """
     view = load_run(run_dir)
     for record in view.generations[since:]:
         before = Archive(Layout(Path("/nowhere")))
@@ -224,6 +274,9 @@ def check_choices(run_dir: Path, since: int) -> None:
             before._index(known)
         assert isinstance(record.genid, int)
         chosen = select_parent(
-            view.options.parent_selection, before.candidates(), seed=view.seed, generation=record.genid
+            view.options.parent_selection,
+            before.candidates(),
+            seed=view.seed,
+            generation=record.genid,
         )
         assert chosen == record.parent

@@ -12,30 +12,33 @@ PAPER = DOMAINS["paper_review"]
 GOLDEN = {
     "meta agent": (
         commands.meta_agent(repository_contract("a"), "abc", 4),
-        "python run_meta_agent.py --chat_history_file /tmp/agent_output/meta_agent_chat_history.md "
-        "--repo_path /hyperagents/ --evals_folder /tmp/generate_a --git_dir /hyperagents --base_commit abc "
-        "--outdir /tmp/agent_output --iterations_left 4",
+        "python run_meta_agent.py --chat_history_file "
+        "/tmp/agent_output/meta_agent_chat_history.md --repo_path /hyperagents/ --evals_folder "
+        "/tmp/generate_a --git_dir /hyperagents --base_commit abc --outdir /tmp/agent_output "
+        "--iterations_left 4",
     ),
     "coding agent": (
         commands.coding_agent(problem_statement="Solve", base_commit="abc"),
-        "python coding_agent.py --problem_statement Solve "
-        "--chat_history_file /tmp/agent_output/meta_agent_chat_history.md --git_dir /hyperagents --base_commit abc "
+        "python coding_agent.py --problem_statement Solve --chat_history_file "
+        "/tmp/agent_output/meta_agent_chat_history.md --git_dir /hyperagents --base_commit abc "
         "--outdir /tmp/agent_output",
     ),
     "harness": (
         commands.harness(PAPER, "train", samples=10, workers=10),
-        "python -m domains.harness --agent_path ./task_agent.py --output_dir /tmp/ --run_id paper_review_eval "
-        "--domain paper_review --num_samples 10 --num_workers 10 --subset _filtered_100_train",
+        "python -m domains.harness --agent_path ./task_agent.py --output_dir /tmp/ --run_id "
+        "paper_review_eval --domain paper_review --num_samples 10 --num_workers 10 --subset "
+        "_filtered_100_train",
     ),
     "harness of another split": (
         commands.harness(PAPER, "val", samples=-1, workers=3),
-        "python -m domains.harness --agent_path ./task_agent.py --output_dir /tmp/ --run_id paper_review_eval_val "
-        "--domain paper_review --num_samples -1 --num_workers 3 --subset _filtered_100_val",
+        "python -m domains.harness --agent_path ./task_agent.py --output_dir /tmp/ --run_id "
+        "paper_review_eval_val --domain paper_review --num_samples -1 --num_workers 3 --subset "
+        "_filtered_100_val",
     ),
     "harness without subsets": (
         commands.harness(DOMAINS["balrog_babyai"], "train", samples=1, workers=5),
-        "python -m domains.harness --agent_path ./task_agent.py --output_dir /tmp/ --run_id balrog_babyai_eval "
-        "--domain balrog_babyai --num_samples 1 --num_workers 5 --subset ",
+        "python -m domains.harness --agent_path ./task_agent.py --output_dir /tmp/ --run_id "
+        "balrog_babyai_eval --domain balrog_babyai --num_samples 1 --num_workers 5 --subset ",
     ),
     "report": (
         commands.report(PAPER, "test"),
@@ -48,8 +51,8 @@ GOLDEN = {
     ),
     "ensemble": (
         commands.ensemble(PAPER, "val", folder="/tmp/generate_a", samples=-1),
-        "python -m utils.run_ensemble --domain paper_review --generate_output_dir /tmp/generate_a --num_samples -1 "
-        "--max_workers 5 --subset _filtered_100_val",
+        "python -m utils.run_ensemble --domain paper_review --generate_output_dir "
+        "/tmp/generate_a --num_samples -1 --max_workers 5 --subset _filtered_100_val",
     ),
 }
 

@@ -32,7 +32,11 @@ def test_a_first_stage_counts_by_its_fraction_of_the_tasks(name: str, fraction: 
 
 
 def test_file_names_follow_the_split() -> None:
-    review, grading, walking = DOMAINS["paper_review"], DOMAINS["imo_grading"], DOMAINS["genesis_go2walking"]
+    review, grading, walking = (
+        DOMAINS["paper_review"],
+        DOMAINS["imo_grading"],
+        DOMAINS["genesis_go2walking"],
+    )
     assert review.dataset("val") == "paper_review/dataset_filtered_100_val.csv"
     assert grading.dataset("test") == "imo/gradingbench_filtered_100_test.csv"
     assert walking.dataset("train") == ""

@@ -51,7 +51,9 @@ def files(
     layout.work.mkdir(parents=True)
     store = RepositoryStore(layout.repository)
     chosen = [DOMAINS[name] for name in domains]
-    root = make_root(GenerateOptions(domains=tuple(domains), **options), chosen, layout, store, str(agent))
+    root = make_root(
+        GenerateOptions(domains=tuple(domains), **options), chosen, layout, store, str(agent)
+    )
     return store, root, {path.decode() for path in store.entries(root)}
 
 
@@ -66,7 +68,9 @@ def test_files_that_hyperagents_leaves_out_are_left_out(tmp_path: Path, checkout
     }  # fmt: skip
 
 
-def test_ensemble_and_selection_files_are_kept_only_if_they_evolve(tmp_path: Path, checkout: Path) -> None:
+def test_ensemble_and_selection_files_are_kept_only_if_they_evolve(
+    tmp_path: Path, checkout: Path
+) -> None:
     plain = files(tmp_path, checkout)[2]
     assert files(tmp_path, checkout, optimize_option="both_agent_ensemble")[2] - plain == ENSEMBLE
     assert files(tmp_path, checkout, edit_select_parent=True)[2] - plain == SELECTION
@@ -81,11 +85,16 @@ def test_only_folders_of_the_chosen_domains_are_kept(tmp_path: Path, checkout: P
     assert not any(path.startswith("domains/search_arena") for path in both)
     (checkout / "domains/search_arena/saved/y.csv").write_text("winner\nmodel_a\n")
     arena = {path for path in files(tmp_path, checkout, ("search_arena",))[2] if "arena" in path}
-    assert arena == {f"domains/search_arena/dataset_filtered_100_{split}.csv" for split in ("train", "val", "test")}
+    assert arena == {
+        f"domains/search_arena/dataset_filtered_100_{split}.csv"
+        for split in ("train", "val", "test")
+    }
 
 
 def test_the_readme_names_the_files_that_may_be_improved(tmp_path: Path, checkout: Path) -> None:
-    store, root, _ = files(tmp_path, checkout, optimize_option="both_agent_ensemble", edit_select_parent=True)
+    store, root, _ = files(
+        tmp_path, checkout, optimize_option="both_agent_ensemble", edit_select_parent=True
+    )
     text = (store.read_file(root, "README.md") or b"").decode()
     assert "paper_review" in text
     assert "ensemble.py" in text
@@ -93,7 +102,9 @@ def test_the_readme_names_the_files_that_may_be_improved(tmp_path: Path, checkou
 
 
 @pytest.mark.parametrize("baseline", ["dgm", "dgm_custom+no_selfimprove"])
-def test_the_coding_agent_of_a_baseline_replaces_the_meta_agent(tmp_path: Path, checkout: Path, baseline: str) -> None:
+def test_the_coding_agent_of_a_baseline_replaces_the_meta_agent(
+    tmp_path: Path, checkout: Path, baseline: str
+) -> None:
     found = files(tmp_path, checkout, run_baseline=baseline)[2]
     assert "coding_agent.py" in found
     assert not found & {"meta_agent.py", "run_meta_agent.py"}
@@ -128,20 +139,29 @@ def test_a_table_with_rows_of_the_wrong_length_is_rejected(tmp_path: Path, check
         files(tmp_path, checkout)
 
 
-def test_results_of_the_initial_agent_are_kept_only_with_a_finite_score(tmp_path: Path, checkout: Path) -> None:
-    for split, report in (("train", {"overall_accuracy": 0.5}), ("val", {"overall_accuracy": float("nan")})):
+def test_results_of_the_initial_agent_are_kept_only_with_a_finite_score(
+    tmp_path: Path, checkout: Path
+) -> None:
+    for split, report in (
+        ("train", {"overall_accuracy": 0.5}),
+        ("val", {"overall_accuracy": float("nan")}),
+    ):
         folder = checkout / "outputs" / f"initial_paper_review_filtered_100_{split}_0"
         folder.mkdir()
         (folder / "report.json").write_text(json.dumps(report))
     files(tmp_path, checkout)
-    assert [path.name for path in (tmp_path / "run/reference/initial").iterdir()] == ["paper_review_eval"]
+    assert [path.name for path in (tmp_path / "run/reference/initial").iterdir()] == [
+        "paper_review_eval"
+    ]
 
 
 def test_the_same_checkout_gives_the_same_commit(tmp_path: Path, checkout: Path) -> None:
     assert files(tmp_path, checkout)[1] == files(tmp_path, checkout)[1]
 
 
-def test_the_contract_is_detected_from_files_or_from_hyperrun_toml(tmp_path: Path, checkout: Path) -> None:
+def test_the_contract_is_detected_from_files_or_from_hyperrun_toml(
+    tmp_path: Path, checkout: Path
+) -> None:
     assert detect_contract(str(checkout)) == "hyperagents"
     (checkout / "hyperrun.toml").write_text("[commands]\n")
     assert detect_contract(str(checkout)) == "default"
@@ -177,9 +197,15 @@ def test_an_impossible_ensemble_is_rejected_by_check_agent(
         HyperAgentsContract().check_agent(options, (repository_domain(domain),))
 
 
-def test_a_run_of_a_hyperagents_checkout_uses_the_hyperagents_contract(tmp_path: Path, checkout: Path) -> None:
+def test_a_run_of_a_hyperagents_checkout_uses_the_hyperagents_contract(
+    tmp_path: Path, checkout: Path
+) -> None:
     (checkout / ".env").write_text("OPENAI_API_KEY=sk-1\n")
-    plan = plan_run(GenerateOptions(domains="paper_review", agent=str(checkout), output_dir_parent=str(tmp_path)))
+    plan = plan_run(
+        GenerateOptions(
+            domains="paper_review", agent=str(checkout), output_dir_parent=str(tmp_path)
+        )
+    )
     assert isinstance(plan.adapter, HyperAgentsContract)
     assert [domain.name for domain in plan.domains] == ["paper_review"]
     assert not plan.layout.root.exists()
@@ -191,7 +217,11 @@ def test_a_run_of_a_hyperagents_checkout_uses_the_hyperagents_contract(tmp_path:
         (None, {}, "no domains/paper_review/dataset_filtered_100_val.csv"),
         ("question_id,outcome\n", {}, "has no rows"),
         ("question_id,outcome\na,b,c\n", {}, "row 1 has 3 fields"),
-        ("question_id,outcome\na,b\n", {"run_baseline": "dgm"}, "has no baselines/dgm/coding_agent.py"),
+        (
+            "question_id,outcome\na,b\n",
+            {"run_baseline": "dgm"},
+            "has no baselines/dgm/coding_agent.py",
+        ),
     ],
 )
 def test_datasets_and_baselines_are_checked_when_a_run_is_planned(
@@ -203,5 +233,10 @@ def test_datasets_and_baselines_are_checked_when_a_run_is_planned(
     table.unlink() if data is None else table.write_text(data)
     with pytest.raises(AgentError, match=said):
         plan_run(
-            GenerateOptions(domains="paper_review", agent=str(checkout), output_dir_parent=str(tmp_path), **options)
+            GenerateOptions(
+                domains="paper_review",
+                agent=str(checkout),
+                output_dir_parent=str(tmp_path),
+                **options,
+            )
         )

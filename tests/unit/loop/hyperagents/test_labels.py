@@ -11,10 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.errors import AgentError
-from hyperruntime.loop.hyperagents.labels import blank, copy_without_labels, format_table, parse_table, relabel
+from hyperruntime.loop.hyperagents.labels import (
+    blank,
+    copy_without_labels,
+    format_table,
+    parse_table,
+    relabel,
+)
 
 FIELDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=12)
-IDS = st.one_of(st.text("abc0157.", min_size=1, max_size=3), st.sampled_from(["7", "007", "7.0", 'a"b', "a,b", "a\nb"]))
+IDS = st.one_of(
+    st.text("abc0157.", min_size=1, max_size=3),
+    st.sampled_from(["7", "007", "7.0", 'a"b', "a,b", "a\nb"]),
+)
 LABELS = st.sampled_from(["accept", "reject"])
 ROWS = st.lists(st.tuples(IDS, FIELDS, LABELS), min_size=1, max_size=8)
 HEADER = ("question_id", "text", "outcome")
@@ -47,17 +56,23 @@ def test_answers_are_matched_by_id_in_any_order_and_extra_rows_are_ignored(
     unique = list({row[0]: row for row in rows}.values())
     answered = {row[0]: data.draw(LABELS) for row in unique if data.draw(st.booleans())}
     lines = [(name, "other text", "accept", said) for name, said in answered.items()]
-    extra = [(f"extra {name}", "", "", "accept") for name in data.draw(st.lists(FIELDS, max_size=3))]
+    extra = [
+        (f"extra {name}", "", "", "accept") for name in data.draw(st.lists(FIELDS, max_size=3))
+    ]
     written = format_table((*HEADER, "prediction"), data.draw(st.permutations([*lines, *extra])))
     found = relabel(dataset(unique), written, "question_id", None)
     assert found.ids == tuple(row[0] for row in unique)
     assert found.answers == tuple(answered.get(name) for name in found.ids)
     assert found.ignored == len(extra)
-    assert [tuple(line.values()) for line in read(found.table)] == [(*row, answered.get(row[0], "")) for row in unique]
+    assert [tuple(line.values()) for line in read(found.table)] == [
+        (*row, answered.get(row[0], "")) for row in unique
+    ]
 
 
 @given(ROWS, st.integers(0, 9))
-def test_only_the_requested_number_of_rows_counts(rows: list[tuple[str, str, str]], count: int) -> None:
+def test_only_the_requested_number_of_rows_counts(
+    rows: list[tuple[str, str, str]], count: int
+) -> None:
     said = format_table(("question_id", "prediction"), [(row[0], "accept") for row in rows])
     found = relabel(dataset(rows), said, "question_id", count)
     assert len(read(found.table)) == len(found.ids) == min(count, len(rows))
@@ -79,18 +94,29 @@ def test_a_second_answer_for_one_id_is_ignored() -> None:
 @pytest.mark.parametrize(("stored", "written"), [("007", "7"), ("7", "7.0"), ("1", "1")])
 def test_an_id_that_the_agent_wrote_as_a_number_is_matched(stored: str, written: str) -> None:
     said = format_table(("question_id", "prediction"), [(written, "accept")])
-    assert relabel(dataset([(stored, "", "accept")]), said, "question_id", None).answers == ("accept",)
+    assert relabel(dataset([(stored, "", "accept")]), said, "question_id", None).answers == (
+        "accept",
+    )
 
 
 def test_ids_with_the_same_numeric_value_are_not_confused() -> None:
     said = format_table(("question_id", "prediction"), [("7", "one"), ("007", "two")])
-    found = relabel(dataset([("007", "", "accept"), ("7", "", "accept")]), said, "question_id", None)
+    found = relabel(
+        dataset([("007", "", "accept"), ("7", "", "accept")]), said, "question_id", None
+    )
     assert found.answers == ("two", "one")
 
 
 @pytest.mark.parametrize(
     "said",
-    [b"", b"question_id\nq\n", b"prediction\naccept\n", b'question_id,prediction\n"q', b"a,a\n1,2\n", b"a,b\n1\n"],
+    [
+        b"",
+        b"question_id\nq\n",
+        b"prediction\naccept\n",
+        b'question_id,prediction\n"q',
+        b"a,a\n1,2\n",
+        b"a,b\n1\n",
+    ],
 )
 def test_an_invalid_table_of_answers_is_rejected(said: bytes) -> None:
     with pytest.raises(AgentError):
@@ -104,7 +130,9 @@ def test_a_row_with_too_many_fields_is_rejected() -> None:
 
 def test_a_field_may_be_long() -> None:
     text = "x" * 500_000
-    assert relabel(dataset([("q", text, "accept")]), b"question_id,prediction\nq,yes\n", "question_id", None).answers
+    assert relabel(
+        dataset([("q", text, "accept")]), b"question_id,prediction\nq,yes\n", "question_id", None
+    ).answers
 
 
 def test_a_directory_with_the_name_of_a_table_does_not_stop_the_copy(tmp_path: Path) -> None:

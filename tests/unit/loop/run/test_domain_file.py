@@ -1,4 +1,6 @@
-"""Domains in a file that the user names: ``--domains ./file.py:Class``. Nobody else can name one."""
+"""Domains in a file that the user names: ``--domains ./file.py:Class``. Nobody else can name
+one.
+"""
 
 from __future__ import annotations
 
@@ -46,18 +48,27 @@ def has_run(file: Path) -> bool:
     return file.with_suffix(".ran").exists()
 
 
-def test_a_domain_of_a_file_is_loaded_where_the_user_names_it(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_domain_of_a_file_is_loaded_where_the_user_names_it(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(file.parent)
     (domain,) = load_domains(["./mine.py:Mine"], DefaultContract(), code=True)
     assert (type(domain).__name__, domain.name, has_run(file)) == ("Mine", "circle_packing", True)
     DefaultContract().check_tasks(["./mine.py:Mine"], [domain])
-    assert absolute_references(["./mine.py:Mine", "circle_packing"]) == (f"{file}:Mine", "circle_packing")
+    assert absolute_references(["./mine.py:Mine", "circle_packing"]) == (
+        f"{file}:Mine",
+        "circle_packing",
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("Half", SpecError, "all members of hyperruntime.domain.Domain; it lacks description, splits"),
+        (
+            "Half",
+            SpecError,
+            "all members of hyperruntime.domain.Domain; it lacks description, splits",
+        ),
         ("Min", SpecError, "has no class 'Min'; did you mean 'Mine'"),
         ("broken", DriverLoadError, "is broken: RuntimeError: of the file"),
     ],
@@ -76,7 +87,9 @@ def test_a_file_that_does_not_exist_is_named(tmp_path: Path) -> None:
 
 def test_an_agents_file_cannot_name_code(file: Path) -> None:
     (file.parent / "hyperrun.toml").write_text(f'[agent]\ndomains = "circle_packing {file}:Mine"\n')
-    with pytest.raises(AgentError, match=r"whose argument may name a file of this machine.*--domains"):
+    with pytest.raises(
+        AgentError, match=r"whose argument may name a file of this machine.*--domains"
+    ):
         agent_domains(file.parent)
     assert not has_run(file)
 

@@ -29,8 +29,14 @@ from hyperruntime.testing import FakeRuntime
 
 
 def files_of(root: Path) -> dict[str, int]:
-    """Return each file of a run and its modification time; leave out the evaluations of single generations."""
-    found = (path for path in root.rglob("*") if path.is_file() and path.relative_to(root).parts[0] != "evaluations")
+    """Return each file of a run and its modification time; leave out the evaluations of single
+    generations.
+    """
+    found = (
+        path
+        for path in root.rglob("*")
+        if path.is_file() and path.relative_to(root).parts[0] != "evaluations"
+    )
     return {str(path): path.stat().st_mtime_ns for path in found}
 
 
@@ -57,7 +63,9 @@ def test_an_evaluation_has_its_own_folder_and_changes_no_file_of_the_run(finishe
         "evaluation.json",
         "generate.log",
     ]
-    assert sorted(path.name for path in folder.parent.iterdir() if not path.name.endswith(".lock")) == ["gen_2_val_0"]
+    assert sorted(
+        path.name for path in folder.parent.iterdir() if not path.name.endswith(".lock")
+    ) == ["gen_2_val_0"]
 
 
 def test_an_existing_evaluation_is_read_and_not_repeated(finished: Path) -> None:
@@ -75,7 +83,10 @@ def test_an_evaluation_works_while_another_process_owns_the_run(finished: Path) 
     from hyperruntime.storage.run_lock import RunLock
 
     with RunLock(finished):
-        assert evaluate_generation(FakeRuntime(), finished, "initial", split="val", samples=1)[0].score > 0
+        assert (
+            evaluate_generation(FakeRuntime(), finished, "initial", split="val", samples=1)[0].score
+            > 0
+        )
 
 
 def test_agents_do_not_see_evaluations_and_a_resume_keeps_them(finished: Path) -> None:
@@ -101,12 +112,16 @@ def test_an_engine_failure_is_retried_before_the_evaluation_fails(finished: Path
     assert evaluate_generation(flaky(2), finished, 1, split="val", samples=1)[0].score > 0
 
 
-def test_an_unknown_split_or_generation_or_a_generation_without_state_is_rejected(finished: Path) -> None:
+def test_an_unknown_split_or_generation_or_a_generation_without_state_is_rejected(
+    finished: Path,
+) -> None:
     with pytest.raises(SpecError, match="circle_packing has only train, val, test"):
         evaluate_generation(FakeRuntime(), finished, 1, split="other")
     with pytest.raises(ArchiveError, match=r"no finished generation 9; it has: initial, 1, 2, 3"):
         evaluate_generation(FakeRuntime(), finished, 9, split="val")
-    with pytest.raises(ArchiveError, match=r"generation 3 has no state of its own, because it failed \(agent\)"):
+    with pytest.raises(
+        ArchiveError, match=r"generation 3 has no state of its own, because it failed \(agent\)"
+    ):
         evaluate_generation(FakeRuntime(), finished, 3, split="val")
 
 
@@ -123,11 +138,15 @@ def test_an_export_is_a_clean_repository_with_a_commit_per_generation(
     assert git(target, "rev-parse", "--abbrev-ref", "HEAD") == "main"
     subjects = git(target, "log", "--reverse", "--format=%s").splitlines()
     assert subjects == [
-        f"Generation {record.genid}: score {record.score:.4f}" for record in load_run(finished).generations[:3]
+        f"Generation {record.genid}: score {record.score:.4f}"
+        for record in load_run(finished).generations[:3]
     ]
     assert (target / "it's new.txt").read_bytes() == b"x\r\n"
     store, records = RepositoryStore(finished / "repository.git"), load_run(finished).generations
-    patches = [(finished / f"gen_{number}" / "agent_output" / "model_patch.diff").read_bytes() for number in (1, 2)]
+    patches = [
+        (finished / f"gen_{number}" / "agent_output" / "model_patch.diff").read_bytes()
+        for number in (1, 2)
+    ]
     assert git(target, "rev-parse", "HEAD^{tree}") == store.replay(records[0].commit, patches)
     assert git(target, "rev-parse", "HEAD~2^{tree}") == store.tree(records[0].commit)
     again = run(agent=str(target), max_generation=0, run_id="again")
@@ -146,12 +165,18 @@ def test_the_first_commit_of_an_export_is_the_agent_before_the_meta_patches(
     summary = run(meta_patch_files=[str(tmp_path / "a.diff")], max_generation=1)
     made = export_generation(summary.run_dir, 1, tmp_path / "copy")
     assert made.lineage == (0, 1)
-    assert git(tmp_path / "copy", "log", "--reverse", "--format=%s").splitlines()[0].startswith("Initial agent")
+    assert (
+        git(tmp_path / "copy", "log", "--reverse", "--format=%s")
+        .splitlines()[0]
+        .startswith("Initial agent")
+    )
     assert git(tmp_path / "copy", "show", "HEAD~1:notes.txt") == "learned"
     assert "notes.txt" not in git(tmp_path / "copy", "ls-tree", "--name-only", "HEAD~2")
 
 
-def test_an_export_fills_an_empty_directory_and_rejects_any_other_path(finished: Path, tmp_path: Path) -> None:
+def test_an_export_fills_an_empty_directory_and_rejects_any_other_path(
+    finished: Path, tmp_path: Path
+) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").write_text("x")

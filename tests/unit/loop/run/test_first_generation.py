@@ -1,4 +1,6 @@
-"""Runs that end at once because nothing can be built on their first generation, and runs that make nothing of use."""
+"""Runs that end at once because nothing can be built on their first generation, and runs that make
+nothing of use.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ def test_a_first_generation_that_does_not_load_ends_the_run_and_a_resume_makes_i
     here = tmp_path / "a missing module.py"
     change(agent, "import math", f"import math\nopen({str(here)!r}).close()")
     runtime = FakeRuntime()
-    with pytest.raises(RunError, match=r"initial, has no score .does-not-load: .*a missing module") as caught:
+    with pytest.raises(
+        RunError, match=r"initial, has no score .does-not-load: .*a missing module"
+    ) as caught:
         run(runtime=runtime, max_generation=200)
     assert runtime.started == 1
     root = tmp_path / "out" / "generate_r"
@@ -56,15 +60,26 @@ def test_a_first_generation_that_does_not_load_ends_the_run_and_a_resume_makes_i
     assert [record.failure for record in resumed.generations] == [None, None]
 
 
-def test_a_first_generation_that_answers_no_task_ends_the_run_with_its_first_error(run: Run, agent: Path) -> None:
-    change(agent, 'n = inputs["n"]', 'n = inputs["n"]\n        raise RuntimeError("OPENAI_API_KEY is not set")')
+def test_a_first_generation_that_answers_no_task_ends_the_run_with_its_first_error(
+    run: Run, agent: Path
+) -> None:
+    change(
+        agent,
+        'n = inputs["n"]',
+        'n = inputs["n"]\n        raise RuntimeError("OPENAI_API_KEY is not set")',
+    )
     with pytest.raises(RunError, match="none of 1 tasks: RuntimeError: OPENAI_API_KEY is not set"):
         run(max_generation=200)
 
 
-def test_a_run_of_an_earlier_version_that_was_built_on_a_failed_generation_is_not_continued(finished: Path) -> None:
+def test_a_run_of_an_earlier_version_that_was_built_on_a_failed_generation_is_not_continued(
+    finished: Path,
+) -> None:
     layout = Layout(finished)
-    records = [attrs.evolve(record, failure="does-not-load", valid_parent=False) for record in Archive.load(layout)]
+    records = [
+        attrs.evolve(record, failure="does-not-load", valid_parent=False)
+        for record in Archive.load(layout)
+    ]
     layout.journal.unlink()
     archive = Archive(layout)
     for record in records:
@@ -75,14 +90,19 @@ def test_a_run_of_an_earlier_version_that_was_built_on_a_failed_generation_is_no
     assert started == []
 
 
-def test_a_command_whose_new_generations_have_no_score_exits_with_1(run: Run, agent: Path, tmp_path: Path) -> None:
+def test_a_command_whose_new_generations_have_no_score_exits_with_1(
+    run: Run, agent: Path, tmp_path: Path
+) -> None:
     shutil.rmtree(agent)
     make_agent_repository(agent, {1: "raise SystemExit(3)", 2: "pass", 3: "improve()", 4: "pass"})
     root = tmp_path / "out" / "generate_r"
     summary = run(max_generation=2)
     assert summary.best is not None
     assert exit_code(summary, 0) == 1
-    codes = [exit_code(resume_run(FakeRuntime(), plan_resume(root, max_generation=last)), 0) for last in (2, 3, 4)]
+    codes = [
+        exit_code(resume_run(FakeRuntime(), plan_resume(root, max_generation=last)), 0)
+        for last in (2, 3, 4)
+    ]
     assert codes == [0, 0, 1], "nothing to do; one with a score; one without"
 
 
@@ -93,7 +113,9 @@ def test_an_agent_of_the_hyperagents_layout_needs_a_key_before_the_run_starts(
     for name in MODEL_VARIABLES:
         monkeypatch.delenv(name, raising=False)
     checkout = Path(shutil.copytree(STANDIN, tmp_path / "checkout"))
-    options = GenerateOptions(domains="paper_review", agent=str(checkout), output_dir_parent=str(tmp_path))
+    options = GenerateOptions(
+        domains="paper_review", agent=str(checkout), output_dir_parent=str(tmp_path)
+    )
     if said is None:
         with pytest.raises(GatewayConfigError, match=r"agent asks models.*OPENAI_API_KEY"):
             plan_run(options)

@@ -40,11 +40,15 @@ def test_no_gpu_is_requested_if_no_domain_needs_one(tmp_path: Path) -> None:
     assert {spec.gpus for spec in specs_of_a_run(tmp_path, gpus="all")} == {None}
 
 
-@pytest.mark.parametrize(("options", "expected"), [({}, "auto:1"), ({"gpus": ["0", "1"]}, ("0", "1"))])
+@pytest.mark.parametrize(
+    ("options", "expected"), [({}, "auto:1"), ({"gpus": ["0", "1"]}, ("0", "1"))]
+)
 def test_a_domain_that_needs_gpus_gets_the_gpus_of_the_run_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: object
 ) -> None:
-    monkeypatch.setattr(registry, "load_domain", lambda name: CirclePacking(name=name, needs_gpu=True))
+    monkeypatch.setattr(
+        registry, "load_domain", lambda name: CirclePacking(name=name, needs_gpu=True)
+    )
     assert {spec.gpus for spec in specs_of_a_run(tmp_path, **options)} == {expected}
 
 
@@ -55,9 +59,18 @@ def test_limits_and_their_mode_reach_the_containers(tmp_path: Path) -> None:
 
 
 def test_stored_options_keep_gpus_and_limits() -> None:
-    options = GenerateOptions(domains="d", gpus=("0",), limits_mode="watchdog", limits=Limits(wall_s=2.5))
-    assert from_json(GenerateOptions, json.loads(json.dumps(to_json(options))), strict=False) == options
-    old = {name: value for name, value in to_json(options).items() if name not in ("gpus", "limits_mode")}
+    options = GenerateOptions(
+        domains="d", gpus=("0",), limits_mode="watchdog", limits=Limits(wall_s=2.5)
+    )
+    assert (
+        from_json(GenerateOptions, json.loads(json.dumps(to_json(options))), strict=False)
+        == options
+    )
+    old = {
+        name: value
+        for name, value in to_json(options).items()
+        if name not in ("gpus", "limits_mode")
+    }
     assert from_json(GenerateOptions, old, strict=False).gpus == "auto:1"
 
 

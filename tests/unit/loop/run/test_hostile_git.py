@@ -64,13 +64,23 @@ def test_a_diff_that_makes_git_slow_costs_its_generation_and_not_the_run(
     assert (slow.attempts, slow.detail.startswith("git apply did not end within")) == (1, True)
 
 
-@pytest.mark.parametrize(("step", "failure"), [("diff", "refused-patch"), ("parent", "agent"), ("state", "agent")])
-def test_git_that_takes_too_long_is_a_failure_of_the_agent_and_is_not_tried_again(step: str, failure: str) -> None:
+@pytest.mark.parametrize(
+    ("step", "failure"), [("diff", "refused-patch"), ("parent", "agent"), ("state", "agent")]
+)
+def test_git_that_takes_too_long_is_a_failure_of_the_agent_and_is_not_tried_again(
+    step: str, failure: str
+) -> None:
     translated = translate_failure(GitTimeoutError("git read-tree did not end"), step)
-    assert (translated.failure, translated.again, str(translated)) == (failure, False, "git read-tree did not end")
+    assert (translated.failure, translated.again, str(translated)) == (
+        failure,
+        False,
+        "git read-tree did not end",
+    )
 
 
-def test_a_received_run_directory_runs_no_program_of_its_repository(finished: Path, tmp_path: Path) -> None:
+def test_a_received_run_directory_runs_no_program_of_its_repository(
+    finished: Path, tmp_path: Path
+) -> None:
     program, mark = tmp_path / "program", tmp_path / "mark"
     program.write_text(f"#!/bin/sh\ntouch '{mark}'\n")
     program.chmod(0o755)
@@ -91,7 +101,9 @@ def test_a_received_run_directory_runs_no_program_of_its_repository(finished: Pa
         lambda: resume_run(FakeRuntime(), plan_resume(finished, max_generation=4)),
     )
     for use in uses:
-        with pytest.raises(HyperRuntimeError, match=r"repository\.git' was changed by another program") as caught:
+        with pytest.raises(
+            HyperRuntimeError, match=r"repository\.git' was changed by another program"
+        ) as caught:
             use()
         assert "\n" not in str(caught.value)
     assert not mark.exists()

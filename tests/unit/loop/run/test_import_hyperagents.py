@@ -24,7 +24,9 @@ from tests.original_run import ELSEWHERE, Old, OriginalRun
 
 @pytest.fixture(scope="module")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> OriginalRun:
-    """Return a run of three generations: two with full evaluations, one with only the first stage; do not change it."""
+    """Return a run of three generations: two with full evaluations, one with only the first stage;
+    do not change it.
+    """
     path = tmp_path_factory.mktemp("original") / "generate_old"
     run = OriginalRun(path, parent_selection="best", skip_staged_eval=True)
     run.add(1, Old(keyword="novel", train=0.6, val=0.5))
@@ -45,7 +47,9 @@ def old(made_once: OriginalRun, tmp_path: Path) -> OriginalRun:
 def imported(old: OriginalRun) -> tuple[dict[object, GenerationRecord], RepositoryStore]:
     assert import_run(old.path)
     view = load_run(old.path)
-    return {record.genid: record for record in view.generations}, RepositoryStore(Layout(old.path).repository)
+    return {record.genid: record for record in view.generations}, RepositoryStore(
+        Layout(old.path).repository
+    )
 
 
 def keywords(store: RepositoryStore, record: GenerationRecord) -> list[str]:
@@ -56,15 +60,21 @@ def test_scores_come_from_the_reports_with_the_scale_of_hyperagents(old: Origina
     records, _ = imported(old)
     assert list(records) == ["initial", 1, 2, 3]
     assert [records[n].score for n in (1, 2)] == [0.5, 0.8]
-    assert records["initial"].scores == {"paper_review": {"train": pytest.approx(0.04), "val": pytest.approx(0.03)}}
+    assert records["initial"].scores == {
+        "paper_review": {"train": pytest.approx(0.04), "val": pytest.approx(0.03)}
+    }
     assert records[3].score == pytest.approx(0.09)
     assert [record.staged_only for record in records.values()] == [True, False, False, True]
     assert all(record.valid_parent for record in records.values())
 
 
 def test_a_better_ensemble_score_replaces_the_score(old: OriginalRun) -> None:
-    (old.path / "gen_1" / "report_ensemble_paper_review_val.json").write_text('{"overall_accuracy": 0.7}')
-    (old.path / "gen_2" / "report_ensemble_paper_review_val.json").write_text('{"overall_accuracy": 0.7}')
+    (old.path / "gen_1" / "report_ensemble_paper_review_val.json").write_text(
+        '{"overall_accuracy": 0.7}'
+    )
+    (old.path / "gen_2" / "report_ensemble_paper_review_val.json").write_text(
+        '{"overall_accuracy": 0.7}'
+    )
     records, _ = imported(old)
     assert [records[n].score for n in (1, 2)] == [0.7, 0.8]
 
@@ -72,7 +82,9 @@ def test_a_better_ensemble_score_replaces_the_score(old: OriginalRun) -> None:
 def test_a_run_that_evolved_only_the_ensemble_has_the_scores_of_ensembles(tmp_path: Path) -> None:
     """In such a run no full evaluation of an agent is recorded, and ensembles answer all tasks."""
     other = "/home/somebody/outputs/generate_other"
-    old = OriginalRun(tmp_path / "generate_old", optimize_option="only_ensemble", agent_archive_path=other)
+    old = OriginalRun(
+        tmp_path / "generate_old", optimize_option="only_ensemble", agent_archive_path=other
+    )
     old.add(1, Old(train=None, val=None, full=False, metadata={"optimize_option": "only_ensemble"}))
     for name, score in (("initial", 0.2), (1, 0.5)):
         report = old.path / f"gen_{name}" / "report_ensemble_paper_review_val.json"
@@ -128,8 +140,12 @@ def test_a_truncated_line_and_an_unfinished_generation_are_repaired(old: Origina
     assert last["archive"] == ["initial", 1, 2, 3]
 
 
-@pytest.mark.parametrize("log", ["as it is", "of a resume that took the patched state", "gone", "of a detached head"])
-def test_the_root_commit_is_found_although_the_work_tree_is_patched(old: OriginalRun, log: str) -> None:
+@pytest.mark.parametrize(
+    "log", ["as it is", "of a resume that took the patched state", "gone", "of a detached head"]
+)
+def test_the_root_commit_is_found_although_the_work_tree_is_patched(
+    old: OriginalRun, log: str
+) -> None:
     old.leave_patched("left behind")
     path = old.path / "generate_loop.log"
     if log == "of a resume that took the patched state":
@@ -143,10 +159,15 @@ def test_the_root_commit_is_found_although_the_work_tree_is_patched(old: Origina
     assert store.read_file(records["initial"].commit, "README.md") == b"a nonsense commit message\n"
 
 
-def test_code_that_an_agent_put_into_the_git_directory_does_not_run(old: OriginalRun, tmp_path: Path) -> None:
+def test_code_that_an_agent_put_into_the_git_directory_does_not_run(
+    old: OriginalRun, tmp_path: Path
+) -> None:
     marker = tmp_path / "was run"
     config = old.repository / ".git" / "config"
-    lines = f'[core]\n\tfsmonitor = "touch \'{marker}\'"\n[filter "x"]\n\tsmudge = "touch \'{marker}\'"\n'
+    lines = (
+        f'[core]\n\tfsmonitor = "touch \'{marker}\'"\n[filter "x"]\n\tsmudge = "touch '
+        f"'{marker}'\"\n"
+    )
     config.write_text(config.read_text() + lines)
     (old.repository / ".git" / "info" / "attributes").write_text("* filter=x\n")
     (old.repository / ".git" / "hooks").mkdir(exist_ok=True)
@@ -188,7 +209,10 @@ def test_setuid_and_setgid_bits_are_removed_from_files_of_agents(old: OriginalRu
 def test_failures_are_classified_and_are_never_valid_parents(tmp_path: Path) -> None:
     run = OriginalRun(tmp_path / "generate_old")
     failed = {"run_eval": False, "valid_parent": False}
-    run.add(1, Old(keyword=None, train=None, val=None, metadata={**failed, "parent_agent_success": False}))
+    run.add(
+        1,
+        Old(keyword=None, train=None, val=None, metadata={**failed, "parent_agent_success": False}),
+    )
     run.add(2, Old(keyword=None, train=None, val=None, metadata=failed))
     run.add(3, Old(train=None, val=None, metadata=failed))
     run.add(4, Old(patch="diff --git a/keywords.txt b/keywords.txt\n--- a/keywords.txt\n+++ b/keywords.txt\n"
@@ -199,7 +223,15 @@ def test_failures_are_classified_and_are_never_valid_parents(tmp_path: Path) -> 
     assert [record.failure for record in records.values()] == [
         None, "agent", "empty-diff", "evaluation", "refused-patch", "refused-patch", None,
     ]  # fmt: skip
-    assert [record.valid_parent for record in records.values()] == [True, False, False, False, False, False, False]
+    assert [record.valid_parent for record in records.values()] == [
+        True,
+        False,
+        False,
+        False,
+        False,
+        False,
+        False,
+    ]
     archive = Archive.load(Layout(run.path))
     assert [archive.can_select(genid) for genid in ("initial", 5, 6)] == [True, True, False]
 
@@ -207,8 +239,8 @@ def test_failures_are_classified_and_are_never_valid_parents(tmp_path: Path) -> 
 def test_binary_bytecode_entries_of_a_patch_are_skipped(tmp_path: Path) -> None:
     run = OriginalRun(tmp_path / "generate_old")
     binary = (
-        "diff --git a/__pycache__/x.pyc b/__pycache__/x.pyc\nnew file mode 100644\nindex 0000000..1234567\n"
-        "Binary files /dev/null and b/__pycache__/x.pyc differ\n"
+        "diff --git a/__pycache__/x.pyc b/__pycache__/x.pyc\nnew file mode 100644\nindex "
+        "0000000..1234567\nBinary files /dev/null and b/__pycache__/x.pyc differ\n"
     )
     folder = run.add(1, Old(keyword="novel"))
     patch = folder / "agent_output" / "model_patch.diff"
@@ -270,6 +302,8 @@ def test_a_run_that_cannot_be_imported_raises_an_error_with_the_reason(
     with pytest.raises(ArchiveError, match="cannot be read"):
         import_run(broken.path)
     with pytest.raises(SpecError, match="polyglot"):
-        import_run(OriginalRun(tmp_path / "generate_poly", domains=["paper_review", "polyglot"]).path)
+        import_run(
+            OriginalRun(tmp_path / "generate_poly", domains=["paper_review", "polyglot"]).path
+        )
     assert main(["status", str(empty.path)]) == 2
     assert "hyperrun resume" in capsys.readouterr().err

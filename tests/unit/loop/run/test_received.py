@@ -1,4 +1,6 @@
-"""Runs that somebody else made: what their files may choose, and where they may make a resume write."""
+"""Runs that somebody else made: what their files may choose, and where they may make a resume
+write.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ Edit = Callable[..., Path]
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the machine's own keys from the environment."""
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_API_KEY", "ANTHROPIC_API_BASE"):
+    for name in (
+        "OPENAI_API_KEY",
+        "OPENAI_BASE_URL",
+        "OPENAI_API_BASE",
+        "ANTHROPIC_API_KEY",
+        "ANTHROPIC_API_BASE",
+    ):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -35,7 +43,9 @@ def stored(run_dir: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def received(finished: Path) -> Edit:
-    """Return a function that changes the options and facts of the finished run as an attacker would."""
+    """Return a function that changes the options and facts of the finished run as an attacker
+    would.
+    """
 
     def edit(facts: dict[str, Any] | None = None, **options: Any) -> Path:
         value = stored(finished)
@@ -94,7 +104,9 @@ def test_what_a_received_run_asks_of_the_host_needs_consent(
 ) -> None:
     run_dir = received(**options)
     before = stored(run_dir)
-    with pytest.raises(ReceivedRunError, match=f"was made elsewhere and asks for {asked}") as refused:
+    with pytest.raises(
+        ReceivedRunError, match=f"was made elsewhere and asks for {asked}"
+    ) as refused:
         plan_resume(run_dir, max_generation=4)
     assert refused.value.exit_code == 2
     with pytest.raises(ReceivedRunError, match=asked):
@@ -110,10 +122,14 @@ def test_the_file_that_a_domain_of_a_received_run_names_is_not_read_before_conse
     run_dir = received(domains=[named], eval_samples=None)
     for call in (
         lambda trust: plan_resume(run_dir, trust=trust),
-        lambda trust: evaluate_generation(FakeRuntime(), run_dir, "best", split="train", trust=trust),
+        lambda trust: evaluate_generation(
+            FakeRuntime(), run_dir, "best", split="train", trust=trust
+        ),
         lambda trust: image_to_evaluate(run_dir, trust=trust),
     ):
-        with pytest.raises(ReceivedRunError, match=f"was made elsewhere and asks for --domains {named}"):
+        with pytest.raises(
+            ReceivedRunError, match=f"was made elsewhere and asks for --domains {named}"
+        ):
             call(False)
         (tmp_path / "pipe").unlink()
         with pytest.raises(HyperRuntimeError, match="pipe") as read:
@@ -136,12 +152,18 @@ def test_an_option_that_is_given_again_is_not_asked_for(received: Edit, tmp_path
     run_dir = received(gateway="/tmp/theirs.toml", network="host")
     with pytest.raises(ReceivedRunError, match="asks for --network host;"):
         plan_resume(run_dir, changes={"gateway": str(tmp_path / "mine.toml")})
-    plan = plan_resume(run_dir, changes={"gateway": str(tmp_path / "mine.toml")}, given=[("network",)])
+    plan = plan_resume(
+        run_dir, changes={"gateway": str(tmp_path / "mine.toml")}, given=[("network",)]
+    )
     assert plan.options.gateway == str(tmp_path / "mine.toml")
 
 
-def test_the_dotenv_that_a_received_run_names_by_its_agent_needs_consent(received: Edit, tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("OPENAI_BASE_URL=http://198.51.100.1/v1\nOPENAI_API_KEY=theirs\n")
+def test_the_dotenv_that_a_received_run_names_by_its_agent_needs_consent(
+    received: Edit, tmp_path: Path
+) -> None:
+    (tmp_path / ".env").write_text(
+        "OPENAI_BASE_URL=http://198.51.100.1/v1\nOPENAI_API_KEY=theirs\n"
+    )
     run_dir = received({"agent": str(tmp_path)})
     with pytest.raises(ReceivedRunError, match=r"OPENAI_API_KEY and OPENAI_BASE_URL of '.*/\.env'"):
         plan_resume(run_dir)
@@ -170,7 +192,9 @@ LINKS = [
 
 
 @pytest.mark.parametrize("name", LINKS)
-def test_a_run_writes_to_no_place_that_a_link_of_its_directory_names(finished: Path, name: str, tmp_path: Path) -> None:
+def test_a_run_writes_to_no_place_that_a_link_of_its_directory_names(
+    finished: Path, name: str, tmp_path: Path
+) -> None:
     outside = tmp_path / "outside"
     original, path = outside / "of the user", finished / name
     original.mkdir(parents=True)
@@ -185,9 +209,13 @@ def test_a_run_writes_to_no_place_that_a_link_of_its_directory_names(finished: P
         target.mkdir(exist_ok=True)
     path.symlink_to(target)
     before = {one: one.read_bytes() for one in outside.rglob("*") if one.is_file()}
-    with pytest.raises(ArchiveError, match=r"is a symbolic link, which a run directory must not have"):
+    with pytest.raises(
+        ArchiveError, match=r"is a symbolic link, which a run directory must not have"
+    ):
         plan_resume(finished, max_generation=4)
     if not name.startswith("work"):
-        with pytest.raises(ArchiveError, match=r"is a symbolic link, which a run directory must not have"):
+        with pytest.raises(
+            ArchiveError, match=r"is a symbolic link, which a run directory must not have"
+        ):
             evaluate_generation(FakeRuntime(), finished, 1, split="train")
     assert {one: one.read_bytes() for one in outside.rglob("*") if one.is_file()} == before

@@ -1,4 +1,6 @@
-"""Runs that resume after an end, an interruption, a kill or an engine failure, or in another directory."""
+"""Runs that resume after an end, an interruption, a kill or an engine failure, or in another
+directory.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ def is_of_a_meta_agent(spec: ContainerSpec) -> bool:
 
 
 def failing(*errors: bool, error: Exception | None = None) -> FakeRuntime:
-    """Return a runtime that fails, or does not fail, to start the containers of meta agents, in this order."""
+    """Return a runtime that fails, or does not fail, to start the containers of meta agents, in
+    this order.
+    """
     left, reason = iter(errors), error or EngineUnavailableError("fake", "it is gone")
 
     def start(spec: ContainerSpec) -> None:
@@ -74,7 +78,9 @@ def test_a_resume_loads_each_domain_once(finished: Path, monkeypatch: pytest.Mon
 def test_a_resume_does_not_change_back_what_another_one_changed_meanwhile(finished: Path) -> None:
     early = plan_resume(finished, max_generation=4)
     resume_run(FakeRuntime(), plan_resume(finished, max_generation=5))
-    with pytest.raises(RunError, match=r"another process changed the options of .* meanwhile; resume it again"):
+    with pytest.raises(
+        RunError, match=r"another process changed the options of .* meanwhile; resume it again"
+    ):
         resume_run(FakeRuntime(), early)
     assert load_run(finished).options.max_generation == 5
 
@@ -82,7 +88,9 @@ def test_a_resume_does_not_change_back_what_another_one_changed_meanwhile(finish
 def test_a_resumed_run_equals_an_uninterrupted_one_and_another_seed_changes_it(
     whole_run: WholeRun, finished: Path, tmp_path: Path
 ) -> None:
-    whole = [(r.genid, r.parent, r.score, r.commit, r.failure) for r in whole_run.summary.generations]
+    whole = [
+        (r.genid, r.parent, r.score, r.commit, r.failure) for r in whole_run.summary.generations
+    ]
     forget(finished, 2, 3)
     other = Path(shutil.copytree(finished, tmp_path / "other"))
     resumed = resume_run(FakeRuntime(), plan_resume(finished)).generations
@@ -108,7 +116,10 @@ def test_each_generation_records_the_options_that_may_change_its_score(finished:
     before, after = resumed.generations[2].settings, resumed.generations[4].settings
     assert (before["timeout_eval_s"], before["eval_workers"]) == (18000.0, 10)
     assert (after["timeout_eval_s"], after["eval_workers"]) == (60.0, 2)
-    assert {name for name in before if before[name] != after[name]} == {"timeout_eval_s", "eval_workers"}
+    assert {name for name in before if before[name] != after[name]} == {
+        "timeout_eval_s",
+        "eval_workers",
+    }
     assert "parallel" not in before
     assert load_run(finished).options.parent_selection == "best"
     assert "settings" not in (finished / "view/gen_4/metadata.json").read_text()
@@ -119,8 +130,14 @@ def test_a_resume_without_an_archive_keeps_its_parent_rule(finished: Path) -> No
     value["options"]["run_baseline"] = "no_archive"
     (finished / "run.json").write_text(json.dumps(value))
     with pytest.raises(SpecError, match="no_archive"):
-        resume_run(FakeRuntime(), plan_resume(finished, max_generation=4, changes={"parent_selection": "best"}))
-    assert resume_run(FakeRuntime(), plan_resume(finished, max_generation=4)).generations[4].parent == 2
+        resume_run(
+            FakeRuntime(),
+            plan_resume(finished, max_generation=4, changes={"parent_selection": "best"}),
+        )
+    assert (
+        resume_run(FakeRuntime(), plan_resume(finished, max_generation=4)).generations[4].parent
+        == 2
+    )
 
 
 def test_a_resume_repairs_what_a_kill_left(whole_run: WholeRun, finished: Path) -> None:
@@ -150,7 +167,11 @@ def test_a_lost_state_is_rebuilt_from_its_patches(whole_run: WholeRun, finished:
 
 def test_locks_and_files_left_by_a_killed_git_do_not_block_a_resume(finished: Path) -> None:
     repository = finished / "repository.git"
-    left = [repository / "refs/hyperruntime/gen/4.lock", repository / "tmp" / "half", repository / "packed-refs.lock"]
+    left = [
+        repository / "refs/hyperruntime/gen/4.lock",
+        repository / "tmp" / "half",
+        repository / "packed-refs.lock",
+    ]
     left[0].parent.mkdir(parents=True, exist_ok=True)
     for path in left:
         path.mkdir() if path.name == "half" else path.touch()
@@ -194,7 +215,9 @@ def test_an_interrupted_run_can_be_resumed(finished: Path) -> None:
     assert [record.failure for record in summary.generations[3:]] == ["agent", None, None]
 
 
-def test_three_parallel_generations_are_all_kept_and_an_engine_failure_is_retried(finished: Path) -> None:
+def test_three_parallel_generations_are_all_kept_and_an_engine_failure_is_retried(
+    finished: Path,
+) -> None:
     together, begun, lock = threading.Barrier(3, timeout=60), 0, threading.Lock()
 
     def start(spec: ContainerSpec) -> None:
@@ -209,7 +232,9 @@ def test_three_parallel_generations_are_all_kept_and_an_engine_failure_is_retrie
             if number == 1:
                 raise EngineUnavailableError("fake", "flaky")
 
-    summary = resume_run(FakeRuntime(before_start=start), plan_resume(finished, max_generation=8, parallel=3))
+    summary = resume_run(
+        FakeRuntime(before_start=start), plan_resume(finished, max_generation=8, parallel=3)
+    )
     assert sorted(record.genid for record in summary.generations[1:]) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert all(record.failure is None for record in summary.generations[4:])
     assert sorted(record.attempts for record in summary.generations[4:]) == [1, 1, 1, 1, 2]
@@ -224,16 +249,29 @@ def test_engine_failures_are_retried_and_a_broken_engine_ends_the_run(finished: 
     view = load_run(finished)
     four = view.generations[4]
     assert (four.failure, four.attempts, four.parent) == (None, 3, 1)
-    assert [(record.failure, record.attempts) for record in view.generations[5:]] == [("infrastructure", 3)] * 3
-    assert [record.parent for record in view.generations[5:]] == [4] * 3, "an outage must not invalidate a parent"
+    assert [(record.failure, record.attempts) for record in view.generations[5:]] == [
+        ("infrastructure", 3)
+    ] * 3
+    assert [record.parent for record in view.generations[5:]] == [4] * 3, (
+        "an outage must not invalidate a parent"
+    )
     assert all(view.generations[n].valid_parent for n in (0, 1, 4))
     assert view.state == "interrupted"
 
 
-def test_a_generation_that_fails_because_the_host_disk_is_full_is_made_again_on_resume(finished: Path) -> None:
-    full = PostMortem(state="exited", ended_by="the disk has only 3 MiB left, and its files took 300 MiB")
-    fails = failing(True, True, True, error=ContainerLostError(f"the container ended: {full}", full))
-    with pytest.raises(StorageError, match=r"generation 4 was not made.*the disk has only 3 MiB left.*free some space"):
+def test_a_generation_that_fails_because_the_host_disk_is_full_is_made_again_on_resume(
+    finished: Path,
+) -> None:
+    full = PostMortem(
+        state="exited", ended_by="the disk has only 3 MiB left, and its files took 300 MiB"
+    )
+    fails = failing(
+        True, True, True, error=ContainerLostError(f"the container ended: {full}", full)
+    )
+    with pytest.raises(
+        StorageError,
+        match=r"generation 4 was not made.*the disk has only 3 MiB left.*free some space",
+    ):
         resume_run(fails, plan_resume(finished, max_generation=4))
     assert [record.genid for record in load_run(finished).generations] == ["initial", 1, 2, 3]
     made = resume_run(FakeRuntime(), plan_resume(finished)).generations[4]

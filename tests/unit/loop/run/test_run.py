@@ -1,4 +1,6 @@
-"""Whole runs with commands on the host in place of containers: their files, and the inputs that are rejected."""
+"""Whole runs with commands on the host in place of containers: their files, and the inputs that are
+rejected.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ TOO_MUCH = "for n in range(13):\n    open(f'data_{n}', 'wb').write(bytes(4_000_0
 AS_DIFF = "\n".join(
     [
         "subprocess.run(['git', '-C', repo, 'add', '--all'], check=True)",
-        "done = subprocess.run(['git', '-C', repo, 'diff', '--cached', '--binary'], check=True, capture_output=True)",
+        "done = subprocess.run(['git', '-C', repo, 'diff', '--cached', '--binary'], "
+        "check=True, capture_output=True)",
         "open(f'{out}/model_patch.diff', 'wb').write(done.stdout)",
     ]
 )
@@ -60,18 +63,31 @@ FAILURES = [
     ("open('task_agent.py', 'w').write('def')", "does-not-load", "SyntaxError"),
     ("import os; os.remove('meta_agent.py')", "does-not-load", "meta_agent"),
     (ESCAPE, "refused-patch", "escaped"),
-    (TOO_MUCH, "refused-patch", "more than 16777216 (max_change_bytes); the largest are 'data_0' (4000000 bytes), "),
-    (f"{TOO_MUCH}\n{AS_DIFF}", "refused-patch", "52000000 bytes in all, more than 16777216 (max_change_bytes)"),
+    (
+        TOO_MUCH,
+        "refused-patch",
+        "more than 16777216 (max_change_bytes); the largest are 'data_0' (4000000 bytes), ",
+    ),
+    (
+        f"{TOO_MUCH}\n{AS_DIFF}",
+        "refused-patch",
+        "52000000 bytes in all, more than 16777216 (max_change_bytes)",
+    ),
     ("open(f'{out}/model_patch.diff', 'w').write('hello')", "refused-patch", "not a diff"),
     ("import os; os.mkfifo(f'{out}/model_patch.diff')", "refused-patch", "not a regular file"),
-    ("import os; os.symlink('/etc/passwd', f'{out}/model_patch.diff')", "refused-patch", "cannot be read"),
+    (
+        "import os; os.symlink('/etc/passwd', f'{out}/model_patch.diff')",
+        "refused-patch",
+        "cannot be read",
+    ),
 ]
 BINARY_BY_NAME = "\n".join(
     [
         "improve()",
         "open('named.bin', 'wb').write(bytes(range(256)))",
         "subprocess.run(['git', '-C', repo, 'add', '--all'], check=True)",
-        "done = subprocess.run(['git', '-C', repo, 'diff', '--cached'], check=True, capture_output=True)",
+        "done = subprocess.run(['git', '-C', repo, 'diff', '--cached'], check=True, "
+        "capture_output=True)",
         "assert b'Binary files' in done.stdout",
         "open(f'{out}/model_patch.diff', 'wb').write(done.stdout)",
     ]
@@ -99,15 +115,26 @@ def test_a_run_writes_all_documented_files(whole_run: WholeRun) -> None:
             line = json.loads((root / name / evaluation / "predictions.jsonl").read_text())
             assert line["error"] is None
             assert line["prediction"]
-        assert (root / name / "circle_packing_eval" / "agent_evals" / "n08.md").read_text() == "asked for 8 circles"
-    assert (root / "gen_1" / "agent_output" / "model_patch.diff").read_bytes().startswith(b"diff --git")
-    assert "generation 1 saw" in (root / "gen_1" / "agent_output" / "meta_agent_chat_history.md").read_text()
+        assert (
+            root / name / "circle_packing_eval" / "agent_evals" / "n08.md"
+        ).read_text() == "asked for 8 circles"
+    assert (
+        (root / "gen_1" / "agent_output" / "model_patch.diff")
+        .read_bytes()
+        .startswith(b"diff --git")
+    )
+    assert (
+        "generation 1 saw"
+        in (root / "gen_1" / "agent_output" / "meta_agent_chat_history.md").read_text()
+    )
     assert list((root / "work").iterdir()) == []
     assert str(root) not in (root / "gen_2" / "metadata.json").read_text()
     assert load_run(root).state == "finished"
 
 
-def test_each_step_is_reported_once_and_in_order_even_if_the_callback_raises(whole_run: WholeRun) -> None:
+def test_each_step_is_reported_once_and_in_order_even_if_the_callback_raises(
+    whole_run: WholeRun,
+) -> None:
     of_one = [event for event in whole_run.events if event.generation == "1"]
     assert [event.step for event in of_one if event.state == "done"] == [*STEPS, "generation"]
     assert of_one[-1].score is not None
@@ -117,10 +144,14 @@ def test_each_step_is_reported_once_and_in_order_even_if_the_callback_raises(who
 def test_a_state_equals_its_replayed_lineage(whole_run: WholeRun) -> None:
     root, records = whole_run.root, whole_run.summary.generations
     store = RepositoryStore(root / "repository.git")
-    patches = [(root / f"gen_{n}" / "agent_output" / "model_patch.diff").read_bytes() for n in (1, 2)]
+    patches = [
+        (root / f"gen_{n}" / "agent_output" / "model_patch.diff").read_bytes() for n in (1, 2)
+    ]
     assert store.replay(records[0].commit, patches) == store.tree(records[2].commit)
     assert [record.parent for record in records[1:]] == ["initial", 1, 2]
-    assert metadata(root, 3)["prev_patch_files"] == [f"gen_{n}/agent_output/model_patch.diff" for n in (1, 2)]
+    assert metadata(root, 3)["prev_patch_files"] == [
+        f"gen_{n}/agent_output/model_patch.diff" for n in (1, 2)
+    ]
 
 
 def test_meta_agents_see_only_training_results_of_earlier_generations(whole_run: WholeRun) -> None:
@@ -128,8 +159,16 @@ def test_meta_agents_see_only_training_results_of_earlier_generations(whole_run:
     said = (whole_run.root / "gen_2" / "agent_output" / "meta_agent_chat_history.md").read_text()
     assert said == "generation 2 saw ['gen_1', 'gen_initial']\n"
     names = {path.name for path in view.rglob("*")}
-    assert {"gen_initial", "gen_1", "model_patch.diff", "circle_packing_eval", "report.json"} <= names
-    assert not any("val" in name for name in names - {"agent_evals", "circle_packing_eval", "value.py"})
+    assert {
+        "gen_initial",
+        "gen_1",
+        "model_patch.diff",
+        "circle_packing_eval",
+        "report.json",
+    } <= names
+    assert not any(
+        "val" in name for name in names - {"agent_evals", "circle_packing_eval", "value.py"}
+    )
     text = "".join(path.read_text() for path in (view / "gen_1").rglob("*") if path.is_file())
     assert str(one.scores["circle_packing"]["val"]) not in text
     shown = json.loads((view / "gen_1" / "metadata.json").read_text())
@@ -146,7 +185,8 @@ def test_failures_are_recorded_and_their_parents_stay_valid(
     expected = [*FAILURES, (hangs, "timeout", "5000 s")]
     reads = "assert open(f'{evals}/gen_initial/circle_packing_eval/report.json').read()\nimprove()"
     summary = run(
-        {number: action for number, (action, _, _) in enumerate(expected, 1)} | {len(expected) + 1: reads},
+        {number: action for number, (action, _, _) in enumerate(expected, 1)}
+        | {len(expected) + 1: reads},
         max_generation=len(expected) + 1,
         parent_selection="latest",
         timeout_meta_s=5000.0,
@@ -168,7 +208,8 @@ def test_a_state_is_read_from_the_tree_if_the_diff_is_incomplete_and_left_out_fi
     actions = {
         1: "# by_tree\nimprove()\nopen('blob.bin', 'wb').write(bytes(range(256)))",
         2: BINARY_BY_NAME,
-        3: "improve()\nopen('hyperrun.toml', 'w').write('[commands]')\nopen('big', 'wb').write(bytes(2000))",
+        3: "improve()\nopen('hyperrun.toml', 'w').write('[commands]')\nopen('big', "
+        "'wb').write(bytes(2000))",
     }
     summary = run(actions, max_generation=3, parent_selection="latest", max_file_bytes=1000)
     assert [record.failure for record in summary.generations] == [None] * 4
@@ -182,9 +223,8 @@ def failing(bodies: dict[int, str]) -> str:
     """Return code that makes the tasks of these sizes fail."""
     lines = "".join(f"\n        if n == {n}:\n            {body}" for n, body in bodies.items())
     return (
-        "text = open('task_agent.py').read()\n"
-        f"open('task_agent.py', 'w').write(text.replace('n = inputs[\"n\"]', 'n = inputs[\"n\"]' + {lines!r}))\n"
-        "improve()"
+        "text = open('task_agent.py').read()\nopen('task_agent.py', 'w').write(text.replace('n "
+        f'= inputs["n"]\', \'n = inputs["n"]\' + {lines!r}))\nimprove()'
     )
 
 
@@ -202,7 +242,10 @@ def test_a_failed_task_does_not_stop_the_others_and_a_bad_agent_stops_after_the_
         17: ("import os, signal; os.kill(os.getppid(), signal.SIGKILL)", "ended before this task"),
         32: ("return object(), []", "not JSON serializable"),
     }
-    actions = {number: failing({n: body for n, (body, _) in tasks.items()}) for number, tasks in ((1, one), (2, two))}
+    actions = {
+        number: failing({n: body for n, (body, _) in tasks.items()})
+        for number, tasks in ((1, one), (2, two))
+    }
     actions[3] = "open('value.py', 'w').write('VALUE = 0.0\\n')"
     summary = run(actions, max_generation=3, eval_samples=(-1,), parent_selection="latest")
     root = Path(summary.run_dir)
@@ -210,7 +253,9 @@ def test_a_failed_task_does_not_stop_the_others_and_a_bad_agent_stops_after_the_
         assert summary.generations[number].failure is None
         folders = [root / f"gen_{number}" / f"circle_packing_eval{split}" for split in ("", "_val")]
         lines = [
-            json.loads(line) for folder in folders for line in (folder / "predictions.jsonl").read_text().splitlines()
+            json.loads(line)
+            for folder in folders
+            for line in (folder / "predictions.jsonl").read_text().splitlines()
         ]
         found = {int(line["task_id"].removeprefix("n")): line for line in lines}
         assert list(found) == [8, 11, 14, 17, 26, 32]
@@ -218,8 +263,12 @@ def test_a_failed_task_does_not_stop_the_others_and_a_bad_agent_stops_after_the_
         for n, (_, said) in expected.items():
             assert not found[n]["valid"]
             assert said in f"{found[n]['error']} {found[n]['detail']}"
-    assert re.match(r"4 of 6 tasks failed, the most common reason: \S", summary.generations[1].unanswered)
-    assert summary.generations[2].unanswered.startswith("4 of 6 tasks failed, the most common reason: ")
+    assert re.match(
+        r"4 of 6 tasks failed, the most common reason: \S", summary.generations[1].unanswered
+    )
+    assert summary.generations[2].unanswered.startswith(
+        "4 of 6 tasks failed, the most common reason: "
+    )
     record = summary.generations[3]
     assert record.unanswered == ""
     assert record.staged_only
@@ -249,7 +298,9 @@ def test_the_default_agent_is_the_template_of_the_domain(run: Callable[..., RunS
     assert json.loads((Path(summary.run_dir) / "run.json").read_text())["agent"] == "mutator"
 
 
-def test_a_shipped_template_can_be_the_initial_agent(options_of: Callable[..., GenerateOptions]) -> None:
+def test_a_shipped_template_can_be_the_initial_agent(
+    options_of: Callable[..., GenerateOptions],
+) -> None:
     assert plan_run(options_of(agent="mutator")).agent == "mutator"
 
 
@@ -265,7 +316,11 @@ def test_a_shipped_template_can_be_the_initial_agent(options_of: Callable[..., G
     ],
 )
 def test_invalid_input_raises_a_one_line_error_and_creates_nothing(
-    run: Callable[..., RunSummary], tmp_path: Path, options: dict[str, Any], error: type[Exception], said: str
+    run: Callable[..., RunSummary],
+    tmp_path: Path,
+    options: dict[str, Any],
+    error: type[Exception],
+    said: str,
 ) -> None:
     with pytest.raises(error, match=said) as caught:
         run(**options)
@@ -289,13 +344,17 @@ def test_a_directory_without_git_or_with_uncommitted_files_is_rejected(
     assert plan_run(options_of(agent=str(dirty))).agent == str(dirty)
 
 
-def test_an_existing_run_id_is_rejected(options_of: Callable[..., GenerateOptions], finished: Path) -> None:
+def test_an_existing_run_id_is_rejected(
+    options_of: Callable[..., GenerateOptions], finished: Path
+) -> None:
     assert finished.name == "generate_r"
     with pytest.raises(RunError, match="hyperrun resume"):
         plan_run(options_of())
 
 
-def test_files_left_by_a_killed_start_do_not_block_a_run(run: Callable[..., RunSummary], tmp_path: Path) -> None:
+def test_files_left_by_a_killed_start_do_not_block_a_run(
+    run: Callable[..., RunSummary], tmp_path: Path
+) -> None:
     left = tmp_path / "out" / "generate_r"
     left.mkdir(parents=True)
     owner = attrs.asdict(OwnerIdentity.current()) | {"pid": 2**22 + 1}
@@ -315,7 +374,9 @@ def test_a_directory_with_foreign_files_is_not_changed(
     assert (theirs / "thesis.tex").exists()
 
 
-def test_a_hyperrun_toml_can_name_other_commands(run: Callable[..., RunSummary], tmp_path: Path) -> None:
+def test_a_hyperrun_toml_can_name_other_commands(
+    run: Callable[..., RunSummary], tmp_path: Path
+) -> None:
     agent = make_agent_repository(tmp_path / "an agent's repo", {1: "improve()"})
     (agent / "run_meta_agent.py").rename(agent / "evolve.py")
     (agent / "task_agent.py").rename(agent / "solver.py")
@@ -327,9 +388,12 @@ def test_a_hyperrun_toml_can_name_other_commands(run: Callable[..., RunSummary],
 
 
 @pytest.mark.parametrize(
-    "text", ["= x", "[commands]\nmeta_agent = 'python3'", "[commands]\ntask_agent = 'x'", "load = 3"]
+    "text",
+    ["= x", "[commands]\nmeta_agent = 'python3'", "[commands]\ntask_agent = 'x'", "load = 3"],
 )
-def test_an_invalid_hyperrun_toml_is_rejected(run: Callable[..., RunSummary], tmp_path: Path, text: str) -> None:
+def test_an_invalid_hyperrun_toml_is_rejected(
+    run: Callable[..., RunSummary], tmp_path: Path, text: str
+) -> None:
     agent = make_agent_repository(tmp_path / "an agent's repo")
     (agent / "hyperrun.toml").write_text(text)
     git(["-C", str(agent), "add", "--all"])

@@ -1,4 +1,6 @@
-"""Whatever ends a run: its reason is stored, and the table, the plots and the next step are shown."""
+"""Whatever ends a run: its reason is stored, and the table, the plots and the next step are
+shown.
+"""
 
 from __future__ import annotations
 
@@ -36,19 +38,29 @@ def failing(error: BaseException) -> FakeRuntime:
 @pytest.mark.parametrize(
     ("error", "kind", "reason"),
     [
-        (EngineError(NOTHING), RunError, f"generation 6 could not be made: {NOTHING}; see `hyperrun doctor`, then "),
+        (
+            EngineError(NOTHING),
+            RunError,
+            f"generation 6 could not be made: {NOTHING}; see `hyperrun doctor`, then ",
+        ),
         (SpecError("image", "x", "another one"), SpecError, "image='x' is not allowed"),
         (KeyboardInterrupt(), KeyboardInterrupt, "it was interrupted"),
         (SystemExit("odd"), SystemExit, "unexpected SystemExit: odd"),
     ],
 )
 def test_the_reason_of_an_early_end_is_stored_and_a_resume_removes_it(
-    finished: Path, error: BaseException, kind: type[BaseException], reason: str, capsys: pytest.CaptureFixture[str]
+    finished: Path,
+    error: BaseException,
+    kind: type[BaseException],
+    reason: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(kind):
         resume_run(failing(error), plan_resume(finished, max_generation=7))
     view = load_run(finished)
-    assert has_own_mark(json.loads((finished / "run.json").read_text()), finished), "the run is still this user's own"
+    assert has_own_mark(json.loads((finished / "run.json").read_text()), finished), (
+        "the run is still this user's own"
+    )
     assert view.state == "interrupted"
     assert view.ended.startswith(reason)
     follower = JournalFollower(finished)
@@ -85,7 +97,11 @@ def test_a_disk_that_cannot_be_written_ends_a_run_with_its_reason_and_not_with_t
 
 @pytest.mark.parametrize(
     ("error", "as_json"),
-    [(RunError("the engine is gone"), False), (KeyboardInterrupt(), True), (ValueError("x"), False)],
+    [
+        (RunError("the engine is gone"), False),
+        (KeyboardInterrupt(), True),
+        (ValueError("x"), False),
+    ],
 )
 def test_an_error_that_ends_a_command_comes_after_the_table_the_plots_and_the_next_step(
     finished: Path, error: BaseException, as_json: bool, capsys: pytest.CaptureFixture[str]
@@ -97,9 +113,19 @@ def test_an_error_that_ends_a_command_comes_after_the_table_the_plots_and_the_ne
         raise error
     shown = capsys.readouterr()
     if as_json:
-        assert [one["current_genid"] for one in json.loads(shown.out)["generations"]] == ["initial", 1, 2, 3]
+        assert [one["current_genid"] for one in json.loads(shown.out)["generations"]] == [
+            "initial",
+            1,
+            2,
+            3,
+        ]
     else:
-        assert [line.split()[0] for line in shown.out.splitlines()[1:5]] == ["initial", "1", "2", "3"]
+        assert [line.split()[0] for line in shown.out.splitlines()[1:5]] == [
+            "initial",
+            "1",
+            "2",
+            "3",
+        ]
     assert f"the run ended early: {NOTHING}; continue with: hyperrun resume " in shown.err
     assert "plots are in" in shown.err
 

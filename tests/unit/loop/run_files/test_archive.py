@@ -1,4 +1,6 @@
-"""The archive and the files below it: truncated lines, adoption, atomic writes, the owner of a run."""
+"""The archive and the files below it: truncated lines, adoption, atomic writes, the owner of a
+run.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,27 @@ from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.follow import JournalFollower
 from hyperruntime.loop.run_files.layout import Layout, parse_genid
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord, record_from_json, record_to_json
+from hyperruntime.loop.run_files.record import (
+    GenerationMark,
+    GenerationRecord,
+    record_from_json,
+    record_to_json,
+)
 from hyperruntime.option_fields import from_json, to_json
 from hyperruntime.spec import Limits
-from hyperruntime.storage.atomic import append_line, finish_directory, make_directory, storage_errors, write_atomic
+from hyperruntime.storage.atomic import (
+    append_line,
+    finish_directory,
+    make_directory,
+    storage_errors,
+    write_atomic,
+)
 from hyperruntime.storage.run_lock import RECORD, RunLock, owner_state
 
 
-def record(genid: str | int, score: float | None = 0.5, parent: str | int | None = None) -> GenerationRecord:
+def record(
+    genid: str | int, score: float | None = 0.5, parent: str | int | None = None
+) -> GenerationRecord:
     return GenerationRecord(
         genid=genid,
         parent=parent,
@@ -41,7 +56,9 @@ def record(genid: str | int, score: float | None = 0.5, parent: str | int | None
 def layout(tmp_path: Path) -> Layout:
     run = Layout(tmp_path / "generate_a run's directory")
     run.root.mkdir()
-    options = GenerateOptions(domains="circle_packing", max_generation=2, seed=5, limits=Limits(cpus=2))
+    options = GenerateOptions(
+        domains="circle_packing", max_generation=2, seed=5, limits=Limits(cpus=2)
+    )
     run.run.write_text(json.dumps({"options": to_json(options), "seed": 5}))
     return run
 
@@ -61,7 +78,9 @@ def test_an_invalid_record_is_rejected(value: object) -> None:
         record_from_json(value)
 
 
-def test_a_truncated_line_is_skipped_and_reported_and_the_next_line_is_separate(layout: Layout) -> None:
+def test_a_truncated_line_is_skipped_and_reported_and_the_next_line_is_separate(
+    layout: Layout,
+) -> None:
     archive = Archive.load(layout)
     archive.add(record("initial"))
     archive.add(record(1, parent="initial"))
@@ -112,12 +131,17 @@ CHAINS: dict[str, list[tuple[str | int, str | int | None]]] = {
 def test_a_generation_whose_parent_is_not_before_it_is_skipped_and_reported(
     layout: Layout, chain: list[tuple[str | int, str | int | None]]
 ) -> None:
-    layout.journal.write_text("".join(f"{json.dumps(record_to_json(record(n, parent=p)))}\n" for n, p in chain))
+    layout.journal.write_text(
+        "".join(f"{json.dumps(record_to_json(record(n, parent=p)))}\n" for n, p in chain)
+    )
     archive, follower = Archive.load(layout), JournalFollower(layout.root)
     follower.read_new()
-    left_out = [(number, parent) for number, (genid, parent) in enumerate(chain, 1) if genid in (1, 2)]
+    left_out = [
+        (number, parent) for number, (genid, parent) in enumerate(chain, 1) if genid in (1, 2)
+    ]
     said = [
-        f"line {number} of journal.jsonl was skipped: its parent {parent} is not a generation before it"
+        f"line {number} of journal.jsonl was skipped: its parent {parent} is not a generation "
+        "before it"
         for number, parent in left_out
     ]
     assert archive.problems == follower.problems == said
@@ -125,9 +149,12 @@ def test_a_generation_whose_parent_is_not_before_it_is_skipped_and_reported(
     assert archive.depth(3) == 1
 
 
-def test_children_of_a_damaged_line_are_kept_if_the_directory_of_their_parent_has_its_record(layout: Layout) -> None:
+def test_children_of_a_damaged_line_are_kept_if_the_directory_of_their_parent_has_its_record(
+    layout: Layout,
+) -> None:
     lines = [
-        json.dumps(record_to_json(one)) for one in (record("initial"), record(1, parent="initial"), record(2, parent=1))
+        json.dumps(record_to_json(one))
+        for one in (record("initial"), record(1, parent="initial"), record(2, parent=1))
     ]
     layout.journal.write_text("\n".join([lines[0], lines[1][:-9], lines[2]]) + "\n")
     for genid in (1, 2):
@@ -135,7 +162,11 @@ def test_children_of_a_damaged_line_are_kept_if_the_directory_of_their_parent_ha
     metadata = {"hyperruntime": json.loads(lines[1])}
     (layout.generation(1) / "metadata.json").write_text(json.dumps(metadata))
     archive = Archive.load(layout)
-    assert [(one.genid, archive.depth(one.genid)) for one in archive] == [("initial", 0), (1, 1), (2, 2)]
+    assert [(one.genid, archive.depth(one.genid)) for one in archive] == [
+        ("initial", 0),
+        (1, 1),
+        (2, 2),
+    ]
     assert len(archive.problems) == 1
     archive.repair()
     assert [one.genid for one in Archive.load(layout)] == ["initial", 1, 2]
@@ -155,8 +186,13 @@ DAMAGED: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("changes", DAMAGED.values(), ids=DAMAGED)
-def test_a_line_with_a_dangerous_value_is_skipped_and_reported(layout: Layout, changes: dict[str, object]) -> None:
-    good, bad = record_to_json(record("initial")), {**record_to_json(record(1, parent="initial")), **changes}
+def test_a_line_with_a_dangerous_value_is_skipped_and_reported(
+    layout: Layout, changes: dict[str, object]
+) -> None:
+    good, bad = (
+        record_to_json(record("initial")),
+        {**record_to_json(record(1, parent="initial")), **changes},
+    )
     layout.journal.write_text(f"{json.dumps(good)}\n{json.dumps(bad)}\n")
     archive = Archive.load(layout)
     assert [one.genid for one in archive] == ["initial"]
@@ -180,7 +216,9 @@ def test_a_finished_directory_that_the_journal_lacks_is_adopted_once(layout: Lay
     append_line(layout.journal, record_to_json(record("initial")))
     folder = layout.generation(1)
     folder.mkdir()
-    (folder / "metadata.json").write_text(json.dumps({"hyperruntime": record_to_json(record(1, parent="initial"))}))
+    (folder / "metadata.json").write_text(
+        json.dumps({"hyperruntime": record_to_json(record(1, parent="initial"))})
+    )
     (layout.root / "gen_2").mkdir()
     (layout.root / "gen_x").mkdir()
     archive = Archive.load(layout)
@@ -198,7 +236,10 @@ def test_candidates_have_a_score_and_count_their_children(layout: Layout) -> Non
     archive.add(record("initial", 0.3))
     archive.add(record(1, None, parent="initial"))
     archive.add(record(2, 0.8, parent="initial"))
-    assert [(one.genid, one.score, one.children) for one in archive.candidates()] == [("initial", 0.3, 2), (2, 0.8, 0)]
+    assert [(one.genid, one.score, one.children) for one in archive.candidates()] == [
+        ("initial", 0.3, 2),
+        (2, 0.8, 0),
+    ]
     best = archive.best()
     assert best is not None
     assert best.genid == 2
@@ -206,9 +247,16 @@ def test_candidates_have_a_score_and_count_their_children(layout: Layout) -> Non
 
 def test_children_and_marks_are_the_same_while_writing_and_after_a_load(layout: Layout) -> None:
     archive = Archive(layout)
-    for one in (record("initial", 0.3), record(1, 0.4, "initial"), record(2, 0.8, 1), record(3, None, 1)):
+    for one in (
+        record("initial", 0.3),
+        record(1, 0.4, "initial"),
+        record(2, 0.8, 1),
+        record(3, None, 1),
+    ):
         archive.add(one)
-    archive.mark(GenerationMark(kind="no-parent", genid=1, by=3, detail="its child's meta agent failed"))
+    archive.mark(
+        GenerationMark(kind="no-parent", genid=1, by=3, detail="its child's meta agent failed")
+    )
     archive.mark(GenerationMark(kind="no-selection", genid=2))
     archive.mark(GenerationMark(kind="no-parent", genid=1, by=4))
     again = Archive.load(layout)
@@ -251,7 +299,8 @@ def test_adding_a_generation_writes_few_bytes_even_after_ten_thousand(layout: La
 
 
 @pytest.mark.parametrize(
-    ("name", "genid"), [("gen_initial", "initial"), ("gen_12", 12), ("gen_012", None), ("gen_", None), ("12", None)]
+    ("name", "genid"),
+    [("gen_initial", "initial"), ("gen_12", 12), ("gen_012", None), ("gen_", None), ("12", None)],
 )
 def test_a_directory_name_is_parsed_to_a_generation_id(name: str, genid: object) -> None:
     assert parse_genid(name) == genid
@@ -274,8 +323,12 @@ def test_options_and_seed_are_loaded_from_run_json(layout: Layout) -> None:
     assert view.seed == 5
 
 
-@pytest.mark.parametrize("content", [None, "", "[]", "{}", '{"seed": 1, "options": {"domains": []}}'])
-def test_a_directory_without_a_valid_run_raises_a_one_line_error(tmp_path: Path, content: str | None) -> None:
+@pytest.mark.parametrize(
+    "content", [None, "", "[]", "{}", '{"seed": 1, "options": {"domains": []}}']
+)
+def test_a_directory_without_a_valid_run_raises_a_one_line_error(
+    tmp_path: Path, content: str | None
+) -> None:
     if content is not None:
         (tmp_path / "run.json").write_text(content)
     with pytest.raises(ArchiveError) as caught:
@@ -311,7 +364,10 @@ def test_invalid_options_are_rejected_with_the_reason(field: str, value: object,
 
 
 def test_settled_options_have_a_run_id_and_a_seed() -> None:
-    one, two = GenerateOptions(domains="a").settled(), GenerateOptions(domains="a", seed=3, run_id="x").settled()
+    one, two = (
+        GenerateOptions(domains="a").settled(),
+        GenerateOptions(domains="a", seed=3, run_id="x").settled(),
+    )
     assert one.run_id is not None
     assert len(one.run_id) == len("20260101_000000_000000")
     assert one.seed is not None
@@ -336,7 +392,11 @@ def test_a_finished_directory_appears_at_once_under_its_name(tmp_path: Path) -> 
 
 
 def test_storage_errors_for_no_space_and_no_permission_have_one_line() -> None:
-    for code, said in ((errno.ENOSPC, "no space"), (errno.EACCES, "no permission"), (errno.EROFS, "read-only")):
+    for code, said in (
+        (errno.ENOSPC, "no space"),
+        (errno.EACCES, "no permission"),
+        (errno.EROFS, "read-only"),
+    ):
         with pytest.raises(StorageError, match=said) as caught, storage_errors("/some/where"):
             raise OSError(code, os.strerror(code))
         assert "'/some/where'" in str(caught.value)
@@ -351,7 +411,11 @@ def test_a_file_in_place_of_a_directory_raises_a_storage_error(tmp_path: Path) -
 
 def test_a_full_device_and_a_journal_that_is_a_device_raise_storage_errors() -> None:
     full = Path("/dev/full")
-    with pytest.raises(StorageError, match="no space"), storage_errors(full), full.open("wb", buffering=0) as file:
+    with (
+        pytest.raises(StorageError, match="no space"),
+        storage_errors(full),
+        full.open("wb", buffering=0) as file,
+    ):
         file.write(b"a line")
     with pytest.raises(StorageError, match="it is a device, not a regular file; remove it"):
         append_line(full, {"a": 1})  # a journal is never a device

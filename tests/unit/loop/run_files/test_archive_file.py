@@ -1,4 +1,6 @@
-"""``archive.jsonl``, which tools around HyperAgents read: it is small, and it is complete after a kill."""
+"""``archive.jsonl``, which tools around HyperAgents read: it is small, and it is complete after a
+kill.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ def ids(count: int) -> list[GenId]:
 
 
 def original_reader(path: Path) -> list[list[GenId]]:
-    """Return the archive list of each entry; like the original reader, split the text before each brace."""
+    """Return the archive list of each entry; like the original reader, split the text before each
+    brace.
+    """
     texts = path.read_text().split("\n{")
     entries = [json.loads(text if number == 0 else "{" + text) for number, text in enumerate(texts)]
     assert all(entry["current_genid"] == entry["archive"][-1] for entry in entries)
@@ -36,7 +40,9 @@ def test_a_small_archive_has_a_line_for_each_generation(tmp_path: Path) -> None:
     assert original_reader(tmp_path / "a") == [ids(number) for number in range(1, 257)]
 
 
-def test_a_large_archive_has_few_bytes_per_generation_and_its_last_line_lists_all(tmp_path: Path) -> None:
+def test_a_large_archive_has_few_bytes_per_generation_and_its_last_line_lists_all(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "a"
     grow(path, 2000).flush(ids(2000))
     listed = original_reader(path)
@@ -66,7 +72,9 @@ def test_repair_cuts_off_a_truncated_line_and_lists_the_missing_generations(
     assert original_reader(path)[-1] == ids(6)
 
 
-@pytest.mark.parametrize("line", [b"{}", b"null", b'{"archive": 3}', b'{"archive": [7, 8]}', b"x" * 200_000])
+@pytest.mark.parametrize(
+    "line", [b"{}", b"null", b'{"archive": 3}', b'{"archive": [7, 8]}', b"x" * 200_000]
+)
 def test_a_file_with_another_format_is_rewritten(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "a"
     path.write_bytes(line + b"\n")

@@ -1,4 +1,6 @@
-"""``metadata.json``: the keys that other tools read, movable paths, long lineages, and marks that come later."""
+"""``metadata.json``: the keys that other tools read, movable paths, long lineages, and marks that
+come later.
+"""
 
 from __future__ import annotations
 

@@ -9,9 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime.loop.run_files.parent_rules import SELECTIONS, Candidate, midpoint, select_parent, sigmoid, weights
+from hyperruntime.loop.run_files.parent_rules import (
+    SELECTIONS,
+    Candidate,
+    midpoint,
+    select_parent,
+    sigmoid,
+    weights,
+)
 
-POOL = [Candidate("initial", 0.2, 3), Candidate(1, 0.6, 0), Candidate(2, 0.6, 8), Candidate(3, 0.1, 1)]
+POOL = [
+    Candidate("initial", 0.2, 3),
+    Candidate(1, 0.6, 0),
+    Candidate(2, 0.6, 8),
+    Candidate(3, 0.1, 1),
+]
 candidates = st.lists(
     st.builds(Candidate, st.integers(0, 10**6), st.floats(-1e6, 1e6), st.integers(0, 10**4)),
     min_size=1,
@@ -45,13 +57,19 @@ def test_score_prop_weights_by_the_sigmoid() -> None:
 
 def test_score_child_prop_reduces_weights_by_the_cube_of_the_children() -> None:
     plain = weights("score_prop", POOL)
-    expected = [weight * math.exp(-((one.children / 8) ** 3)) for weight, one in zip(plain, POOL, strict=True)]
+    expected = [
+        weight * math.exp(-((one.children / 8) ** 3))
+        for weight, one in zip(plain, POOL, strict=True)
+    ]
     assert weights("score_child_prop", POOL) == pytest.approx(expected)
     assert weights("score_child_prop", POOL)[2] == pytest.approx(plain[2] / math.e)
 
 
 def test_candidates_have_equal_weights_if_all_weights_are_zero() -> None:
-    assert weights("score_child_prop", [Candidate(1, 0.5, 1000), Candidate(2, 0.4, 1000)]) == [1.0, 1.0]
+    assert weights("score_child_prop", [Candidate(1, 0.5, 1000), Candidate(2, 0.4, 1000)]) == [
+        1.0,
+        1.0,
+    ]
 
 
 def test_every_rule_distinguishes_scores_above_one_and_below_zero() -> None:
@@ -59,9 +77,13 @@ def test_every_rule_distinguishes_scores_above_one_and_below_zero() -> None:
     for rule in ("score_prop", "score_child_prop", "dgm"):
         found = weights(rule, above)
         assert found == sorted(found)
-        assert found[-1] > 1.5 * found[0], "the best one is chosen clearly more often than the worst one"
+        assert found[-1] > 1.5 * found[0], (
+            "the best one is chosen clearly more often than the worst one"
+        )
         scaled = [Candidate(one.genid, one.score / 1.9, 0) for one in above]
-        assert found == pytest.approx(weights(rule, scaled)), "only the relation between the scores counts"
+        assert found == pytest.approx(weights(rule, scaled)), (
+            "only the relation between the scores counts"
+        )
     assert select_parent("best", above, seed=1, generation=4) == 3
     below = [Candidate(1, -2.0, 0), Candidate(2, -1.0, 0)]
     assert weights("score_prop", below)[1] > 2 * weights("score_prop", below)[0]
@@ -79,7 +101,9 @@ def test_latest_takes_the_last_and_best_takes_the_first_of_the_highest_scores() 
 
 
 def test_draws_follow_the_weights() -> None:
-    drawn = Counter(select_parent("score_child_prop", POOL, seed=7, generation=n) for n in range(4000))
+    drawn = Counter(
+        select_parent("score_child_prop", POOL, seed=7, generation=n) for n in range(4000)
+    )
     total = sum(weights("score_child_prop", POOL))
     for one, weight in zip(POOL, weights("score_child_prop", POOL), strict=True):
         assert drawn[one.genid] / 4000 == pytest.approx(weight / total, abs=0.03)
@@ -112,7 +136,8 @@ def test_an_unknown_rule_is_an_error() -> None:
         select_parent("worst", POOL, seed=0, generation=1)
 
 
-# The same formulas, written from their description with exact arithmetic, for a pool with every special case.
+# The same formulas, written from their description with exact arithmetic, for a pool with every
+# special case.
 CASES = (
     [("initial", 0.2, 3), (1, 0.6, 0), (2, 0.6, 8), (3, 0.1, 1)],
     [("initial", 0.0, 0)],
@@ -128,7 +153,10 @@ def exactly(rule: str, pool: list[tuple[str | int, float, int]]) -> list[float]:
     values = []
     for _, score, children in pool:
         sig = 1 / (1 + math.exp(-10 * (score - middle)))
-        by_children = {"score_child_prop": math.exp(-((children / 8) ** 3)), "dgm": 1 / (1 + children)}
+        by_children = {
+            "score_child_prop": math.exp(-((children / 8) ** 3)),
+            "dgm": 1 / (1 + children),
+        }
         values.append(1.0 if rule == "random" else sig * by_children.get(rule, 1.0))
     total = sum(values)
     return [value / total for value in values]
@@ -136,7 +164,9 @@ def exactly(rule: str, pool: list[tuple[str | int, float, int]]) -> list[float]:
 
 @pytest.mark.parametrize("pool", CASES)
 @pytest.mark.parametrize("rule", ["random", "score_prop", "score_child_prop", "dgm"])
-def test_probabilities_equal_those_of_the_description(rule: str, pool: list[tuple[str | int, float, int]]) -> None:
+def test_probabilities_equal_those_of_the_description(
+    rule: str, pool: list[tuple[str | int, float, int]]
+) -> None:
     found = weights(rule, [Candidate(*one) for one in pool])
     assert [value / sum(found) for value in found] == pytest.approx(exactly(rule, pool), rel=1e-12)
 
@@ -153,12 +183,19 @@ def test_draws_over_seeds_and_over_generations_fit_the_probabilities(
 ) -> None:
     draws, some = 4000, [Candidate(*one) for one in pool]
     pairs = [(n, 1) if drawn_over == "seeds" else (12, n) for n in range(draws)]
-    drawn = Counter(select_parent(rule, some, seed=seed, generation=number) for seed, number in pairs)
+    drawn = Counter(
+        select_parent(rule, some, seed=seed, generation=number) for seed, number in pairs
+    )
     chances = exactly(rule, pool)
-    rare = [n for n, chance in enumerate(chances) if chance * draws < 5]  # too few for the statistic: merged into one
-    assert sum(drawn[pool[n][0]] for n in rare) <= 5 + 6 * math.sqrt(sum(chances[n] * draws for n in rare))
+    # too few for the statistic: merged into one
+    rare = [n for n, chance in enumerate(chances) if chance * draws < 5]
+    assert sum(drawn[pool[n][0]] for n in rare) <= 5 + 6 * math.sqrt(
+        sum(chances[n] * draws for n in rare)
+    )
     kept = [n for n in range(len(pool)) if n not in rare]
-    statistic = sum((drawn[pool[n][0]] - draws * chances[n]) ** 2 / (draws * chances[n]) for n in kept)
+    statistic = sum(
+        (drawn[pool[n][0]] - draws * chances[n]) ** 2 / (draws * chances[n]) for n in kept
+    )
     assert statistic < CRITICAL[len(pool) - 1]
 
 
@@ -170,4 +207,6 @@ def test_latest_takes_the_last_archived_and_best_the_first_of_equal_scores() -> 
 
 @pytest.mark.parametrize("rule", SELECTIONS)
 def test_the_only_candidate_is_the_parent(rule: str) -> None:
-    assert select_parent(rule, [Candidate("initial", 0.0, 10**6)], seed=5, generation=9) == "initial"
+    assert (
+        select_parent(rule, [Candidate("initial", 0.0, 10**6)], seed=5, generation=9) == "initial"
+    )

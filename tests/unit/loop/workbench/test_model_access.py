@@ -28,7 +28,9 @@ from hyperruntime.loop.workbench.model_access import (
 from tests.doubles.unsafe_files import make_unsafe
 
 VARIABLES = [
-    f"{who}_{what}" for who in ("OPENAI", "ANTHROPIC", "GEMINI") for what in ("API_KEY", "BASE_URL", "API_BASE")
+    f"{who}_{what}"
+    for who in ("OPENAI", "ANTHROPIC", "GEMINI")
+    for what in ("API_KEY", "BASE_URL", "API_BASE")
 ]
 
 
@@ -47,7 +49,9 @@ def choose(tmp_path: Path, dotenv: str | None = None, **given_options: Any) -> G
     if dotenv is not None:
         (tmp_path / ".env").write_text(dotenv)
     offered = contract_adapter(given_options.get("contract")).offers_models
-    return choose_gateway(options(**given_options), tmp_path, Layout(tmp_path / "run"), offered=offered)
+    return choose_gateway(
+        options(**given_options), tmp_path, Layout(tmp_path / "run"), offered=offered
+    )
 
 
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True)
@@ -70,11 +74,22 @@ def test_any_text_is_parsed_without_an_error(text: str) -> None:
 
 
 def test_a_dotenv_file_may_have_comments_quotes_and_escapes() -> None:
-    text = "# keys\nA=1\n B = two words # not this\nC='a # b'\nD=\"x\\ny\"\nE=a#b\nF=\nno line\nA=2\n"
-    assert parse_dotenv(text) == {"A": "2", "B": "two words", "C": "a # b", "D": "x\ny", "E": "a#b", "F": ""}
+    text = (
+        "# keys\nA=1\n B = two words # not this\nC='a # b'\nD=\"x\\ny\"\nE=a#b\nF=\nno line\nA=2\n"
+    )
+    assert parse_dotenv(text) == {
+        "A": "2",
+        "B": "two words",
+        "C": "a # b",
+        "D": "x\ny",
+        "E": "a#b",
+        "F": "",
+    }
 
 
-def test_a_key_alone_does_not_enable_the_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_alone_does_not_enable_the_gateway(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     assert choose(tmp_path) is None, "a key in the environment is not a request to spend money"
     assert choose(tmp_path, dotenv="GEMINI_API_KEY=x\nOTHER=1\n") is None
@@ -83,9 +98,14 @@ def test_a_key_alone_does_not_enable_the_gateway(tmp_path: Path, monkeypatch: py
 
 
 def test_a_dotenv_file_names_servers_and_its_keys_are_not_shown(tmp_path: Path) -> None:
-    config = choose(tmp_path, "OPENAI_API_KEY=sk-openai\nANTHROPIC_API_KEY=sk-ant\nANTHROPIC_API_BASE=http://a:1\n")
+    config = choose(
+        tmp_path,
+        "OPENAI_API_KEY=sk-openai\nANTHROPIC_API_KEY=sk-ant\nANTHROPIC_API_BASE=http://a:1\n",
+    )
     assert config is not None
-    assert {upstream.name: (upstream.url, upstream.load_key()) for upstream in config.upstreams} == {
+    assert {
+        upstream.name: (upstream.url, upstream.load_key()) for upstream in config.upstreams
+    } == {
         "openai": ("https://api.openai.com/v1", "sk-openai"),
         "anthropic": ("http://a:1", "sk-ant"),
     }
@@ -95,17 +115,23 @@ def test_a_dotenv_file_names_servers_and_its_keys_are_not_shown(tmp_path: Path) 
 
 def test_the_environment_overrides_the_dotenv_file(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("OPENAI_API_KEY=sk-file\nOPENAI_API_BASE=http://file/v1\n")
-    config = derive_config(tmp_path / ".env", {"OPENAI_API_KEY": "sk-env", "OPENAI_BASE_URL": "http://env/v1"})
+    config = derive_config(
+        tmp_path / ".env", {"OPENAI_API_KEY": "sk-env", "OPENAI_BASE_URL": "http://env/v1"}
+    )
     assert config is not None
     (upstream,) = config.upstreams
     assert (upstream.url, upstream.key_env) == ("http://env/v1", "OPENAI_API_KEY")
 
 
 def test_an_address_of_the_agent_is_named_in_a_warning(tmp_path: Path) -> None:
-    (tmp_path / ".env").write_text("OPENAI_API_KEY=sk-file\nOPENAI_BASE_URL=http://file/v1\nANTHROPIC_API_KEY=sk-a\n")
+    (tmp_path / ".env").write_text(
+        "OPENAI_API_KEY=sk-file\nOPENAI_BASE_URL=http://file/v1\nANTHROPIC_API_KEY=sk-a\n"
+    )
     with capture_logs() as logs:
         derive_config(tmp_path / ".env", {"OTHER": "x"})
-        derive_config(tmp_path / ".env", {"OPENAI_BASE_URL": "http://env/v1", "OPENAI_API_KEY": "sk-env"})
+        derive_config(
+            tmp_path / ".env", {"OPENAI_BASE_URL": "http://env/v1", "OPENAI_API_KEY": "sk-env"}
+        )
     assert logs == [
         {
             "event": "models are at the address of the agent's .env",
@@ -116,15 +142,21 @@ def test_an_address_of_the_agent_is_named_in_a_warning(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("wish", [{"model": "m"}, {"budget_tokens": 5}, {"budget_generation_money": 1.0}])
-def test_a_model_or_budget_without_a_server_is_rejected(tmp_path: Path, wish: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "wish", [{"model": "m"}, {"budget_tokens": 5}, {"budget_generation_money": 1.0}]
+)
+def test_a_model_or_budget_without_a_server_is_rejected(
+    tmp_path: Path, wish: dict[str, Any]
+) -> None:
     with pytest.raises(GatewayError, match="no model server is configured"):
         choose(tmp_path, **wish)
 
 
 def test_a_missing_key_is_reported_before_the_run_starts(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
-    path.write_text("[gateway]\nupstreams = [{name='u', url='http://u/v1', key_env='MY_KEY'}]\nmodels = []\n")
+    path.write_text(
+        "[gateway]\nupstreams = [{name='u', url='http://u/v1', key_env='MY_KEY'}]\nmodels = []\n"
+    )
     with pytest.raises(GatewayError, match="set MY_KEY"):
         choose(tmp_path, gateway=str(path))
 
@@ -151,7 +183,9 @@ def test_recording_uses_the_servers_of_the_environment_variables(tmp_path: Path)
 
 
 @pytest.mark.parametrize("prefix", ["", "replay:", "record:"])
-def test_the_path_of_a_gateway_source_becomes_absolute(prefix: str, monkeypatch: Any, tmp_path: Path) -> None:
+def test_the_path_of_a_gateway_source_becomes_absolute(
+    prefix: str, monkeypatch: Any, tmp_path: Path
+) -> None:
     monkeypatch.chdir(tmp_path)
     settled = options(gateway=f"{prefix}a b.toml").settled().gateway
     assert settled == f"{prefix}{tmp_path}/a b.toml"
@@ -182,7 +216,10 @@ def test_a_budget_of_money_needs_prices(tmp_path: Path, budget: str) -> None:
 
 
 BOTH = GatewayConfig(
-    upstreams=(Upstream(name="o", url="http://o/v1"), Upstream(name="a", url="http://a", wire="anthropic")),
+    upstreams=(
+        Upstream(name="o", url="http://o/v1"),
+        Upstream(name="a", url="http://a", wire="anthropic"),
+    ),
     models=(
         ModelRule(name="small", upstream="o", send_as="qwen-7b", input_price=2.0),
         ModelRule(name="claude-*", upstream="a"),
@@ -224,7 +261,13 @@ spents = st.builds(
 )
 
 
-@given(st.lists(st.tuples(st.sampled_from(["initial", "1", "12"]), st.sampled_from(["run", "other"]), spents)))
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["initial", "1", "12"]), st.sampled_from(["run", "other"]), spents
+        )
+    )
+)
 def test_usage_is_summed_from_the_log_by_generation(
     tmp_path_factory: pytest.TempPathFactory, exchanges: list[tuple[str, str, Spent]]
 ) -> None:
@@ -232,14 +275,18 @@ def test_usage_is_summed_from_the_log_by_generation(
     lines = []
     for genid, run, spent in exchanges:
         usage = {"input_tokens": spent.input_tokens, "output_tokens": spent.output_tokens}
-        lines.append(json.dumps({"seat": f"{run}/{genid}/agent", "usage": usage, "money": spent.money}))
+        lines.append(
+            json.dumps({"seat": f"{run}/{genid}/agent", "usage": usage, "money": spent.money})
+        )
         lines.append(json.dumps({"seat": f"{run}/{genid}/agent", "usage": None, "money": 0.0}))
     log.write_text("".join(f"{line}\n" for line in lines) + '{"seat": "run/1/ag')
     expected: dict[str, Spent] = {}
     for genid, run, spent in exchanges:
         if run == "run":
             before = expected.get(genid, Spent())
-            sums = {name: getattr(before, name) + value for name, value in attrs.asdict(spent).items()}
+            sums = {
+                name: getattr(before, name) + value for name, value in attrs.asdict(spent).items()
+            }
             expected[genid] = Spent(**sums)
     assert spent_by_generation(log, "run") == expected
 
@@ -292,19 +339,33 @@ def test_a_key_is_sent_only_to_an_address_of_its_own_source(
     text = "".join(f"{name}={THERE[name]}\n" for name in there).replace("OPENAI", family)
     if server[0] in THERE:
         outside, inside = (name.replace("OPENAI", family) for name in server)
-        said = f"{outside} is set in the environment and {inside} in .*{tmp_path.name}/.env', and a key is sent only"
-        for asked in ({}, {"model": "m"}, {"gateway": f"record:{tmp_path}/tape.jsonl"}, {"contract": "hyperagents"}):
+        said = (
+            f"{outside} is set in the environment and {inside} in .*{tmp_path.name}/.env', and "
+            "a key is sent only"
+        )
+        for asked in (
+            {},
+            {"model": "m"},
+            {"gateway": f"record:{tmp_path}/tape.jsonl"},
+            {"contract": "hyperagents"},
+        ):
             with pytest.raises(GatewayConfigError, match=said):
                 choose(tmp_path, text, **asked)
         return
     config = choose(tmp_path, text, contract="hyperagents")
     assert config is not None
     (upstream,) = config.upstreams
-    url = server[0].replace(PUBLIC, "https://api.anthropic.com") if family == "ANTHROPIC" else server[0]
+    url = (
+        server[0].replace(PUBLIC, "https://api.anthropic.com")
+        if family == "ANTHROPIC"
+        else server[0]
+    )
     assert (upstream.url, upstream.load_key()) == (url, server[1])
 
 
-def test_the_sources_of_one_family_do_not_mix_with_those_of_the_other(tmp_path: Path, monkeypatch: Any) -> None:
+def test_the_sources_of_one_family_do_not_mix_with_those_of_the_other(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-here")
     config = choose(tmp_path, "ANTHROPIC_API_BASE=http://there\nANTHROPIC_API_KEY=sk-there\n")
     assert config is not None
@@ -314,7 +375,11 @@ def test_the_sources_of_one_family_do_not_mix_with_those_of_the_other(tmp_path: 
 
 @pytest.mark.parametrize(
     ("kind", "why"),
-    [("pipe", "a named pipe, not"), ("link", "a symbolic link, not"), ("large", "at most 1.0 MiB are read")],
+    [
+        ("pipe", "a named pipe, not"),
+        ("link", "a symbolic link, not"),
+        ("large", "at most 1.0 MiB are read"),
+    ],
 )
 def test_a_dotenv_is_a_regular_file_of_limited_size(tmp_path: Path, kind: str, why: str) -> None:
     make_unsafe(tmp_path / ".env", kind)
@@ -328,12 +393,16 @@ IMPORTED = {"imported": True, "agent": "gen_initial/hyperagents", "gateway": Fal
 
 
 @pytest.mark.parametrize("gateway", [None, "record:/tmp/exchanges.jsonl"])
-def test_a_dotenv_in_a_run_directory_names_no_server(tmp_path: Path, monkeypatch: Any, gateway: str | None) -> None:
+def test_a_dotenv_in_a_run_directory_names_no_server(
+    tmp_path: Path, monkeypatch: Any, gateway: str | None
+) -> None:
     env_file = tmp_path / "gen_initial/hyperagents/.env"
     env_file.parent.mkdir(parents=True)
     env_file.write_text("OPENAI_BASE_URL=http://198.51.100.1/v1\nOPENAI_API_KEY=sk-of-the-file\n")
     given, layout = options(contract="hyperagents", gateway=gateway), Layout(tmp_path)
-    with pytest.raises(GatewayConfigError, match=r"OPENAI_BASE_URL and OPENAI_API_KEY is set only in .*--gateway"):
+    with pytest.raises(
+        GatewayConfigError, match=r"OPENAI_BASE_URL and OPENAI_API_KEY is set only in .*--gateway"
+    ):
         stored_gateway(given, IMPORTED, layout, offered=True)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-here")
     with pytest.raises(GatewayConfigError, match=r"OPENAI_BASE_URL is set only in .*--gateway"):
@@ -341,11 +410,15 @@ def test_a_dotenv_in_a_run_directory_names_no_server(tmp_path: Path, monkeypatch
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:9/v1")
     config = stored_gateway(given, IMPORTED, layout, offered=True)
     assert config is not None
-    assert [(one.url, one.load_key()) for one in config.upstreams] == [("http://127.0.0.1:9/v1", "sk-here")]
+    assert [(one.url, one.load_key()) for one in config.upstreams] == [
+        ("http://127.0.0.1:9/v1", "sk-here")
+    ]
 
 
 @pytest.mark.parametrize("through_a_link", [False, True])
-def test_a_gateway_file_in_the_run_directory_is_refused(tmp_path: Path, through_a_link: bool) -> None:
+def test_a_gateway_file_in_the_run_directory_is_refused(
+    tmp_path: Path, through_a_link: bool
+) -> None:
     run, outside = tmp_path / "run", tmp_path / "c.toml"
     run.mkdir()
     outside.write_text("[gateway]\nupstreams = []\nmodels = []\n")
@@ -355,4 +428,6 @@ def test_a_gateway_file_in_the_run_directory_is_refused(tmp_path: Path, through_
         choose(tmp_path, gateway=str(inside))
     assert choose(tmp_path, gateway=str(outside)) is not None
     (run / "tape.jsonl").write_text("")
-    assert choose(tmp_path, gateway=f"replay:{run}/tape.jsonl") is not None, "recorded answers are data"
+    assert choose(tmp_path, gateway=f"replay:{run}/tape.jsonl") is not None, (
+        "recorded answers are data"
+    )

@@ -16,16 +16,22 @@ from hyperruntime.pool.values.results import ExecutionResult, Slot
 
 
 def slot(name: str) -> Slot:
-    return Slot(slot_id=name, generation=0, task_id="t", profile="default", workspace="/w", container="c")
+    return Slot(
+        slot_id=name, generation=0, task_id="t", profile="default", workspace="/w", container="c"
+    )
 
 
 class Slots:
-    """Stands in for a pool: the tool ``sleep`` waits, ``lost``, ``stale`` and ``bug`` raise an exception."""
+    """Stands in for a pool: the tool ``sleep`` waits, ``lost``, ``stale`` and ``bug`` raise an
+    exception.
+    """
 
     def __init__(self) -> None:
         self.log: list[str] = []
 
-    async def execute(self, slot: Slot, tool: str, args: Mapping[str, Any], timeout_s: float | None) -> ExecutionResult:
+    async def execute(
+        self, slot: Slot, tool: str, args: Mapping[str, Any], timeout_s: float | None
+    ) -> ExecutionResult:
         self.log.append(f"{slot.slot_id} begins {args.get('n')}")
         if tool == "sleep":
             await asyncio.sleep(args["s"])
@@ -37,7 +43,9 @@ class Slots:
             raise KeyError
         self.log.append(f"{slot.slot_id} ends {args.get('n')}")
         facts = {"returncode": 0, "t": timeout_s}
-        return ExecutionResult(success=True, output=str(args.get("n")), slot_id=slot.slot_id, metadata=facts)
+        return ExecutionResult(
+            success=True, output=str(args.get("n")), slot_id=slot.slot_id, metadata=facts
+        )
 
 
 def test_results_keep_the_order_of_requests_and_the_calls_of_one_slot_run_in_sequence() -> None:
@@ -56,14 +64,23 @@ def test_results_keep_the_order_of_requests_and_the_calls_of_one_slot_run_in_seq
     assert [(r.output, r.slot_id, r.metadata["t"]) for r in results] == [
         ("1", "a", 7), ("2", "b", 7), ("3", "a", 7), ("4", "b", 7),
     ]  # fmt: skip
-    assert [line for line in slots.log if line.startswith("a")] == ["a begins 1", "a ends 1", "a begins 3", "a ends 3"]
+    assert [line for line in slots.log if line.startswith("a")] == [
+        "a begins 1",
+        "a ends 1",
+        "a begins 3",
+        "a ends 3",
+    ]
     assert slots.log.index("b ends 4") < slots.log.index("a ends 1")
 
 
 def test_each_failed_call_has_its_own_result_and_is_not_retried() -> None:
-    """R16, W11, W12: the public system failed a whole batch with empty errors, and repeated commands."""
+    """R16, W11, W12: the public system failed a whole batch with empty errors, and repeated
+    commands.
+    """
     slots = Slots()
-    requests: list[Any] = [(slot(name), name, {"n": name}) for name in ("lost", "stale", "bug", "fine")] + [
+    requests: list[Any] = [
+        (slot(name), name, {"n": name}) for name in ("lost", "stale", "bug", "fine")
+    ] + [
         "nonsense",
         None,
         (slot("x"), "y"),
@@ -108,7 +125,9 @@ class Execute:
         self.result = result
         self.calls: list[tuple[str, Any, float | None]] = []
 
-    async def __call__(self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None) -> ExecutionResult:
+    async def __call__(
+        self, name: str, args: Mapping[str, Any], *, timeout_s: float | None = None
+    ) -> ExecutionResult:
         self.calls.append((name, args, timeout_s))
         if isinstance(self.result, Exception):
             raise self.result
@@ -118,7 +137,9 @@ class Execute:
 @pytest.mark.parametrize("name", ["terminal", "bash", "terminal_stateful", "bash_stateful"])
 def test_a_command_returns_its_output_and_its_exact_exit_code(name: str) -> None:
     """R2, W10."""
-    failed = ExecutionResult(success=False, output="no\n", error="code 77", exit_code=77, metadata={"returncode": 77})
+    failed = ExecutionResult(
+        success=False, output="no\n", error="code 77", exit_code=77, metadata={"returncode": 77}
+    )
 
     assert handle(SlotTools(Execute(failed)), (name, {})) == [{"output": "no\n", "exit_code": 77}]
 
@@ -133,12 +154,16 @@ def test_a_timeout_is_reported_in_the_output() -> None:
         metadata={"returncode": 124},
     )
 
-    assert handle(SlotTools(Execute(late)), ("bash", {})) == [{"output": "a\n\n[ended after 1 s]", "exit_code": 124}]
+    assert handle(SlotTools(Execute(late)), ("bash", {})) == [
+        {"output": "a\n\n[ended after 1 s]", "exit_code": 124}
+    ]
 
 
 def test_other_tools_return_their_output_and_public_metadata() -> None:
     written = ExecutionResult(
-        success=True, output="3 bytes written", metadata={"returncode": 0, "path": "f", "network": "none", "bytes": 3}
+        success=True,
+        output="3 bytes written",
+        metadata={"returncode": 0, "path": "f", "network": "none", "bytes": 3},
     )
 
     assert handle(SlotTools(Execute(written)), ("write_file", {})) == [
@@ -150,11 +175,15 @@ def test_the_handler_never_raises_and_records_infrastructure_errors() -> None:
     """R2."""
     tools = SlotTools(Execute(SandboxLostError("the container ended")))
 
-    answers = handle(tools, ("bash", {}), ("read_file", {"path": "\ud800"}), ([], None), ("nope", {1: object()}))
+    answers = handle(
+        tools, ("bash", {}), ("read_file", {"path": "\ud800"}), ([], None), ("nope", {1: object()})
+    )
 
     assert answers[0] == {"output": "", "exit_code": -1, "error": "the container ended"}
     assert all(answer["error"] == "the container ended" for answer in answers)
-    assert [(e.tool, e.task_id) for e in tools.errors] == [(n, "task") for n in ("bash", "read_file", "[]", "nope")]
+    assert [(e.tool, e.task_id) for e in tools.errors] == [
+        (n, "task") for n in ("bash", "read_file", "[]", "nope")
+    ]
 
 
 def test_raise_lost_makes_a_lost_slot_raise_an_exception() -> None:
@@ -168,7 +197,9 @@ def test_raise_lost_makes_a_lost_slot_raise_an_exception() -> None:
 
 def test_only_named_host_tools_run_on_the_host(caplog: pytest.LogCaptureFixture) -> None:
     """R9, W21: the public system ran every tool but the terminal on the host."""
-    slot_calls = Execute(ExecutionResult(success=False, error="unknown tool", metadata={"returncode": None}))
+    slot_calls = Execute(
+        ExecutionResult(success=False, error="unknown tool", metadata={"returncode": None})
+    )
 
     async def clock(args: Mapping[str, Any]) -> Any:
         return {"time": 5, "zone": args["zone"]}
@@ -183,7 +214,11 @@ def test_only_named_host_tools_run_on_the_host(caplog: pytest.LogCaptureFixture)
     with caplog.at_level("DEBUG", logger="hyperruntime"):
         answers = handle(tools, ("clock", {"zone": "z"}), ("broken", {}), ("web_search", {}))
 
-    assert answers == [{"time": 5, "zone": "z"}, {"error": "OSError: no disk"}, {"error": "unknown tool"}]
+    assert answers == [
+        {"time": 5, "zone": "z"},
+        {"error": "OSError: no disk"},
+        {"error": "unknown tool"},
+    ]
     logged = [record.getMessage() for record in caplog.records]
     labels = [("[host]", "clock"), ("[host]", "broken"), ("[sandbox]", "web_search")]
     assert logged == [f"tool call label={label!r} tool={tool!r}" for label, tool in labels]

@@ -18,12 +18,15 @@ from hyperruntime.pool.values.config import ToolPolicy
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
 )
 
 
 @given(
-    name=st.sampled_from(sorted(TOOLS)), args=JSON | st.dictionaries(st.sampled_from(["path", "timeout", "old"]), JSON)
+    name=st.sampled_from(sorted(TOOLS)),
+    args=JSON | st.dictionaries(st.sampled_from(["path", "timeout", "old"]), JSON),
 )
 def test_any_arguments_are_accepted_or_rejected_with_a_one_line_error(name: str, args: Any) -> None:
     tool = TOOLS[name]
@@ -71,7 +74,11 @@ def test_numbers_and_booleans_may_be_strings() -> None:
 
     assert (checked["offset"], checked["limit"], checked["max_bytes"]) == (3, 2, None)
     assert check_arguments(TOOLS["list_files"], {"recursive": "True"})[0]["recursive"] is True
-    for bad in ({"path": "f", "offset": 1.5}, {"path": "f", "offset": 0}, {"path": "f", "encoding": "utf-16"}):
+    for bad in (
+        {"path": "f", "offset": 1.5},
+        {"path": "f", "offset": 0},
+        {"path": "f", "encoding": "utf-16"},
+    ):
         with pytest.raises(ToolProblemError):
             check_arguments(TOOLS["read_file"], bad)
 
@@ -97,7 +104,9 @@ def test_settings_that_only_the_configuration_may_change_are_ignored_and_noted()
 def test_timeouts_are_clamped_and_fractions_are_kept(
     asked: float | None, given_s: float | None, expected: float
 ) -> None:
-    """W6: ``int(timeout)`` turned half a second into zero; W11: a caller may pass a timeout above the default."""
+    """W6: ``int(timeout)`` turned half a second into zero; W11: a caller may pass a timeout above
+    the default.
+    """
     assert choose_timeout(asked, given_s, ToolPolicy()) == expected
 
 
@@ -121,13 +130,24 @@ def test_schemas_have_the_format_of_the_chat_api() -> None:
     schemas = tool_schemas()
 
     names = [schema["function"]["name"] for schema in schemas]
-    assert names == ["bash", "read_file", "write_file", "edit_file", "patch", "list_files", "search"]
+    assert names == [
+        "bash",
+        "read_file",
+        "write_file",
+        "edit_file",
+        "patch",
+        "list_files",
+        "search",
+    ]
     for schema in schemas:
         parameters = schema["function"]["parameters"]
         assert schema["type"] == parameters["type"].replace("object", "function")
         assert set(parameters["required"]) <= parameters["properties"].keys()
         assert all(value["description"] for value in parameters["properties"].values())
-    assert [s["function"]["name"] for s in tool_schemas(["terminal", "read_artifact"])] == ["terminal", "read_artifact"]
+    assert [s["function"]["name"] for s in tool_schemas(["terminal", "read_artifact"])] == [
+        "terminal",
+        "read_artifact",
+    ]
     with pytest.raises(SpecError, match="did you mean 'bash'"):
         tool_schemas(["bsh"])
 

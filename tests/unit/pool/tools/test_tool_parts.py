@@ -1,4 +1,6 @@
-"""Parts of the tools without containers: patterns, diffs, windows of files, searches and archives."""
+"""Parts of the tools without containers: patterns, diffs, windows of files, searches and
+archives.
+"""
 
 from __future__ import annotations
 
@@ -62,16 +64,19 @@ _BRACKET = st.builds(
         max_size=3,
     ),
 )
-_ATOM = st.sampled_from([*r"\d \D \w \s \t \. \x2e \u0061 . a b 1 _ x , \- \] \[".split(" ")]) | _BRACKET
+_ATOM = (
+    st.sampled_from([*r"\d \D \w \s \t \. \x2e \u0061 . a b 1 _ x , \- \] \[".split(" ")])
+    | _BRACKET
+)
 _REGEX = st.recursive(
     _ATOM,
     lambda inner: st.one_of(
         st.tuples(inner, inner).map("".join),
         inner.map(lambda p: f"({p})"),
         st.tuples(inner, inner).map(lambda p: f"(?:{p[0]}|{p[1]})"),
-        st.tuples(inner, st.sampled_from(["*", "+", "?", "{2}", "{1,}", "*?", "+?", "??", "{2}?"])).map(
-            lambda p: f"(?:{p[0]}){p[1]}"
-        ),
+        st.tuples(
+            inner, st.sampled_from(["*", "+", "?", "{2}", "{1,}", "*?", "+?", "??", "{2}?"])
+        ).map(lambda p: f"(?:{p[0]}){p[1]}"),
     ),
     max_leaves=6,
 )
@@ -79,10 +84,14 @@ _REGEX = st.recursive(
 
 @given(pattern=_REGEX, lines=st.lists(st.text(_CHARS, max_size=6), min_size=1, max_size=8))
 @settings(max_examples=80, deadline=None)
-def test_a_pattern_has_the_same_matches_in_grep_and_in_python(pattern: str, lines: list[str]) -> None:
+def test_a_pattern_has_the_same_matches_in_grep_and_in_python(
+    pattern: str, lines: list[str]
+) -> None:
     text = "".join(f"{line}\n" for line in lines)
 
-    result = run_process(["env", "LC_ALL=C", "grep", "-nE", "-e", to_posix(pattern)], input=text.encode())
+    result = run_process(
+        ["env", "LC_ALL=C", "grep", "-nE", "-e", to_posix(pattern)], input=text.encode()
+    )
 
     with warnings.catch_warnings(
         action="ignore", category=FutureWarning
@@ -108,21 +117,43 @@ def test_a_pattern_has_the_same_matches_in_grep_and_in_python(pattern: str, line
         (r"a{2}?", "aa", True),
     ],
 )
-def test_special_patterns_keep_their_python_meaning_in_grep(pattern: str, line: str, finds: bool) -> None:
-    result = run_process(["env", "LC_ALL=C", "grep", "-qE", "-e", to_posix(pattern)], input=line.encode() + b"\n")
+def test_special_patterns_keep_their_python_meaning_in_grep(
+    pattern: str, line: str, finds: bool
+) -> None:
+    result = run_process(
+        ["env", "LC_ALL=C", "grep", "-qE", "-e", to_posix(pattern)], input=line.encode() + b"\n"
+    )
     assert (result.exit_code, result.stderr) == (0 if finds else 1, b"")
 
 
 @pytest.mark.parametrize(
     "pattern",
-    [r"\x0a", r"\0", r"\g", r"\N", r"\x4", "a++", "(?=a)", "(?P<n>a)", "[a", "[", "[^", "a\\", r"a\nb", r"[\W]", "[]"],
+    [
+        r"\x0a",
+        r"\0",
+        r"\g",
+        r"\N",
+        r"\x4",
+        "a++",
+        "(?=a)",
+        "(?P<n>a)",
+        "[a",
+        "[",
+        "[^",
+        "a\\",
+        r"a\nb",
+        r"[\W]",
+        "[]",
+    ],
 )
 def test_a_pattern_that_grep_cannot_express_is_rejected(pattern: str) -> None:
     with pytest.raises(ToolProblemError, match="invalid pattern"):
         to_posix(pattern)
 
 
-_LINES = st.lists(st.sampled_from(["a\n", "b\n", "\n", " c\n", "--- d\n", "+e\r\n", "@@ f\n"]), max_size=12)
+_LINES = st.lists(
+    st.sampled_from(["a\n", "b\n", "\n", " c\n", "--- d\n", "+e\r\n", "@@ f\n"]), max_size=12
+)
 
 
 @given(before=_LINES, after=_LINES, context=st.integers(0, 4), open_end=st.booleans())
@@ -144,7 +175,9 @@ def test_applying_a_diff_of_difflib_gives_the_second_text(
 
 @given(
     st.binary(max_size=200)
-    | st.lists(st.sampled_from([b"--- a\n", b"+++ b\n", b"@@ -1 +1 @@\n", b"-a\n", b"+b\n", b"\\\n"])).map(b"".join)
+    | st.lists(
+        st.sampled_from([b"--- a\n", b"+++ b\n", b"@@ -1 +1 @@\n", b"-a\n", b"+b\n", b"\\\n"])
+    ).map(b"".join)
 )
 def test_any_bytes_are_parsed_as_a_diff_or_rejected(data: bytes) -> None:
     try:
@@ -160,7 +193,10 @@ def test_a_hunk_with_wrong_line_numbers_and_line_ends_is_applied() -> None:
     diff = b"--- a/f\n+++ b/f\n@@ -90,9 +90,9 @@\n one\n-two\n+2\n\n three"
     (found,) = parse_diff(diff)
 
-    assert apply_hunks(b"zero\r\none\r\ntwo\r\n\r\nthree", found.hunks) == b"zero\r\none\r\n2\r\n\r\nthree"
+    assert (
+        apply_hunks(b"zero\r\none\r\ntwo\r\n\r\nthree", found.hunks)
+        == b"zero\r\none\r\n2\r\n\r\nthree"
+    )
     assert apply_hunks(b"", parse_diff(b"@@ -0,0 +1 @@\n+new\n", b"f")[0].hunks) == b"new\n"
 
 
@@ -181,7 +217,12 @@ def test_an_unsupported_or_invalid_diff_is_rejected(diff: str, words: str) -> No
         parse_diff(diff.encode())
 
 
-@given(st.binary(max_size=60), st.integers(1, 5), st.none() | st.integers(1, 4), st.lists(st.integers(1, 9)))
+@given(
+    st.binary(max_size=60),
+    st.integers(1, 5),
+    st.none() | st.integers(1, 4),
+    st.lists(st.integers(1, 9)),
+)
 def test_a_window_does_not_depend_on_how_the_file_is_split(
     data: bytes, first: int, count: int | None, cuts: list[int]
 ) -> None:
@@ -193,7 +234,10 @@ def test_a_window_does_not_depend_on_how_the_file_is_split(
 
     lines = data.split(b"\n")
     ended = [line + b"\n" for line in lines[:-1]] + [lines[-1]] * bool(lines[-1])
-    assert window.kept == b"".join(ended[first - 1 : None if count is None else first - 1 + count])[:20]
+    assert (
+        window.kept
+        == b"".join(ended[first - 1 : None if count is None else first - 1 + count])[:20]
+    )
     assert (window.lines, window.size_bytes) == (len(ended), len(data))
     assert window.sha256 == hashlib.sha256(data).hexdigest()
 
@@ -247,10 +291,22 @@ def test_invalid_records_of_listings_and_searches_are_ignored(chunks: list[bytes
 
 def test_a_search_parses_split_records_and_stops_at_its_limit() -> None:
     lines = SearchLines(2, 1000)
-    for piece in (b".", b"/a\nb\0", b"1:x", b"x\n--\n./c\0", b"7-y\n./c\0002:", b"z" * 200_000, b"end\n"):
+    for piece in (
+        b".",
+        b"/a\nb\0",
+        b"1:x",
+        b"x\n--\n./c\0",
+        b"7-y\n./c\0002:",
+        b"z" * 200_000,
+        b"end\n",
+    ):
         lines.write(piece)
 
-    assert [(path, rest[:6]) for path, rest in lines.found] == [("a\nb", ":1:xx"), ("c", "-7-y"), ("c", ":2:zzz")]
+    assert [(path, rest[:6]) for path, rest in lines.found] == [
+        ("a\nb", ":1:xx"),
+        ("c", "-7-y"),
+        ("c", ":2:zzz"),
+    ]
     with pytest.raises(EnoughError):
         lines.write(b"./d\x001:x\n")
 
@@ -266,7 +322,9 @@ def test_the_memory_for_an_endless_listing_or_search_is_bounded() -> None:
     assert len(lines._buffer) <= 65536
 
 
-@pytest.mark.parametrize("record", [b"", b"f|1|2", b"f|x|2|n", b"f|1|y|n", b"f|1|nan|n", b"f|1|inf|n"])
+@pytest.mark.parametrize(
+    "record", [b"", b"f|1|2", b"f|x|2|n", b"f|1|y|n", b"f|1|nan|n", b"f|1|inf|n"]
+)
 def test_truncated_records_are_skipped(record: bytes) -> None:
     assert parse_record(record) is None
 
@@ -300,7 +358,12 @@ def test_an_archive_beyond_its_limits_is_rejected() -> None:
         with pytest.raises(TransferError, match="larger than 50 bytes"):
             pack(_tar(("a", tarfile.REGTYPE, bytes(range(256)))), form, max_bytes=50, max_entries=9)
         with pytest.raises(TransferError, match="more than 1 entries"):
-            pack(_tar(*[(n, tarfile.DIRTYPE, b"") for n in "ab"]), form, max_bytes=50_000, max_entries=1)
+            pack(
+                _tar(*[(n, tarfile.DIRTYPE, b"") for n in "ab"]),
+                form,
+                max_bytes=50_000,
+                max_entries=1,
+            )
         with pytest.raises(TransferError):
             pack(io.BytesIO(b"no tar" * 1000), form, max_bytes=50_000, max_entries=1)
 

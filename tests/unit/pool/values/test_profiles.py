@@ -1,4 +1,6 @@
-"""W26: profiles from files and from variables have the same schema, and unknown keys are rejected."""
+"""W26: profiles from files and from variables have the same schema, and unknown keys are
+rejected.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ VARIABLES = {
 
 
 def of_variables(variables: dict[str, str]) -> hr.Profiles:
-    return profiles_from_environment({"HOME": "/", **{PREFIX + key: text for key, text in variables.items()}})
+    return profiles_from_environment(
+        {"HOME": "/", **{PREFIX + key: text for key, text in variables.items()}}
+    )
 
 
 def test_r15_a_toml_file_a_yaml_file_and_variables_give_the_same_profiles(tmp_path: Path) -> None:
@@ -109,22 +113,66 @@ def test_the_profiles_in_the_documentation_load() -> None:
     ("text", "named", "hint"),
     [
         ("[profiles.a]\nimage='x'\nmax_sandboxes=3", "profiles.a.max_sandboxes", "known: "),
-        ("[profiles.a]\nimage='x'\nmax_container=3", "profiles.a.max_container", "did you mean 'max_containers'"),
-        ("[profiles.a]\nimage='x'\n[profiles.a.limits]\nmemory=3", "profiles.a.limits.memory", "memory_bytes"),
-        ("[profiles.a]\nimage='x'\n[profiles.a.tools]\ntool=['x']", "profiles.a.tools.tool", "'tools'"),
+        (
+            "[profiles.a]\nimage='x'\nmax_container=3",
+            "profiles.a.max_container",
+            "did you mean 'max_containers'",
+        ),
+        (
+            "[profiles.a]\nimage='x'\n[profiles.a.limits]\nmemory=3",
+            "profiles.a.limits.memory",
+            "memory_bytes",
+        ),
+        (
+            "[profiles.a]\nimage='x'\n[profiles.a.tools]\ntool=['x']",
+            "profiles.a.tools.tool",
+            "'tools'",
+        ),
         ("[profile.a]\nimage='x'", "profile", "did you mean 'profiles'"),
         ("[profiles.a]\nmax_containers=3", "profiles.a.image", "an image reference"),
-        ("[profiles.a]\nimage='x'\nmax_containers='3'", "profiles.a.max_containers", "a whole number"),
-        ("[profiles.a]\nimage='x'\nread_only_rootfs='yes'", "profiles.a.read_only_rootfs", "true or false"),
+        (
+            "[profiles.a]\nimage='x'\nmax_containers='3'",
+            "profiles.a.max_containers",
+            "a whole number",
+        ),
+        (
+            "[profiles.a]\nimage='x'\nread_only_rootfs='yes'",
+            "profiles.a.read_only_rootfs",
+            "true or false",
+        ),
         ("[profiles.a]\nimage='x'\nmounts=[{from='/a'}]", "profiles.a.mounts[0].from", "known: "),
         ("[profiles.a]\nimage='x'\nenv=['A']", "profiles.a.env", "a table"),
         ("[profiles.a]\nimage='x'\nnetwork='lan'", "profiles.a.network", "one of none"),
-        ("default_profile='b'\n[profiles.a]\nimage='x'", "default_profile", "the name of a profile"),
-        ("default_profile=['a']\n[profiles.a]\nimage='x'", "default_profile", "the name of a profile"),
-        ("[profiles.a]\nimage='x'\ntools={allow_network='no'}", "profiles.a.allow_network", "true or false"),
-        ("[profiles.a]\nimage='x'\ntools={allow_network=0}", "profiles.a.allow_network", "true or false"),
-        ("[profiles.a]\nimage='x'\ntools={require_sandbox=true}", "profiles.a.tools.require_sandbox", "a known key"),
-        ("[profiles.a]\nimage='x'\ntools={file_roots=false}", "profiles.a.file_roots", "a list of texts"),
+        (
+            "default_profile='b'\n[profiles.a]\nimage='x'",
+            "default_profile",
+            "the name of a profile",
+        ),
+        (
+            "default_profile=['a']\n[profiles.a]\nimage='x'",
+            "default_profile",
+            "the name of a profile",
+        ),
+        (
+            "[profiles.a]\nimage='x'\ntools={allow_network='no'}",
+            "profiles.a.allow_network",
+            "true or false",
+        ),
+        (
+            "[profiles.a]\nimage='x'\ntools={allow_network=0}",
+            "profiles.a.allow_network",
+            "true or false",
+        ),
+        (
+            "[profiles.a]\nimage='x'\ntools={require_sandbox=true}",
+            "profiles.a.tools.require_sandbox",
+            "a known key",
+        ),
+        (
+            "[profiles.a]\nimage='x'\ntools={file_roots=false}",
+            "profiles.a.file_roots",
+            "a list of texts",
+        ),
         ("profiles=3", "profiles", "a table"),
         ("[profiles.a", "profiles", "TOML"),
     ],
@@ -160,30 +208,39 @@ def test_a_broken_or_missing_file_is_rejected(tmp_path: Path) -> None:
         ("PROFILES", "", "profile"),
     ],
 )
-def test_w26_an_unknown_or_malformed_variable_is_rejected(variable: str, text: str, hint: str) -> None:
+def test_w26_an_unknown_or_malformed_variable_is_rejected(
+    variable: str, text: str, hint: str
+) -> None:
     with pytest.raises(SpecError) as refusal:
         of_variables({"IMAGE": "x", variable: text})
     assert hint in str(refusal.value)
 
 
 def test_a_variable_may_have_the_value_never_or_none() -> None:
-    config = of_variables({"IMAGE": "x", "IDLE_TIMEOUT_S": "never", "LEASE_TIMEOUT_S": "none", "NETWORK": "none"})
+    config = of_variables(
+        {"IMAGE": "x", "IDLE_TIMEOUT_S": "never", "LEASE_TIMEOUT_S": "none", "NETWORK": "none"}
+    )
     assert config.configs["default"].idle_timeout_s is None
     assert config.configs["default"].spec.network == "none"
 
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 KEYS = st.sampled_from(
-    "image mounts env network gpus limits tools user labels max_containers idle_timeout_s isolation".split()
+    "image mounts env network gpus limits tools user labels max_containers "
+    "idle_timeout_s isolation".split()
 )
 
 
 @given(st.dictionaries(KEYS, VALUES, max_size=5), VALUES)
-def test_any_content_of_a_file_is_parsed_or_raises_a_spec_error(table: dict[str, object], other: object) -> None:
+def test_any_content_of_a_file_is_parsed_or_raises_a_spec_error(
+    table: dict[str, object], other: object
+) -> None:
     for data in ({"profiles": {"a": {"image": "x", **table}}}, {"profiles": {"a": other}}, other):
         try:
             parse_profiles(data)
@@ -191,8 +248,13 @@ def test_any_content_of_a_file_is_parsed_or_raises_a_spec_error(table: dict[str,
             continue
 
 
-@given(st.sampled_from(sorted(VARIABLES)), st.text(alphabet=st.characters(blacklist_characters="\0"), max_size=20))
-def test_any_content_of_a_variable_is_parsed_or_raises_a_spec_error(variable: str, text: str) -> None:
+@given(
+    st.sampled_from(sorted(VARIABLES)),
+    st.text(alphabet=st.characters(blacklist_characters="\0"), max_size=20),
+)
+def test_any_content_of_a_variable_is_parsed_or_raises_a_spec_error(
+    variable: str, text: str
+) -> None:
     try:
         of_variables({**VARIABLES, variable: text})
     except SpecError:
@@ -200,7 +262,14 @@ def test_any_content_of_a_variable_is_parsed_or_raises_a_spec_error(variable: st
 
 
 def test_texts_make_a_table_that_other_tables_can_be_merged_with() -> None:
-    table = parse_texts({"image": "localhost/a:1", "limits_memory_bytes": "64m", "env": "A=1", "tools_tools": "bash"})
+    table = parse_texts(
+        {
+            "image": "localhost/a:1",
+            "limits_memory_bytes": "64m",
+            "env": "A=1",
+            "tools_tools": "bash",
+        }
+    )
     assert table == {
         "image": "localhost/a:1",
         "limits": {"memory_bytes": 2**26},

@@ -13,7 +13,9 @@ from hyperruntime.rollout.agent.agent import AgentLimits, AgentResult, AgentTask
 from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.testing.model import ModelReply, calls, says
 
-TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}]
+TOOLS = [
+    {"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}
+]
 
 
 class Scripted:
@@ -26,7 +28,10 @@ class Scripted:
         self.asked: list[tuple[Sequence[Mapping[str, Any]], Sampling]] = []
 
     async def complete(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        sampling: Sampling,
     ) -> Completion:
         self.asked.append((messages, sampling))
         await asyncio.sleep(0)
@@ -67,7 +72,13 @@ def test_tool_calls_run_one_after_the_other_in_their_order() -> None:
     model = Scripted(calls(("bash", {"command": "a"}), ("bash", {"command": "b"})), says("done"))
     result = converse(model, slow_first)
     assert order == ["a", "b"]
-    assert [m["role"] for m in result.messages] == ["user", "assistant", "tool", "tool", "assistant"]
+    assert [m["role"] for m in result.messages] == [
+        "user",
+        "assistant",
+        "tool",
+        "tool",
+        "assistant",
+    ]
     assert [m["content"] for m in result.messages[2:4]] == ["a", "b"]
     assert [m["tool_call_id"] for m in result.messages[2:4]] == ["call_0", "call_1"]
     assert (result.stop_reason, result.turns, result.tool_calls) == ("finished", 2, 2)
@@ -97,18 +108,28 @@ def test_a_cancelled_conversation_ends_even_if_a_tool_fails_at_the_same_time() -
 
 def test_malformed_calls_are_answered_with_the_error_and_the_loop_continues() -> None:
     model = Scripted(
-        calls(("bash", "{not json"), ("rm", {}), ("bash", {})), calls(("bash", {"command": "ls"})), says("done")
+        calls(("bash", "{not json"), ("rm", {}), ("bash", {})),
+        calls(("bash", {"command": "ls"})),
+        says("done"),
     )
     result = converse(model)
     answers = [m["content"] for m in result.messages if m["role"] == "tool"]
-    assert ["JSON" in answers[0], "unknown tool 'rm'" in answers[1], "'command'" in answers[2]] == [True] * 3
+    assert ["JSON" in answers[0], "unknown tool 'rm'" in answers[1], "'command'" in answers[2]] == [
+        True
+    ] * 3
     assert json.loads(answers[3]) == {"tool": "bash", "task": "t/0", "command": "ls"}
-    assert [(error["turn"], error["tool"]) for error in result.tool_errors] == [(1, "bash"), (1, "rm"), (1, "bash")]
+    assert [(error["turn"], error["tool"]) for error in result.tool_errors] == [
+        (1, "bash"),
+        (1, "rm"),
+        (1, "bash"),
+    ]
     assert (result.tool_calls, result.stop_reason) == (1, "finished")
 
 
 def test_tool_calls_in_the_text_are_executed() -> None:
-    model = Scripted(says('I look. <tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>'))
+    model = Scripted(
+        says('I look. <tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>')
+    )
     result = converse(model)
     assert result.messages[1]["content"] == "I look."
     assert result.messages[1]["tool_calls"][0]["function"]["name"] == "bash"
@@ -183,4 +204,7 @@ def test_w23_opening_messages_that_exceed_the_context_raise_an_error() -> None:
 
 
 def test_a_truncated_turn_without_a_tool_call_stops_with_the_token_limit() -> None:
-    assert converse(Scripted(attrs.evolve(says("I would"), finish_reason="length"))).stop_reason == "token_limit"
+    assert (
+        converse(Scripted(attrs.evolve(says("I would"), finish_reason="length"))).stop_reason
+        == "token_limit"
+    )

@@ -11,15 +11,32 @@ from hyperruntime.rollout.agent.hermes import parse_hermes, render_hermes
 from hyperruntime.rollout.agent.tool_calls import normalized_message, sendable, tool_calls
 
 _JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
     max_leaves=6,
 )
-_CALLS = st.lists(st.tuples(st.text(min_size=1), st.dictionaries(st.text(), _JSON, max_size=4)), min_size=1, max_size=4)
+_CALLS = st.lists(
+    st.tuples(st.text(min_size=1), st.dictionaries(st.text(), _JSON, max_size=4)),
+    min_size=1,
+    max_size=4,
+)
 _TEXT = st.text().filter(lambda text: "<" not in text)
 _SCRAPS = st.lists(
     st.sampled_from(
-        ["<tool_call>", "</tool_call>", '{"name": "bash", "arguments": {"command": "ls"}}', "{", "}", '"', "[1]", " "]
+        [
+            "<tool_call>",
+            "</tool_call>",
+            '{"name": "bash", "arguments": {"command": "ls"}}',
+            "{",
+            "}",
+            '"',
+            "[1]",
+            " ",
+        ]
     )
     | st.text(max_size=5),
     max_size=12,
@@ -58,7 +75,9 @@ def test_any_text_is_parsed_and_every_call_can_be_answered(text: str) -> None:
 
 def test_unclosed_tool_call_tags_still_contain_calls() -> None:
     one = '<tool_call>{"name": "bash", "arguments": {"command": "a"}}'
-    assert [call["arguments"] for call in parse_hermes(f"say {one}\n{one}")[1]] == ['{"command": "a"}'] * 2
+    assert [call["arguments"] for call in parse_hermes(f"say {one}\n{one}")[1]] == [
+        '{"command": "a"}'
+    ] * 2
     assert parse_hermes(f"say {one}")[0] == "say"
 
 
@@ -75,7 +94,10 @@ def test_a_closing_tag_inside_an_argument_does_not_end_the_call() -> None:
         ({"function": {"name": "bash", "arguments": "[1]"}}, "must be a JSON object"),
         ({"function": {"name": "rm", "arguments": "{}"}}, "unknown tool 'rm'; the tools are: bash"),
         ({"function": {"name": "bash", "arguments": "{}"}}, "needs the argument 'command'"),
-        ({"function": {"name": "bash", "arguments": '{"command": 3}'}}, "'command' of 'bash' must be of type string"),
+        (
+            {"function": {"name": "bash", "arguments": '{"command": 3}'}},
+            "'command' of 'bash' must be of type string",
+        ),
         ({"function": {"arguments": "{}"}}, "has no tool name"),
         ("no object", "has no tool name"),
         ({"function": {"name": "bash", "arguments": {"command": "ls"}}}, ""),
@@ -91,6 +113,12 @@ def test_an_invalid_call_is_described(call: object, problem: str) -> None:
 
 
 def test_existing_call_ids_stay_and_duplicates_get_new_ids() -> None:
-    call = {"id": "x", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
-    message = normalized_message({"role": "assistant", "content": "", "tool_calls": [call, call]}, 2)
+    call = {
+        "id": "x",
+        "type": "function",
+        "function": {"name": "bash", "arguments": '{"command": "ls"}'},
+    }
+    message = normalized_message(
+        {"role": "assistant", "content": "", "tool_calls": [call, call]}, 2
+    )
     assert [one["id"] for one in message["tool_calls"]] == ["x", "call_2_1"]

@@ -1,4 +1,6 @@
-"""Replay: a trajectory that is made again plays its recorded turns back, and its commands run again."""
+"""Replay: a trajectory that is made again plays its recorded turns back, and its commands run
+again.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("with_files", [True, False])
 @pytest.mark.parametrize("k", range(COMMANDS))
-def test_a_sandbox_that_is_lost_at_any_turn_costs_no_model_call(k: int, with_files: bool, tmp_path: Path) -> None:
+def test_a_sandbox_that_is_lost_at_any_turn_costs_no_model_call(
+    k: int, with_files: bool, tmp_path: Path
+) -> None:
     boxes = Boxes(lambda box, call: SandboxLostError("gone") if (box, call) == (1, k) else None)
     model = Adder()
     _, (found,) = rollouts(boxes, model, tmp_path / "run" if with_files else None)
@@ -48,7 +52,10 @@ def test_a_sandbox_that_is_lost_at_any_turn_costs_no_model_call(k: int, with_fil
     assert (found.status, found.reward, found.attempts, boxes.given) == ("scored", 1.0, 2, 2)
     assert found.replay == {"turns": k + 1, "tool_calls": k, "restarts": []}
     assert emitted(found.segments) == tuple(token for ids in model.said for token in ids)
-    assert [lp for s in found.segments for lp in s.logprobs if lp is not None] == [-0.1 / 3, -0.5] * (COMMANDS + 1)
+    assert [lp for s in found.segments for lp in s.logprobs if lp is not None] == [
+        -0.1 / 3,
+        -0.5,
+    ] * (COMMANDS + 1)
     assert (found.turns, found.usage["completion_tokens"]) == (COMMANDS + 1, 2 * (COMMANDS + 1))
     assert (tmp_path / "run" / TURNS).exists() is False
 
@@ -67,15 +74,24 @@ def test_a_journal_cut_at_any_byte_is_played_back_up_to_its_last_whole_line(tmp_
     data = journal.read_bytes()
     assert len(first.asked) == COMMANDS + 1
     ends = [at + 1 for at in range(len(data)) if data[at : at + 1] == b"\n"]
-    for cut in sorted({0, 1, ends[0] - 1, ends[2] - 1, *ends, *random.Random(1).sample(range(len(data)), 5)}):
+    for cut in sorted(
+        {0, 1, ends[0] - 1, ends[2] - 1, *ends, *random.Random(1).sample(range(len(data)), 5)}
+    ):
         (tmp_path / "run" / TURNS).mkdir(exist_ok=True)
         journal.write_bytes(data[:cut])
-        turns = data[:cut].count(b'{"is":"turn"') - (b'{"is":"turn"' in data[:cut].rpartition(b"\n")[2])
+        turns = data[:cut].count(b'{"is":"turn"') - (
+            b'{"is":"turn"' in data[:cut].rpartition(b"\n")[2]
+        )
         model = Adder()
         _, (found,) = rollouts(Boxes(), model, tmp_path / "run")
         assert model.asked == [("i0", turn) for turn in range(turns, COMMANDS + 1)], cut
-        assert (found.reward, found.attempts) == (1.0, 1 + (b'"attempt"' in data[:cut].rpartition(b"\n")[0]))
-        assert emitted(found.segments) == tuple(t for ids in [*first.said[:turns], *model.said] for t in ids)
+        assert (found.reward, found.attempts) == (
+            1.0,
+            1 + (b'"attempt"' in data[:cut].rpartition(b"\n")[0]),
+        )
+        assert emitted(found.segments) == tuple(
+            t for ids in [*first.said[:turns], *model.said] for t in ids
+        )
         (tmp_path / "run" / TRAJECTORIES).unlink()
 
 
@@ -87,13 +103,16 @@ def test_a_journal_with_garbage_is_played_back_up_to_it_and_goes_on_after_a_seco
 ) -> None:
     journal, first = killed_run(tmp_path / "run")
     lines = journal.read_bytes().splitlines(keepends=True)
-    journal.write_bytes(b"".join(lines[:4]) + noise + b"".join(lines[4:]))  # header, attempt, turn, call
+    # header, attempt, turn, call
+    journal.write_bytes(b"".join(lines[:4]) + noise + b"".join(lines[4:]))
     _, second = killed_run(tmp_path / "run")
     assert second.asked == [("i0", turn) for turn in range(1, COMMANDS + 1)]
     third = Adder()
     _, (found,) = rollouts(Boxes(), third, tmp_path / "run")
     assert (third.asked, found.attempts, found.reward) == ([], 3, 1.0)
-    assert emitted(found.segments) == tuple(token for ids in [first.said[0], *second.said] for token in ids)
+    assert emitted(found.segments) == tuple(
+        token for ids in [first.said[0], *second.said] for token in ids
+    )
 
 
 def test_a_journal_of_other_options_is_not_played_back(tmp_path: Path) -> None:
@@ -122,7 +141,9 @@ def swallowing(agent: Agent) -> Agent:
 
 
 @pytest.mark.parametrize("agent", [run_agent, swallowing(run_agent)])
-def test_another_output_on_replay_is_noted_and_the_trajectory_is_begun_anew(agent: Agent, tmp_path: Path) -> None:
+def test_another_output_on_replay_is_noted_and_the_trajectory_is_begun_anew(
+    agent: Agent, tmp_path: Path
+) -> None:
     killed_run(tmp_path / "run")
 
     class Odd(Box):
@@ -150,14 +171,21 @@ def test_another_output_on_replay_is_noted_and_the_trajectory_is_begun_anew(agen
     assert read_trajectories(tmp_path / "run")[0].replay == found.replay
 
 
-@pytest.mark.parametrize(("error", "asked"), [(SandboxLostError, 2 + COMMANDS + 1), (NodeLostError, COMMANDS + 1)])
+@pytest.mark.parametrize(
+    ("error", "asked"), [(SandboxLostError, 2 + COMMANDS + 1), (NodeLostError, COMMANDS + 1)]
+)
 def test_a_conversation_that_ends_its_container_twice_is_begun_anew_but_not_after_lost_nodes(
     error: type[Exception], asked: int
 ) -> None:
-    boxes, model = Boxes(lambda box, call: error("gone") if box < 3 and call == 1 else None), Adder()
+    boxes, model = (
+        Boxes(lambda box, call: error("gone") if box < 3 and call == 1 else None),
+        Adder(),
+    )
     _, (found,) = rollouts(boxes, model)
     assert (len(model.asked), found.reward, found.attempts) == (asked, 1.0, 3)
-    assert [why.get("error") for why in found.replay["restarts"]] == ["SandboxLostError: gone"] * (asked > COMMANDS + 1)
+    assert [why.get("error") for why in found.replay["restarts"]] == ["SandboxLostError: gone"] * (
+        asked > COMMANDS + 1
+    )
 
 
 def test_a_failed_verification_costs_no_model_call_unless_it_fails_twice() -> None:
@@ -184,13 +212,21 @@ def test_calls_that_run_at_once_are_played_back() -> None:
     async def agent(task: AgentTask) -> AgentResult:
         first, second = await asyncio.gather(
             *(
-                task.model.complete([*task.messages, {"role": "user", "content": who}], (), task.sampling)
+                task.model.complete(
+                    [*task.messages, {"role": "user", "content": who}], (), task.sampling
+                )
                 for who in "ab"
             )
         )
-        words = [str(turn.message["tool_calls"][0]["function"]["arguments"]) for turn in (first, second)]
-        await asyncio.gather(*(task.tool_handler("add", json.loads(word), task.id) for word in words))
-        await task.model.complete([*task.messages, first.message, second.message], (), task.sampling)
+        words = [
+            str(turn.message["tool_calls"][0]["function"]["arguments"]) for turn in (first, second)
+        ]
+        await asyncio.gather(
+            *(task.tool_handler("add", json.loads(word), task.id) for word in words)
+        )
+        await task.model.complete(
+            [*task.messages, first.message, second.message], (), task.sampling
+        )
         return AgentResult(messages=(), stop_reason="finished", turns=3)
 
     model = Adder()
@@ -220,13 +256,17 @@ def test_calls_that_run_at_once_are_played_back() -> None:
         ("", "x", False),
     ],
 )
-def test_times_durations_and_addresses_may_differ_and_nothing_else(one: str, other: str, same: bool) -> None:
+def test_times_durations_and_addresses_may_differ_and_nothing_else(
+    one: str, other: str, same: bool
+) -> None:
     assert same_output(one, other) is same
     assert same_output(one, one)
 
 
 @pytest.mark.parametrize("kills", [2, pytest.param(25, marks=pytest.mark.slow)])
-def test_a_run_killed_at_random_instants_repeats_no_journaled_model_call(kills: int, tmp_path: Path) -> None:
+def test_a_run_killed_at_random_instants_repeats_no_journaled_model_call(
+    kills: int, tmp_path: Path
+) -> None:
     run_dir, log, count = tmp_path / "run", tmp_path / "asked", 10 * kills
     rng = random.Random(kills)
     ended = False
@@ -234,7 +274,9 @@ def test_a_run_killed_at_random_instants_repeats_no_journaled_model_call(kills: 
         known = journaled(run_dir)
         done = {t.item_id for t in read_trajectories(run_dir)}
         log.write_bytes(b"")
-        process = subprocess.Popen([sys.executable, "-m", "tests.doubles.words", str(run_dir), str(log), str(count)])
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.doubles.words", str(run_dir), str(log), str(count)]
+        )
         if kill < kills:
             while not log.read_bytes() and process.poll() is None:
                 time.sleep(0.01)
@@ -243,13 +285,20 @@ def test_a_run_killed_at_random_instants_repeats_no_journaled_model_call(kills: 
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGKILL)
         ended = process.wait() == 0
-        asked = {(line.split()[0], int(line.split()[1])) for line in log.read_text().splitlines() if line.count(" ")}
+        asked = {
+            (line.split()[0], int(line.split()[1]))
+            for line in log.read_text().splitlines()
+            if line.count(" ")
+        }
         assert not asked & known
         assert not {who for who, _ in asked} & done
     assert ended
     lines = map(json_object, (run_dir / TRAJECTORIES).read_bytes().splitlines())
     found = Counter(line["id"] for line in lines if line is not None)  # a kill may truncate a line
     assert found == {f"i{number}/0": 1 for number in range(count)}
-    assert all(t.reward == 1.0 and len(emitted(t.segments)) == 2 * (COMMANDS + 1) for t in read_trajectories(run_dir))
+    assert all(
+        t.reward == 1.0 and len(emitted(t.segments)) == 2 * (COMMANDS + 1)
+        for t in read_trajectories(run_dir)
+    )
     assert max(t.attempts for t in read_trajectories(run_dir)) > 1
     assert not (run_dir / TURNS).exists()

@@ -40,7 +40,9 @@ def test_r3_unmasked_tokens_are_exactly_the_emitted_ones_and_prompts_are_masked(
     assert kept == [lp for _, _, logprobs in turns for lp in logprobs]
     for segment in segments:
         assert len(segment.ids) == len(segment.mask) == len(segment.logprobs)
-        assert all(lp is None for lp, mask in zip(segment.logprobs, segment.mask, strict=True) if not mask)
+        assert all(
+            lp is None for lp, mask in zip(segment.logprobs, segment.mask, strict=True) if not mask
+        )
 
 
 @given(_turns())
@@ -65,7 +67,11 @@ def test_a_continued_prompt_extends_the_segment_and_any_other_prompt_starts_a_ne
     first, second = record.segments()
     assert (list(first.ids), list(first.mask)) == ([1, 2, 3, 4, 5, 6], [0, 0, 1, 1, 0, 1])
     assert list(first.logprobs) == [None, None, -0.1, -0.2, None, -0.3]
-    assert (list(second.ids), list(second.mask), list(second.logprobs)) == ([1, 2, 9, 7], [0, 0, 0, 1], [None] * 4)
+    assert (list(second.ids), list(second.mask), list(second.logprobs)) == (
+        [1, 2, 9, 7],
+        [0, 0, 0, 1],
+        [None] * 4,
+    )
 
 
 def test_a_turn_without_tokens_discards_the_whole_record() -> None:

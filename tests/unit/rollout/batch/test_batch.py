@@ -1,4 +1,6 @@
-"""T1: batches of prompts: the format of a row; a batch that is killed loses no row and records none twice."""
+"""T1: batches of prompts: the format of a row; a batch that is killed loses no row and records none
+twice.
+"""
 
 from __future__ import annotations
 
@@ -94,12 +96,17 @@ async def batch(
     return await run_batch(runtime, Prompts(rows), chosen, output, parts=parts)
 
 
-def run(rows: tuple[PromptRow, ...], output: Path, agent: Any = echo, **options: Any) -> BatchSummary:
+def run(
+    rows: tuple[PromptRow, ...], output: Path, agent: Any = echo, **options: Any
+) -> BatchSummary:
     return asyncio.run(batch(rows, output, agent, **options))
 
 
 def test_a_prompt_becomes_a_user_message_and_unknown_keys_are_kept(tmp_path: Path) -> None:
-    (row,) = rows_of(tmp_path, {"prompt": "hello", "id": 7, "docker_image": "a:1", "cwd": "/x", "difficulty": [1]})
+    (row,) = rows_of(
+        tmp_path,
+        {"prompt": "hello", "id": 7, "docker_image": "a:1", "cwd": "/x", "difficulty": [1]},
+    )
     assert (row.id, row.image, row.cwd) == ("7", "a:1", "/x")
     assert row.messages == ({"role": "user", "content": "hello"},)
     assert row.data["difficulty"] == [1]
@@ -107,8 +114,15 @@ def test_a_prompt_becomes_a_user_message_and_unknown_keys_are_kept(tmp_path: Pat
 
 
 def test_rows_without_an_id_keep_their_derived_id_when_the_file_grows(tmp_path: Path) -> None:
-    before = {row.id for row in rows_of(tmp_path, {"prompt": "a"}, {"prompt": "b"}, {"prompt": "a"})}
-    after = {row.id for row in rows_of(tmp_path, {"prompt": "new"}, {"prompt": "a"}, {"prompt": "a"}, {"prompt": "b"})}
+    before = {
+        row.id for row in rows_of(tmp_path, {"prompt": "a"}, {"prompt": "b"}, {"prompt": "a"})
+    }
+    after = {
+        row.id
+        for row in rows_of(
+            tmp_path, {"prompt": "new"}, {"prompt": "a"}, {"prompt": "a"}, {"prompt": "b"}
+        )
+    }
     assert len(before) == 3
     assert before < after
 
@@ -134,7 +148,9 @@ def test_rows_without_an_id_keep_their_derived_id_when_the_file_grows(tmp_path: 
         ("[" * 100_000, r"prompts\.jsonl:2"),
     ],
 )
-def test_an_invalid_row_is_rejected_with_its_line_number(tmp_path: Path, line: str, words: str) -> None:
+def test_an_invalid_row_is_rejected_with_its_line_number(
+    tmp_path: Path, line: str, words: str
+) -> None:
     path = tmp_path / "prompts.jsonl"
     path.write_text(f'{{"prompt": "a", "id": "first"}}\n{line}\n')
     with pytest.raises(SpecError, match=words):
@@ -143,8 +159,17 @@ def test_an_invalid_row_is_rejected_with_its_line_number(tmp_path: Path, line: s
 
 def test_odd_rows_are_left_out_by_line_and_the_others_run(tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
-    lines = [b'{"prompt": "a", "id": "first"}', b"{", b'{"prompt": null}', b'{"prompt": "caf\xe9"}', b"", b"[1]"]
-    path.write_bytes(b"\n".join([*lines, b'{"prompt": "b", "id": "first"}', b'{"prompt": "c", "id": "last"}']))
+    lines = [
+        b'{"prompt": "a", "id": "first"}',
+        b"{",
+        b'{"prompt": null}',
+        b'{"prompt": "caf\xe9"}',
+        b"",
+        b"[1]",
+    ]
+    path.write_bytes(
+        b"\n".join([*lines, b'{"prompt": "b", "id": "first"}', b'{"prompt": "c", "id": "last"}'])
+    )
     left = LeftOut()
     rows = read_rows(path, left)
     assert [row.id for row in rows] == ["first", "last"]
@@ -152,7 +177,9 @@ def test_odd_rows_are_left_out_by_line_and_the_others_run(tmp_path: Path) -> Non
     assert "UTF-8" in left.reasons["line 4"]
     runtime, prompts = cast(Any, SimpleNamespace(images=None)), Prompts(rows, left_out=left.reasons)
     chosen = RolloutOptions(environment="batch")
-    summary = asyncio.run(run_batch(runtime, prompts, chosen, tmp_path / "out", parts=parts_of(echo)))
+    summary = asyncio.run(
+        run_batch(runtime, prompts, chosen, tmp_path / "out", parts=parts_of(echo))
+    )
     assert (summary.rows, summary.done, summary.left_out) == (2, 2, left.reasons)
 
 
@@ -179,7 +206,11 @@ JSON = st.recursive(
 
 
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
-@given(st.dictionaries(st.sampled_from(["prompt", "messages", "id", "image", "docker_image", "cwd", "x"]), JSON))
+@given(
+    st.dictionaries(
+        st.sampled_from(["prompt", "messages", "id", "image", "docker_image", "cwd", "x"]), JSON
+    )
+)
 def test_any_json_object_is_parsed_or_rejected(value: dict[str, Any]) -> None:
     try:
         row = parse_row(value, "line 1", Counter())
@@ -191,7 +222,9 @@ def test_any_json_object_is_parsed_or_rejected(value: dict[str, Any]) -> None:
 
 
 def test_every_row_gets_one_result_line_that_contains_the_row(tmp_path: Path) -> None:
-    rows = rows_of(tmp_path, *({"prompt": f"p{n}", "id": f"r{n}", "extra": {"n": n}} for n in range(20)))
+    rows = rows_of(
+        tmp_path, *({"prompt": f"p{n}", "id": f"r{n}", "extra": {"n": n}} for n in range(20))
+    )
     summary = run(rows, tmp_path / "out", parallel=4)
     assert (summary.rows, summary.done, summary.failed, summary.skipped) == (20, 20, 0, 0)
     lines = [json.loads(line) for line in (tmp_path / "out" / RESULTS).read_text().splitlines()]
@@ -268,7 +301,12 @@ def test_at_most_parallel_rows_run_at_the_same_time(tmp_path: Path) -> None:
         now -= 1
         return await echo(task)
 
-    run(rows_of(tmp_path, *({"prompt": "p"} for _ in range(30))), tmp_path / "out", agent, parallel=5)
+    run(
+        rows_of(tmp_path, *({"prompt": "p"} for _ in range(30))),
+        tmp_path / "out",
+        agent,
+        parallel=5,
+    )
     assert most == 5
 
 
@@ -289,7 +327,9 @@ def test_a_second_batch_in_the_same_directory_is_rejected(tmp_path: Path) -> Non
     assert run(rows, tmp_path / "out", agent).done == 1
 
 
-def test_a_cancelled_batch_does_not_record_its_failing_row_and_starts_no_other(tmp_path: Path) -> None:
+def test_a_cancelled_batch_does_not_record_its_failing_row_and_starts_no_other(
+    tmp_path: Path,
+) -> None:
     begun: list[str] = []
 
     async def agent(task: AgentTask) -> AgentResult:
@@ -361,12 +401,18 @@ asyncio.run(batch(read_rows(Path(sys.argv[1])), Path(sys.argv[2]), agent, parall
 
 
 @pytest.mark.slow
-def test_a_batch_that_is_killed_several_times_loses_no_row_and_records_none_twice(tmp_path: Path) -> None:
-    prompts = write_rows(tmp_path / "prompts.jsonl", *({"prompt": f"p{n}", "id": f"r{n}"} for n in range(180)))
+def test_a_batch_that_is_killed_several_times_loses_no_row_and_records_none_twice(
+    tmp_path: Path,
+) -> None:
+    prompts = write_rows(
+        tmp_path / "prompts.jsonl", *({"prompt": f"p{n}", "id": f"r{n}"} for n in range(180))
+    )
     out, killed = tmp_path / "out", 0
     args = [sys.executable, "-c", BATCH, str(prompts), str(out)]
     while True:
-        process = subprocess.Popen(args, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE)
+        process = subprocess.Popen(
+            args, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE
+        )
         wanted = len(settled(out / RESULTS)) + 40
         while process.poll() is None and len(settled(out / RESULTS)) < wanted:
             time.sleep(0.01)

@@ -1,4 +1,6 @@
-"""T1: the work of a batch on one row: its image and directory, its conversation, and its result line."""
+"""T1: the work of a batch on one row: its image and directory, its conversation, and its result
+line.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ from hyperruntime.rollout.run.runner import Parts
 from hyperruntime.rollout.run_files.run_dir import RESULTS
 
 BASE = hr.ContainerSpec(image="base:1", env={"A": "1"})
-SCHEMA = {"type": "function", "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}}}
+SCHEMA = {
+    "type": "function",
+    "function": {"name": "bash", "parameters": {"type": "object", "properties": {}}},
+}
 
 
 class FakeSlots:
@@ -55,7 +60,10 @@ class FakeModel:
         self.seeds: list[int | None] = []
 
     async def complete(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        sampling: Sampling,
     ) -> Completion:
         self.seeds.append(sampling.seed)
         if messages[-1]["content"] == "fail":
@@ -64,7 +72,11 @@ class FakeModel:
         if messages[-1]["role"] == "tool":
             message = {"role": "assistant", "content": f"it said {messages[-1]['content']}"}
             return Completion(message=message, finish_reason="stop", usage=usage)
-        call = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "pwd"}'}}
+        call = {
+            "id": "c1",
+            "type": "function",
+            "function": {"name": "bash", "arguments": '{"command": "pwd"}'},
+        }
         message = {"role": "assistant", "content": "", "tool_calls": [call]}  # type: ignore[dict-item]
         return Completion(message=message, finish_reason="tool_calls", usage=usage)
 
@@ -87,7 +99,9 @@ def batch(
     **given: Any,
 ) -> BatchSummary:
     options = RolloutOptions(environment="batch", container=BASE, attempts=1, **given)
-    parts = Parts(model=model or FakeModel(), slots=cast(Any, slots or FakeSlots()), toolset=toolset)
+    parts = Parts(
+        model=model or FakeModel(), slots=cast(Any, slots or FakeSlots()), toolset=toolset
+    )
     runtime = cast(hr.Runtime, SimpleNamespace(images=None))
     return asyncio.run(run_batch(runtime, Prompts(rows), options, output, parts=parts))
 
@@ -104,7 +118,12 @@ def test_the_result_has_the_conversation_its_usage_and_its_timing(tmp_path: Path
     slots = FakeSlots()
     batch([row(prompt="where?", id="x")], tmp_path, slots)
     result = settled(tmp_path)["x"]
-    assert [message["role"] for message in result["messages"]] == ["user", "assistant", "tool", "assistant"]
+    assert [message["role"] for message in result["messages"]] == [
+        "user",
+        "assistant",
+        "tool",
+        "assistant",
+    ]
     assert result["messages"][-1]["content"] == "it said bash pwd of x/0"
     assert (result["turns"], result["tool_calls"], result["stop_reason"]) == (2, 1, "finished")
     assert result["usage"] == {"prompt_tokens": 20, "completion_tokens": 10}
@@ -116,7 +135,16 @@ def test_the_result_has_the_conversation_its_usage_and_its_timing(tmp_path: Path
 def test_a_result_line_has_exactly_the_documented_keys(tmp_path: Path) -> None:
     batch([row(prompt="a", id="good"), row(prompt="fail", id="bad")], tmp_path)
     both = ["id", "row", "digest", "started_at", "attempts", "status", "error"]
-    done = ["model", "messages", "stop_reason", "turns", "tool_calls", "tool_errors", "usage", "timing"]
+    done = [
+        "model",
+        "messages",
+        "stop_reason",
+        "turns",
+        "tool_calls",
+        "tool_errors",
+        "usage",
+        "timing",
+    ]
     lines = settled(tmp_path)
     assert list(lines["good"]) == [*both, *done]
     assert list(lines["bad"]) == both
@@ -126,7 +154,10 @@ def test_a_result_line_has_exactly_the_documented_keys(tmp_path: Path) -> None:
 
 def test_a_row_runs_in_the_image_and_directory_that_it_names(tmp_path: Path) -> None:
     slots = FakeSlots()
-    rows = [row(prompt="a", id="1"), row(prompt="a", id="2", docker_image="other:2", cwd="/testbed")]
+    rows = [
+        row(prompt="a", id="1"),
+        row(prompt="a", id="2", docker_image="other:2", cwd="/testbed"),
+    ]
     batch(rows, tmp_path, slots)
     seen = {task: (spec.image, spec.workdir, spec.env["A"]) for task, spec in slots.asked}
     assert seen == {"1/0": ("base:1", None, "1"), "2/0": ("other:2", "/testbed", "1")}

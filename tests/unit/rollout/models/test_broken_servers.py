@@ -1,4 +1,6 @@
-"""Broken model servers, turns that broke off and full contexts, as rollouts meet them: scripted servers on sockets."""
+"""Broken model servers, turns that broke off and full contexts, as rollouts meet them: scripted
+servers on sockets.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +27,28 @@ from tests.doubles.byte_tokenizer import ByteTokenizer
 from tests.doubles.server_errors import TOO_LONG, Error
 from tests.doubles.upstream import Reply, chat_stream, json_reply, scripted_upstream
 
-TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}]
+TOOLS = [
+    {"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}
+]
 PAGE = Path(__file__).parents[4] / "docs/rollouts.md"
 
 
 def said(message: Mapping[str, Any], reason: object = "stop") -> Reply:
-    return json_reply({"choices": [{"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}]})
+    return json_reply(
+        {
+            "choices": [
+                {"index": 0, "message": {"role": "assistant", **message}, "finish_reason": reason}
+            ]
+        }
+    )
 
 
 def call(text: str = "") -> dict[str, Any]:
     function = {"name": "bash", "arguments": json.dumps({"command": "ls"})}
-    return {"content": text or None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]}
+    return {
+        "content": text or None,
+        "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+    }
 
 
 DONE = said({"content": "done"})
@@ -43,7 +56,9 @@ HTML = Reply(pieces=(b"<html>Welcome</html>",), headers={"Content-Type": "text/h
 
 
 def opened(url: str, wire: Wire = "chat", **options: Any) -> Model:
-    chosen = ModelOptions(name="m", base_url=url, wire=wire, tokenizer="-", **{"patience_s": 5.0, **options})
+    chosen = ModelOptions(
+        name="m", base_url=url, wire=wire, tokenizer="-", **{"patience_s": 5.0, **options}
+    )
     return open_model(chosen) if wire == "chat" else TokenModel(chosen, ByteTokenizer())
 
 
@@ -57,7 +72,9 @@ def converse(model: Model) -> AgentResult:
         recorded = RecordedModel(model, Stopwatch(), Replay(TurnJournal()))
         hello = [{"role": "user", "content": "hello"}]
         try:
-            return await run_agent(AgentTask(id="t", model=recorded, messages=hello, tools=TOOLS, tool_handler=handle))
+            return await run_agent(
+                AgentTask(id="t", model=recorded, messages=hello, tools=TOOLS, tool_handler=handle)
+            )
         finally:
             await model.close()
 
@@ -113,7 +130,13 @@ def test_a_turn_of_tokens_that_broke_off_is_asked_for_again(wire: Wire) -> None:
         if wire == "vllm":
             pairs = [{str(token): -1.0} for token in ids]
             return json_reply({"text": ["done"], "logprobs": [pairs], "finish_reasons": [reason]})
-        choice = {"index": 0, "text": "done", "token_ids": ids, "logprobs": logprobs, "finish_reason": reason}
+        choice = {
+            "index": 0,
+            "text": "done",
+            "token_ids": ids,
+            "logprobs": logprobs,
+            "finish_reason": reason,
+        }
         return json_reply({"choices": [choice]})
 
     replies = iter([turn("abort"), turn("stop")])
@@ -124,9 +147,15 @@ def test_a_turn_of_tokens_that_broke_off_is_asked_for_again(wire: Wire) -> None:
 
 
 @pytest.mark.parametrize("error", TOO_LONG.values(), ids=TOO_LONG)
-def test_a_conversation_that_fills_the_context_of_any_server_ends_with_the_context_limit(error: Error) -> None:
+def test_a_conversation_that_fills_the_context_of_any_server_ends_with_the_context_limit(
+    error: Error,
+) -> None:
     status, body = error
-    full = Reply(pieces=(body.encode(),), status=status) if isinstance(body, str) else json_reply(body, status)
+    full = (
+        Reply(pieces=(body.encode(),), status=status)
+        if isinstance(body, str)
+        else json_reply(body, status)
+    )
     replies = iter([said(call()), full])
     with scripted_upstream(lambda _: next(replies)) as server:
         result = converse(opened(server.url))
@@ -176,7 +205,9 @@ def test_a_content_filter_ends_a_conversation_and_runs_no_call(message: dict[str
         ("model_context_window_exceeded", "context_limit"),
     ],
 )
-def test_a_turn_without_calls_ends_the_conversation_by_its_reason(reason: object, ends: str) -> None:
+def test_a_turn_without_calls_ends_the_conversation_by_its_reason(
+    reason: object, ends: str
+) -> None:
     with scripted_upstream(lambda _: said({"content": "text"}, reason)) as server:
         assert converse(opened(server.url)).stop_reason == ends
 
@@ -190,7 +221,9 @@ def test_an_unknown_reason_is_not_scored_unless_the_turn_has_calls() -> None:
 
 
 def test_an_error_about_a_parameter_inside_an_answer_of_status_200_is_learned_from() -> None:
-    unknown = json_reply({"error": {"code": 400, "message": "Unknown parameter: 'return_token_ids'"}})
+    unknown = json_reply(
+        {"error": {"code": 400, "message": "Unknown parameter: 'return_token_ids'"}}
+    )
     with scripted_upstream(lambda r: unknown if "return_token_ids" in r.body else DONE) as server:
         assert converse(opened(server.url)).stop_reason == "finished"
 

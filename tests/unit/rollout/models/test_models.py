@@ -28,7 +28,9 @@ from tests.doubles.tokenserver import TokenServer, in_turn, token_server
 from tests.doubles.upstream import Received, Reply, chat, json_reply, scripted_upstream
 
 HELLO = [{"role": "user", "content": "hello"}]
-TOOLS = [{"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}]
+TOOLS = [
+    {"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}
+]
 
 
 def ask(model: Model, messages: Sequence[Mapping[str, Any]] = HELLO) -> Completion:
@@ -45,9 +47,13 @@ def chat_model(url: str, **options: Any) -> Model:
     return open_model(ModelOptions(name="m", base_url=url, **{"patience_s": 5.0, **options}))
 
 
-def test_temporary_failures_are_retried_until_the_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_failures_are_retried_until_the_server_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("hyperruntime.rollout.models.server._BACKOFF_S", 0.01)
-    replies = iter([json_reply({}, status=503), json_reply({}, status=429, Retry_After="0"), Reply(cut=True)])
+    replies = iter(
+        [json_reply({}, status=503), json_reply({}, status=429, Retry_After="0"), Reply(cut=True)]
+    )
     with scripted_upstream(lambda _: next(replies, chat("hi"))) as server:
         completion = ask(chat_model(server.url))
     assert completion.message["content"] == "hi"
@@ -100,7 +106,10 @@ def test_a_server_that_forbids_retries_is_not_asked_again() -> None:
 
 def test_a_conversation_that_exceeds_the_context_raises_its_own_error() -> None:
     said = {"message": "This model's maximum context length is 16 tokens", "code": 400}
-    with scripted_upstream(lambda _: json_reply(said, status=400)) as server, pytest.raises(ContextLengthError):
+    with (
+        scripted_upstream(lambda _: json_reply(said, status=400)) as server,
+        pytest.raises(ContextLengthError),
+    ):
         ask(chat_model(server.url))
 
 
@@ -108,7 +117,9 @@ def test_parameters_that_a_server_does_not_know_are_no_longer_sent() -> None:
     def picky(request: Received) -> Reply:
         for name in ("return_token_ids", "max_tokens"):
             if name in request.body:
-                return json_reply({"error": {"message": f"Unknown parameter: '{name}'"}}, status=400)
+                return json_reply(
+                    {"error": {"message": f"Unknown parameter: '{name}'"}}, status=400
+                )
         return chat("hi")
 
     with scripted_upstream(picky) as server:
@@ -117,9 +128,13 @@ def test_parameters_that_a_server_does_not_know_are_no_longer_sent() -> None:
     assert "return_token_ids" not in server.received[-1].body
 
 
-def test_other_client_errors_are_raised_at_once_without_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_client_errors_are_raised_at_once_without_the_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv("SOME_KEY", "sk-very-secret")
-    telling = scripted_upstream(lambda r: json_reply({"sent": r.headers["authorization"]}, status=401))
+    telling = scripted_upstream(
+        lambda r: json_reply({"sent": r.headers["authorization"]}, status=401)
+    )
     with telling as server, pytest.raises(ModelError, match="401") as caught:
         ask(chat_model(server.url, key_env="SOME_KEY"))
     assert "sk-very-secret" not in str(caught.value)
@@ -141,7 +156,11 @@ def test_a_doubly_encoded_answer_is_read_and_an_invalid_one_is_rejected() -> Non
 
 
 def test_invalid_model_options_are_rejected() -> None:
-    for wrong in ({"base_url": "localhost:8000"}, {"base_url": "http://user:pass@host"}, {"wire": "sglang"}):
+    for wrong in (
+        {"base_url": "localhost:8000"},
+        {"base_url": "http://user:pass@host"},
+        {"wire": "sglang"},
+    ):
         with pytest.raises(SpecError) as caught:
             ModelOptions(**{"name": "m", "base_url": "http://h/v1", **wrong})  # type: ignore[arg-type]
         assert "pass@" not in str(caught.value)
@@ -151,22 +170,37 @@ def token_model(wire: Wire) -> Callable[[TokenServer], Model]:
     def make(server: TokenServer) -> Model:
         if wire == "chat":
             return chat_model(server.url)
-        return TokenModel(ModelOptions(name="m", base_url=server.url, wire=wire, tokenizer="-"), server.tokenizer)
+        return TokenModel(
+            ModelOptions(name="m", base_url=server.url, wire=wire, tokenizer="-"), server.tokenizer
+        )
 
     return make
 
 
 class Forgetful(ByteTokenizer):
-    """Renders old assistant turns without their text, as some chat templates drop earlier reasoning."""
+    """Renders old assistant turns without their text, as some chat templates drop earlier
+    reasoning.
+    """
 
-    def render(self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], *, prompt: bool) -> str:
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        *,
+        prompt: bool,
+    ) -> str:
         last = max((n for n, m in enumerate(messages) if m["role"] == "user"), default=0)
-        kept = [{**m, "content": ""} if m["role"] == "assistant" and n < last else m for n, m in enumerate(messages)]
+        kept = [
+            {**m, "content": ""} if m["role"] == "assistant" and n < last else m
+            for n, m in enumerate(messages)
+        ]
         return super().render(kept, tools, prompt=prompt)
 
 
 async def _converse(model: Model, journal: TurnJournal | None = None) -> RecordedModel:
-    recorded = RecordedModel(model, Stopwatch(), Replay(journal or TurnJournal()), require_tokens=True)
+    recorded = RecordedModel(
+        model, Stopwatch(), Replay(journal or TurnJournal()), require_tokens=True
+    )
 
     async def handle(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
         return f"ran {arguments['command']}"
@@ -174,7 +208,9 @@ async def _converse(model: Model, journal: TurnJournal | None = None) -> Recorde
     task = AgentTask(id="t", model=recorded, messages=HELLO, tools=TOOLS, tool_handler=handle)
     result = await run_agent(task)
     again = [*result.messages, {"role": "user", "content": "and again"}]
-    await run_agent(AgentTask(id="t", model=recorded, messages=again, tools=TOOLS, tool_handler=handle))
+    await run_agent(
+        AgentTask(id="t", model=recorded, messages=again, tools=TOOLS, tool_handler=handle)
+    )
     await model.close()
     return recorded
 
@@ -184,15 +220,22 @@ async def _converse(model: Model, journal: TurnJournal | None = None) -> Recorde
 def test_r3_every_turn_is_recorded_as_emitted_for_any_chat_template(
     wire: Wire, tokenizer: ByteTokenizer, segments: int
 ) -> None:
-    texts = ["I look: é " + render_hermes("bash", {"command": "ls 'é'"}), "it is\tdone", "as  before"]
+    texts = [
+        "I look: é " + render_hermes("bash", {"command": "ls 'é'"}),
+        "it is\tdone",
+        "as  before",
+    ]
     with token_server(in_turn(*texts), tokenizer=tokenizer) as server:
         recorded = asyncio.run(_converse(token_model(wire)(server)))
     found = recorded.tokens.segments()
     assert emitted(found) == tuple(token for turn in server.turns for token in turn.ids)
-    assert [lp for s in found for lp in s.logprobs if lp is not None] == [lp for t in server.turns for lp in t.logprobs]
+    assert [lp for s in found for lp in s.logprobs if lp is not None] == [
+        lp for t in server.turns for lp in t.logprobs
+    ]
     assert len(server.turns) == 3
     assert recorded.usage["completion_tokens"] == sum(len(turn.ids) for turn in server.turns)
-    # A server that renders the conversation itself re-renders the call in another form than it emitted.
+    # A server that renders the conversation itself re-renders the call in another form than it
+    # emitted.
     assert len(found) == segments + (wire == "chat")
 
 
@@ -203,15 +246,25 @@ def test_r3_emitted_tokens_are_never_tokenised_again(wire: Wire) -> None:
     with token_server(in_turn(odd, "done", "done")) as server:
         asyncio.run(_converse(token_model(wire)(server)))
     first, second, _ = server.turns
-    assert second.prompt_ids[: len(first.prompt_ids) + len(first.ids)] == first.prompt_ids + first.ids
+    assert (
+        second.prompt_ids[: len(first.prompt_ids) + len(first.ids)] == first.prompt_ids + first.ids
+    )
     assert server.tokenizer.decode(second.prompt_ids).count("   ") == 1
 
 
 @pytest.mark.parametrize("wire", ["chat", "sglang", "vllm", "completions"])
-def test_turns_that_are_played_back_have_their_tokens_and_the_next_prompt_continues_them(wire: Wire) -> None:
-    odd = ['<tool_call>  {"arguments":{"command":"ls"},   "name":"bash"} </tool_call>', "it is\tdone", "as  before"]
+def test_turns_that_are_played_back_have_their_tokens_and_the_next_prompt_continues_them(
+    wire: Wire,
+) -> None:
+    odd = [
+        '<tool_call>  {"arguments":{"command":"ls"},   "name":"bash"} </tool_call>',
+        "it is\tdone",
+        "as  before",
+    ]
 
-    async def in_two_attempts(make: Callable[[TokenServer], Model], server: TokenServer) -> RecordedModel:
+    async def in_two_attempts(
+        make: Callable[[TokenServer], Model], server: TokenServer
+    ) -> RecordedModel:
         journal = TurnJournal()
         first = RecordedModel(make(server), Stopwatch(), Replay(journal))
         await first.complete(HELLO, TOOLS, Sampling(seed=None))
@@ -224,7 +277,9 @@ def test_turns_that_are_played_back_have_their_tokens_and_the_next_prompt_contin
     with token_server(in_turn(*odd)) as server:
         replayed = asyncio.run(in_two_attempts(token_model(wire), server))
         assert len(server.turns) == 3
-        assert emitted(replayed.tokens.segments()) == tuple(token for turn in server.turns for token in turn.ids)
+        assert emitted(replayed.tokens.segments()) == tuple(
+            token for turn in server.turns for token in turn.ids
+        )
     assert replayed.tokens.segments() == whole.tokens.segments()
     assert replayed.usage == whole.usage
 
@@ -246,7 +301,9 @@ def test_a_tokenizer_directory_needs_only_a_template_and_a_tokenizer(tmp_path: P
     assert tokenizer.decode(tokenizer.encode(text)) == text
     texts = [render_hermes("bash", {"command": "ls"}), "é done", "so"]
     with token_server(in_turn(*texts), tokenizer=tokenizer) as server:
-        options = ModelOptions(name="m", base_url=server.url, wire="sglang", tokenizer=str(tmp_path))
+        options = ModelOptions(
+            name="m", base_url=server.url, wire="sglang", tokenizer=str(tmp_path)
+        )
         recorded = asyncio.run(_converse(open_model(options)))
     (segment,) = recorded.tokens.segments()
     assert emitted([segment]) == tuple(token for turn in server.turns for token in turn.ids)

@@ -35,7 +35,9 @@ def test_invalid_options_create_no_run_directory(tmp_path: Path) -> None:
     options = RolloutOptions(environment="there-is-none")
     with pytest.raises(SpecError, match="there-is-none"):
         asyncio.run(run_rollouts(cast(hr.Runtime, None), options, run_dir=tmp_path / "run"))
-    assert not (tmp_path / "run").exists(), "the corrected command must be able to use the same directory"
+    assert not (tmp_path / "run").exists(), (
+        "the corrected command must be able to use the same directory"
+    )
 
 
 def test_a_model_that_cannot_be_opened_creates_no_run_directory(
@@ -44,13 +46,11 @@ def test_a_model_that_cannot_be_opened_creates_no_run_directory(
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.py").write_text(
-        "from hyperruntime.rollout.environment import Item\n\n\n"
-        "class Own:\n    name = 'own'\n"
-        "    def items(self):\n        return [Item(id='a')]\n"
-        "    def spec(self, item, base, images):\n        return base\n"
-        "    async def setup(self, item, lease):\n        return {}\n"
-        "    def messages(self, item, meta):\n        return []\n"
-        "    async def verify(self, item, outcome, lease, fresh, meta):\n        raise NotImplementedError\n"
+        "from hyperruntime.rollout.environment import Item\n\n\nclass Own:\n    name = 'own'\n  "
+        "  def items(self):\n        return [Item(id='a')]\n    def spec(self, item, base, "
+        "images):\n        return base\n    async def setup(self, item, lease):\n        return "
+        "{}\n    def messages(self, item, meta):\n        return []\n    async def verify(self, "
+        "item, outcome, lease, fresh, meta):\n        raise NotImplementedError\n"
     )
     model = ModelOptions(name="m", base_url="http://127.0.0.1:9/v1", key_env="NO_SUCH_KEY")
     options = RolloutOptions(environment="own.py:Own", model=model)
@@ -59,10 +59,15 @@ def test_a_model_that_cannot_be_opened_creates_no_run_directory(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_directory_without_a_run_cannot_be_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_without_a_run_cannot_be_resumed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["rollout", "run", "--resume-from", str(tmp_path)]) != 0
     said = capsys.readouterr().err
-    assert "run.json cannot be read (No such file or directory); name the directory of a rollout run" in said
+    assert (
+        "run.json cannot be read (No such file or directory); name the directory of a rollout run"
+        in said
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -117,8 +122,12 @@ def test_a_cancelled_line_is_written_before_its_file_is_closed(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("line", [b"{}", b"[1]", b'"x"', b'{"id": "b/0", "segments": 3}'])
-def test_a_damaged_record_is_an_error_and_a_truncated_last_line_is_skipped(line: bytes, tmp_path: Path) -> None:
-    good = Trajectory(id="a/0", item_id="a", index=0, environment="e", model="m", status="scored", reward=1.0)
+def test_a_damaged_record_is_an_error_and_a_truncated_last_line_is_skipped(
+    line: bytes, tmp_path: Path
+) -> None:
+    good = Trajectory(
+        id="a/0", item_id="a", index=0, environment="e", model="m", status="scored", reward=1.0
+    )
     (tmp_path / TRAJECTORIES).write_bytes(to_line(good) + b'{"torn')
     (tmp_path / GROUPS).write_bytes(line + b"\n")
 
@@ -141,7 +150,9 @@ def test_records_with_unknown_fields_are_read(tmp_path: Path) -> None:
     }
     (tmp_path / GROUPS).write_text(json.dumps({**group, "median": 1.0}) + "\n")
     segment = {"ids": [1], "mask": [1], "logprobs": [0.0]}
-    line = to_line(Trajectory(id="a/0", item_id="a", index=0, environment="e", model="m", status="scored"))
+    line = to_line(
+        Trajectory(id="a/0", item_id="a", index=0, environment="e", model="m", status="scored")
+    )
     later = {**json.loads(line), "segments": [{**segment, "colour": "red"}], "mood": "good"}
     (tmp_path / TRAJECTORIES).write_text(json.dumps(later) + "\n")
 
@@ -150,8 +161,19 @@ def test_records_with_unknown_fields_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("run_id", ["../out", "a/b", ".", "-x", "a b"])
-def test_an_invalid_run_id_is_rejected(run_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["rollout", "run", "--environment", "swe", "--model", "m", "--base-url", "http://127.0.0.1:9/v1"]
+def test_an_invalid_run_id_is_rejected(
+    run_id: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = [
+        "rollout",
+        "run",
+        "--environment",
+        "swe",
+        "--model",
+        "m",
+        "--base-url",
+        "http://127.0.0.1:9/v1",
+    ]
 
     assert main([*args, "--output-dir-parent", str(tmp_path), f"--run-id={run_id}"]) == 2
     assert f"--run-id {run_id!r} is invalid" in capsys.readouterr().err

@@ -1,4 +1,6 @@
-"""Runs of rollouts with a fake model, environment and slots: resuming, failures, cancellation, records."""
+"""Runs of rollouts with a fake model, environment and slots: resuming, failures, cancellation,
+records.
+"""
 
 import asyncio
 import json
@@ -13,7 +15,14 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.cli.rollout.progress import BarDisplay, PlainDisplay
-from hyperruntime.errors import ArchiveError, ModelError, RunError, RunLockedError, SandboxLostError, SpecError
+from hyperruntime.errors import (
+    ArchiveError,
+    ModelError,
+    RunError,
+    RunLockedError,
+    SandboxLostError,
+    SpecError,
+)
 from hyperruntime.option_fields import from_json, to_json
 from hyperruntime.rollout.agent.agent import AgentLimits, Tools
 from hyperruntime.rollout.agent.model import Completion, Sampling
@@ -25,7 +34,13 @@ from hyperruntime.rollout.run.runner import Parts, run_rollouts
 from hyperruntime.rollout.run.store import RunStore, resumable_options
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.record import Trajectory
-from hyperruntime.rollout.run_files.run_dir import GROUPS, RESULTS, TRAJECTORIES, read_groups, read_trajectories
+from hyperruntime.rollout.run_files.run_dir import (
+    GROUPS,
+    RESULTS,
+    TRAJECTORIES,
+    read_groups,
+    read_trajectories,
+)
 from hyperruntime.rollout.training_data.export import ExportOptions, export_groups, export_run
 
 
@@ -62,7 +77,10 @@ class OneWordModel:
         self._wait = wait
 
     async def complete(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        sampling: Sampling,
     ) -> Completion:
         self.seeds.append(sampling.seed)
         await self._wait()
@@ -70,7 +88,12 @@ class OneWordModel:
         prompt, ids = (1, 2, 3), (4, (sampling.seed or 0) % 100)
         message = {"role": "assistant", "content": f"word \udc80 {sampling.seed}"}
         return Completion(
-            message=message, finish_reason="stop", usage=usage, prompt_ids=prompt, ids=ids, logprobs=(-0.5, -0.25)
+            message=message,
+            finish_reason="stop",
+            usage=usage,
+            prompt_ids=prompt,
+            ids=ids,
+            logprobs=(-0.5, -0.25),
         )
 
     async def close(self) -> None: ...
@@ -98,7 +121,9 @@ class World:
     def messages(self, item: Item, meta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         return [{"role": "user", "content": f"do {meta['item']}"}]
 
-    async def verify(self, item: Item, outcome: Outcome, lease: Any, fresh: Fresh, meta: Mapping[str, Any]) -> Verdict:
+    async def verify(
+        self, item: Item, outcome: Outcome, lease: Any, fresh: Fresh, meta: Mapping[str, Any]
+    ) -> Verdict:
         attempt = self.attempts[item.id] = self.attempts.get(item.id, 0) + 1
         if (error := self.fails(item.id, attempt)) is not None:
             raise error
@@ -112,7 +137,9 @@ class _Runtime:
 
 
 def options(**given: Any) -> RolloutOptions:
-    return RolloutOptions(**{"environment": "world", "seed": 1, "group_size": 2, "parallel": 3, "tools": (), **given})
+    return RolloutOptions(
+        **{"environment": "world", "seed": 1, "group_size": 2, "parallel": 3, "tools": (), **given}
+    )
 
 
 def made(world: World, model: OneWordModel, slots: FakeSlots) -> Parts:
@@ -120,7 +147,12 @@ def made(world: World, model: OneWordModel, slots: FakeSlots) -> Parts:
         return "{}"
 
     tools = Tools(schemas=(), handler=handle)
-    return Parts(environment=cast(Any, world), model=model, slots=cast(Any, slots), toolset=lambda lease: tools)
+    return Parts(
+        environment=cast(Any, world),
+        model=model,
+        slots=cast(Any, slots),
+        toolset=lambda lease: tools,
+    )
 
 
 def rollouts(
@@ -136,7 +168,9 @@ def rollouts(
     parts = made(world, model or OneWordModel(), slots or FakeSlots())
     runtime = cast(hr.Runtime, _Runtime())
     return asyncio.run(
-        run_rollouts(runtime, options(**given), run_dir=run_dir, parts=parts, on_event=on_event, keep=keep)
+        run_rollouts(
+            runtime, options(**given), run_dir=run_dir, parts=parts, on_event=on_event, keep=keep
+        )
     )
 
 
@@ -145,10 +179,17 @@ def test_a_run_records_one_line_per_trajectory_and_per_group(tmp_path: Path) -> 
     found = read_trajectories(tmp_path / "run")
     assert sorted(t.id for t in found) == [f"i{n}/{k}" for n in range(3) for k in range(2)]
     first = found[0]
-    assert (first.status, first.stop_reason, first.turns, first.attempts) == ("scored", "finished", 1, 1)
+    assert (first.status, first.stop_reason, first.turns, first.attempts) == (
+        "scored",
+        "finished",
+        1,
+        1,
+    )
     assert first.verdict == {"phase": "tests", "detail": "so", "facts": {}}
     assert first.messages[0] == {"role": "user", "content": f"do {first.item_id}"}
-    assert {"acquire_s", "setup_s", "model_s", "verify_s", "release_s", "total_s"} <= set(first.timing)
+    assert {"acquire_s", "setup_s", "model_s", "verify_s", "release_s", "total_s"} <= set(
+        first.timing
+    )
     assert [list(s.mask) for s in first.segments] == [[0, 0, 0, 1, 1]]
     groups = read_groups(tmp_path / "run")
     assert sorted(g.item_id for g in groups) == ["i0", "i1", "i2"]
@@ -164,7 +205,9 @@ def test_record_files_are_valid_utf8_for_any_text_of_a_model(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("whole", "cut"), [(0, 0), (0, 1), (0, 100), (2, 300), (6, 0), (5, -1)])
-def test_a_run_killed_at_any_byte_is_resumed_without_loss_or_duplicates(tmp_path: Path, whole: int, cut: int) -> None:
+def test_a_run_killed_at_any_byte_is_resumed_without_loss_or_duplicates(
+    tmp_path: Path, whole: int, cut: int
+) -> None:
     rollouts(World(), tmp_path)
     path = tmp_path / TRAJECTORIES
     lines = path.read_bytes().splitlines(keepends=True)
@@ -198,7 +241,9 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_pause")
-def test_w23_infrastructure_failures_are_retried_and_recorded_and_are_never_rewards(tmp_path: Path) -> None:
+def test_w23_infrastructure_failures_are_retried_and_recorded_and_are_never_rewards(
+    tmp_path: Path,
+) -> None:
     def fails(item: str, attempt: int) -> Exception | None:
         if item == "i0" or (item == "i1" and attempt == 1):
             return SandboxLostError("the container ended")
@@ -208,9 +253,17 @@ def test_w23_infrastructure_failures_are_retried_and_recorded_and_are_never_rewa
     found = {t.id: t for t in read_trajectories(tmp_path)}
     lost = found["i0/0"]
     assert (lost.status, lost.reward, lost.attempts) == ("infrastructure", None, 2)
-    assert lost.error == {"kind": "SandboxLostError", "message": "the container ended", "phase": "verify"}
+    assert lost.error == {
+        "kind": "SandboxLostError",
+        "message": "the container ended",
+        "phase": "verify",
+    }
     assert lost.messages, "the messages of the agent must be kept"
-    assert (found["i1/0"].status, found["i1/0"].reward, found["i1/0"].attempts) == ("scored", 1.0, 2)
+    assert (found["i1/0"].status, found["i1/0"].reward, found["i1/0"].attempts) == (
+        "scored",
+        1.0,
+        2,
+    )
     assert (summary.scored, summary.infrastructure, summary.mean_reward) == (2, 1, 1.0)
     assert summary.errors == {"SandboxLostError": 1}
     group = {g.item_id: g for g in read_groups(tmp_path)}["i0"]
@@ -219,7 +272,9 @@ def test_w23_infrastructure_failures_are_retried_and_recorded_and_are_never_rewa
 
 @pytest.mark.usefixtures("no_pause")
 def test_w23_a_container_that_a_limit_ended_gives_no_reward(tmp_path: Path) -> None:
-    """The watchdog also ends containers when the host's disk is full, or when others filled a shared disk."""
+    """The watchdog also ends containers when the host's disk is full, or when others filled a
+    shared disk.
+    """
 
     async def lost() -> None:
         raise SandboxLostError("the container of slot x is gone (it went past limits.disk_bytes=1)")
@@ -284,7 +339,9 @@ def test_a_model_server_that_is_down_is_reported_before_a_container_or_a_directo
     parts = attrs.evolve(made(World(), OneWordModel(), slots), model=None)
     down = options(model=ModelOptions(name="m", base_url="http://127.0.0.1:9/v1"))
     runtime = cast(hr.Runtime, _Runtime())
-    with pytest.raises(ModelError, match=r"no model server answers at http://127.0.0.1:9/v1 \(.*\); start it"):
+    with pytest.raises(
+        ModelError, match=r"no model server answers at http://127.0.0.1:9/v1 \(.*\); start it"
+    ):
         asyncio.run(run_rollouts(runtime, down, run_dir=run_dir, parts=parts))
     assert (slots.given, run_dir.exists()) == (0, False)
 
@@ -294,11 +351,15 @@ def test_a_finished_run_needs_no_model_server(tmp_path: Path) -> None:
     parts = made(World(), OneWordModel(), FakeSlots())
     runtime = cast(hr.Runtime, _Runtime())
     asyncio.run(run_rollouts(runtime, given, run_dir=tmp_path, parts=parts))
-    again = asyncio.run(run_rollouts(runtime, given, run_dir=tmp_path, parts=attrs.evolve(parts, model=None)))
+    again = asyncio.run(
+        run_rollouts(runtime, given, run_dir=tmp_path, parts=attrs.evolve(parts, model=None))
+    )
     assert again.scored == 6
 
 
-def test_a_trajectory_that_fails_during_cancellation_is_not_recorded_and_not_retried(tmp_path: Path) -> None:
+def test_a_trajectory_that_fails_during_cancellation_is_not_recorded_and_not_retried(
+    tmp_path: Path,
+) -> None:
     async def wait() -> None:
         try:
             await asyncio.sleep(3600 if len(model.seeds) == 1 else 0)
@@ -310,7 +371,9 @@ def test_a_trajectory_that_fails_during_cancellation_is_not_recorded_and_not_ret
 
     async def cancelled() -> None:
         parts = made(World(), model, FakeSlots())
-        run = run_rollouts(cast(hr.Runtime, _Runtime()), options(parallel=1), run_dir=tmp_path, parts=parts)
+        run = run_rollouts(
+            cast(hr.Runtime, _Runtime()), options(parallel=1), run_dir=tmp_path, parts=parts
+        )
         task = asyncio.create_task(run)
         while not model.seeds:
             await asyncio.sleep(0.01)
@@ -323,7 +386,9 @@ def test_a_trajectory_that_fails_during_cancellation_is_not_recorded_and_not_ret
     assert read_trajectories(tmp_path) == []
 
 
-def test_r11_a_cancelled_run_releases_every_slot_and_records_no_partial_result(tmp_path: Path) -> None:
+def test_r11_a_cancelled_run_releases_every_slot_and_records_no_partial_result(
+    tmp_path: Path,
+) -> None:
     slots, model = FakeSlots(), OneWordModel(wait=lambda: asyncio.sleep(3600))
 
     async def cancelled() -> None:
@@ -378,8 +443,13 @@ def test_a_run_knows_its_files_of_code_in_any_working_directory(
     (tmp_path / "there").mkdir()
     (tmp_path / "here" / "mine.py").write_text("async def work(episode): ...\n")
     monkeypatch.chdir(tmp_path / "here")
-    begun = RunStore(tmp_path / "run").begin(options(environment="env.py:Env", agent="mine.py:work"))
-    assert (begun.environment, begun.agent) == (f"{tmp_path}/here/env.py:Env", f"{tmp_path}/here/mine.py:work")
+    begun = RunStore(tmp_path / "run").begin(
+        options(environment="env.py:Env", agent="mine.py:work")
+    )
+    assert (begun.environment, begun.agent) == (
+        f"{tmp_path}/here/env.py:Env",
+        f"{tmp_path}/here/mine.py:work",
+    )
     (tmp_path / "run").mkdir()
     RunStore(tmp_path / "run").keep_options(begun)
     again = options(environment="env.py:Env", agent="mine.py:work")
@@ -388,15 +458,17 @@ def test_a_run_knows_its_files_of_code_in_any_working_directory(
     assert resumable_options(tmp_path / "run", trust=False) == begun
     with pytest.raises(RunError, match=r"was started with environment='.*/here/env\.py:Env'"):
         RunStore(tmp_path / "run").begin(again)
-    assert options(environment="swe", agent="package.module:work") == RunStore(tmp_path / "new").begin(
-        options(environment="swe", agent="package.module:work")
-    )
+    assert options(environment="swe", agent="package.module:work") == RunStore(
+        tmp_path / "new"
+    ).begin(options(environment="swe", agent="package.module:work"))
 
 
 def test_seeds_depend_on_the_trajectory_and_not_on_the_order() -> None:
     def tokens(**given: Any) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        rollouts(World(count=4), keep=lambda t: found.update({t.id: list(t.segments[0].ids)}), **given)
+        rollouts(
+            World(count=4), keep=lambda t: found.update({t.id: list(t.segments[0].ids)}), **given
+        )
         return found
 
     one = tokens(parallel=1)
@@ -413,7 +485,9 @@ def test_an_environment_may_check_all_chosen_items_before_anything_starts(tmp_pa
     class Needy(World):
         def check_items(self, items: Sequence[Item], base: hr.ContainerSpec) -> None:
             if base.network == "none":
-                raise SpecError("network", "none", f"bridge, because of {[item.id for item in items]}")
+                raise SpecError(
+                    "network", "none", f"bridge, because of {[item.id for item in items]}"
+                )
 
     slots = FakeSlots()
     with pytest.raises(SpecError, match=r"because of \['i1', 'i2'\]"):
@@ -428,8 +502,16 @@ def test_items_are_selected_by_id_and_unknown_ids_are_rejected() -> None:
     rollouts(World(), items=["i2"], group_size=1, keep=lambda t: found.append(t.id))
     assert found == ["i2/0"]
     found.clear()
-    rollouts(World(), items=["i[23]", "i1", "i*"], group_size=1, parallel=1, keep=lambda t: found.append(t.id))
-    assert found == ["i2/0", "i1/0", "i0/0"], "each item once, in the order of the names and patterns"
+    rollouts(
+        World(),
+        items=["i[23]", "i1", "i*"],
+        group_size=1,
+        parallel=1,
+        keep=lambda t: found.append(t.id),
+    )
+    assert found == ["i2/0", "i1/0", "i0/0"], (
+        "each item once, in the order of the names and patterns"
+    )
     for unknown in ("i22", "i2*2"):
         with pytest.raises(SpecError, match="did you mean 'i2'"):
             rollouts(World(), items=[unknown])
@@ -438,14 +520,18 @@ def test_items_are_selected_by_id_and_unknown_ids_are_rejected() -> None:
 
 
 def test_the_tools_of_an_agent_get_its_own_lease_and_the_verification_gets_the_first() -> None:
-    """So that the agent has fewer rights than the environment, which made its lease after ``setup``."""
+    """So that the agent has fewer rights than the environment, which made its lease after
+    ``setup``.
+    """
     seen: list[tuple[str, Any]] = []
 
     class Users(World):
         async def agent_lease(self, item: Item, lease: Any, meta: Mapping[str, Any]) -> Any:
             return ("a user", meta["item"])
 
-        async def verify(self, item: Item, outcome: Outcome, lease: Any, fresh: Fresh, meta: Any) -> Verdict:
+        async def verify(
+            self, item: Item, outcome: Outcome, lease: Any, fresh: Fresh, meta: Any
+        ) -> Verdict:
             seen.append(("verify", lease))
             return Verdict(reward=1.0)
 
@@ -466,9 +552,13 @@ def test_items_that_an_environment_left_out_are_counted_and_named() -> None:
         left_out = {"odd-1": "it has two containers", "odd-2": "it has no tests"}  # noqa: RUF012 - of a test
 
     assert rollouts(Odd(), group_size=1).left_out == Odd.left_out
-    assert rollouts(Odd(), group_size=1, items=["i1", "*1"]).left_out == {"odd-1": "it has two containers"}
+    assert rollouts(Odd(), group_size=1, items=["i1", "*1"]).left_out == {
+        "odd-1": "it has two containers"
+    }
     assert rollouts(Odd(), group_size=1, items=["i1"]).left_out == {}
-    with pytest.raises(SpecError, match=r"'odd-2' is not allowed: a supported item: .*it has no tests"):
+    with pytest.raises(
+        SpecError, match=r"'odd-2' is not allowed: a supported item: .*it has no tests"
+    ):
         rollouts(Odd(), items=["odd-2"])
 
 
@@ -488,7 +578,10 @@ def test_options_survive_json_and_invalid_ones_are_rejected() -> None:
         items=("a",),
     )
     assert from_json(RolloutOptions, json.loads(json.dumps(to_json(chosen))), strict=True) == chosen
-    assert from_json(RolloutOptions, json.loads(json.dumps(to_json(options()))), strict=True) == options()
+    assert (
+        from_json(RolloutOptions, json.loads(json.dumps(to_json(options()))), strict=True)
+        == options()
+    )
     with pytest.raises(ArchiveError):
         from_json(RolloutOptions, {"environment": "x", "colour": 1}, strict=True)
     with pytest.raises(SpecError, match="group_size"):
@@ -517,10 +610,16 @@ def test_a_setup_timeout_is_recorded_with_its_phase() -> None:
 
     found: list[Trajectory] = []
     rollouts(Slow(count=1), group_size=1, attempts=1, setup_s=0.05, keep=found.append)
-    assert found[0].error == {"kind": "TimeoutError", "message": "setup took too long", "phase": "setup"}
+    assert found[0].error == {
+        "kind": "TimeoutError",
+        "message": "setup took too long",
+        "phase": "setup",
+    }
 
 
-def test_variables_of_the_host_reach_containers_but_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_host_reach_containers_but_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SOME_TOKEN", "very-secret")
     seen: list[hr.ContainerSpec] = []
 
@@ -564,7 +663,9 @@ def test_progress_displays_failures_and_the_number_of_results(
     assert display is BarDisplay or "6/6" in said
 
 
-def test_a_verdict_that_json_cannot_hold_fails_its_trajectory_but_not_the_run(tmp_path: Path) -> None:
+def test_a_verdict_that_json_cannot_hold_fails_its_trajectory_but_not_the_run(
+    tmp_path: Path,
+) -> None:
     @attrs.define
     class Odd(World):
         async def verify(
@@ -611,7 +712,9 @@ class Unscored:
         return [{"role": "user", "content": item.id}]
 
 
-def unscored(run_dir: Path, *, fails: bool = False, **given: Any) -> tuple[RolloutSummary, list[Trajectory]]:
+def unscored(
+    run_dir: Path, *, fails: bool = False, **given: Any
+) -> tuple[RolloutSummary, list[Trajectory]]:
     parts = attrs.evolve(made(World(), OneWordModel(), FakeSlots()), environment=Unscored(fails))
     asked, ended = options(environment="unscored", group_size=1, attempts=1, seed=None, **given), []
 
@@ -619,7 +722,9 @@ def unscored(run_dir: Path, *, fails: bool = False, **given: Any) -> tuple[Rollo
         await asyncio.sleep(0)
         ended.append(trajectory)
 
-    summary = asyncio.run(run_rollouts(cast(hr.Runtime, _Runtime()), asked, run_dir=run_dir, parts=parts, keep=keep))
+    summary = asyncio.run(
+        run_rollouts(cast(hr.Runtime, _Runtime()), asked, run_dir=run_dir, parts=parts, keep=keep)
+    )
     return summary, ended
 
 
@@ -634,7 +739,9 @@ def test_an_environment_without_a_reward_gives_unscored_trajectories(tmp_path: P
     assert (summary.scored, summary.infrastructure, summary.mean_reward) == (0, 0, None)
     assert summary.stop_reasons == {"finished": 2}
     assert unscored(tmp_path)[0].resumed == 2
-    assert all((group.complete, list(group.rewards)) == (False, [None]) for group in read_groups(tmp_path))
+    assert all(
+        (group.complete, list(group.rewards)) == (False, [None]) for group in read_groups(tmp_path)
+    )
 
 
 def test_failures_in_a_run_without_rewards_are_retried_on_request(tmp_path: Path) -> None:

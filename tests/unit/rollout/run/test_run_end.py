@@ -1,4 +1,6 @@
-"""The reason why a rollout run ended early is stored and shown, with the command that continues the run."""
+"""The reason why a rollout run ended early is stored and shown, with the command that continues the
+run.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,19 @@ from hyperruntime.rollout.run_files.run_dir import owned, read_run, write_run
 @pytest.fixture
 def run_dir(tmp_path: Path) -> Path:
     """Return the directory of a rollout run without trajectories."""
-    options = RolloutOptions(environment="gsm8k", model=ModelOptions(name="m", base_url="http://127.0.0.1:1/v1"))
+    options = RolloutOptions(
+        environment="gsm8k", model=ModelOptions(name="m", base_url="http://127.0.0.1:1/v1")
+    )
     write_run(tmp_path, {"created": time.time(), "options": to_json(options.settled())})
     return tmp_path
 
 
 @pytest.mark.parametrize(
     ("error", "reason"),
-    [(RunError("no engine answers"), "no engine answers"), (asyncio.CancelledError(), "it was interrupted")],
+    [
+        (RunError("no engine answers"), "no engine answers"),
+        (asyncio.CancelledError(), "it was interrupted"),
+    ],
 )
 def test_the_reason_is_stored_and_shown_until_the_run_goes_on(
     run_dir: Path, error: BaseException, reason: str, capsys: pytest.CaptureFixture[str]
@@ -57,7 +64,9 @@ def test_the_reason_is_stored_and_shown_until_the_run_goes_on(
 def test_a_command_that_fails_shows_the_run_and_how_to_continue_it(
     run_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["--runtime", "no-such-engine", "rollout", "run", "--resume-from", str(run_dir)]) != 0
+    assert (
+        main(["--runtime", "no-such-engine", "rollout", "run", "--resume-from", str(run_dir)]) != 0
+    )
     shown = capsys.readouterr().err
     assert f"{run_dir}: a rollout run of gsm8k, not running, 0 trajectories" in shown
     assert f"continue with: hyperrun rollout run --resume-from {run_dir}" in shown

@@ -21,9 +21,14 @@ class EndingModel(OneWordModel):
         self._reason = reason
 
     async def complete(
-        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], sampling: Sampling
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]],
+        sampling: Sampling,
     ) -> Completion:
-        return attrs.evolve(await super().complete(messages, tools, sampling), finish_reason=self._reason)
+        return attrs.evolve(
+            await super().complete(messages, tools, sampling), finish_reason=self._reason
+        )
 
 
 def trajectory(reason: str) -> Trajectory:
@@ -42,7 +47,8 @@ def test_a_turn_that_broke_off_is_an_infrastructure_failure_without_a_reward(rea
 
 
 @pytest.mark.parametrize(
-    ("reason", "ends"), [("content_filter", "content_filter"), ("length", "token_limit"), ("stop", "finished")]
+    ("reason", "ends"),
+    [("content_filter", "content_filter"), ("length", "token_limit"), ("stop", "finished")],
 )
 def test_a_turn_that_the_model_or_a_limit_ended_is_scored(reason: str, ends: str) -> None:
     found = trajectory(reason)

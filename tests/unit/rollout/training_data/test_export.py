@@ -1,4 +1,6 @@
-"""Training data of runs: only scored trajectories, with exactly the tokens that the server emitted."""
+"""Training data of runs: only scored trajectories, with exactly the tokens that the server
+emitted.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,20 @@ from hyperruntime.errors import RunError, SpecError
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Segment, Trajectory
 from hyperruntime.rollout.run_files.run_dir import SCHEMA
 from hyperruntime.rollout.training_data.export import ExportOptions, export_run
-from hyperruntime.rollout.training_data.samples import LAST, Sample, ScoredGroup, group_advantages, scored_group
+from hyperruntime.rollout.training_data.samples import (
+    LAST,
+    Sample,
+    ScoredGroup,
+    group_advantages,
+    scored_group,
+)
 from hyperruntime.rollout.training_data.scored_data import IGNORED, NO_LOGPROB, to_scored_data
 
-CALL = {"id": "c1", "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
+CALL = {
+    "id": "c1",
+    "type": "function",
+    "function": {"name": "bash", "arguments": '{"command": "ls"}'},
+}
 MESSAGES: list[dict[str, Any]] = [
     {"role": "user", "content": "do it — ☃"},
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
@@ -32,15 +44,26 @@ MESSAGES: list[dict[str, Any]] = [
 
 
 def make(item: str, index: int, reward: float | None, **more: Any) -> Trajectory:
-    """Return a trajectory of one segment; without a reward, it failed because of the infrastructure."""
+    """Return a trajectory of one segment; without a reward, it failed because of the
+    infrastructure.
+    """
     segment = Segment(ids=[5, 6, 7, 8], mask=[0, 0, 1, 1], logprobs=[None, None, -0.25, -1e-9])
     facts: dict[str, Any] = {"segments": [segment], "messages": MESSAGES} | more
     if reward is None:
-        facts |= {"status": INFRASTRUCTURE, "error": {"kind": "SandboxLostError", "message": "gone"}}
+        facts |= {
+            "status": INFRASTRUCTURE,
+            "error": {"kind": "SandboxLostError", "message": "gone"},
+        }
     else:
         facts.setdefault("status", "scored")
     return Trajectory(
-        id=f"{item}/{index}", item_id=item, index=index, environment="toy", model="tiny", reward=reward, **facts
+        id=f"{item}/{index}",
+        item_id=item,
+        index=index,
+        environment="toy",
+        model="tiny",
+        reward=reward,
+        **facts,
     )
 
 
@@ -55,7 +78,9 @@ def write_run(directory: Path, *trajectories: Trajectory, size: int | None = Non
     return directory
 
 
-def export(tmp_path: Path, to: str, *trajectories: Trajectory, **options: Any) -> list[dict[str, Any]]:
+def export(
+    tmp_path: Path, to: str, *trajectories: Trajectory, **options: Any
+) -> list[dict[str, Any]]:
     """Return the lines of an export."""
     run = write_run(tmp_path / "run", *trajectories)
     output = tmp_path / f"out-{to}.jsonl"
@@ -65,7 +90,10 @@ def export(tmp_path: Path, to: str, *trajectories: Trajectory, **options: Any) -
 
 def from_scored_data(data: Mapping[str, Any]) -> ScoredGroup:
     """Return the group of a ``to_scored_data`` value, as a trainer reads it."""
-    facts, logprobs = data["group_overrides"], data["inference_logprobs"] or [None] * len(data["tokens"])
+    facts, logprobs = (
+        data["group_overrides"],
+        data["inference_logprobs"] or [None] * len(data["tokens"]),
+    )
     columns = zip(data["tokens"], data["masks"], logprobs, strict=True)
     segments = [
         Segment(
@@ -79,12 +107,25 @@ def from_scored_data(data: Mapping[str, Any]) -> ScoredGroup:
         for ids, masks, known in columns
     ]
     samples = [
-        Sample(segment=segment, reward=reward, advantage=advantages[0], messages=tuple(messages), **override)
+        Sample(
+            segment=segment,
+            reward=reward,
+            advantage=advantages[0],
+            messages=tuple(messages),
+            **override,
+        )
         for segment, reward, advantages, messages, override in zip(
-            segments, data["scores"], data["advantages"], data["messages"], data["overrides"], strict=True
+            segments,
+            data["scores"],
+            data["advantages"],
+            data["messages"],
+            data["overrides"],
+            strict=True,
         )
     ]
-    return ScoredGroup(**facts, samples=tuple(samples), temperature=data["generation_params"]["temperature"])
+    return ScoredGroup(
+        **facts, samples=tuple(samples), temperature=data["generation_params"]["temperature"]
+    )
 
 
 @st.composite
@@ -100,9 +141,13 @@ def segments(draw: st.DrawFn) -> Segment:
 def test_a_scored_group_survives_the_round_trip_through_scored_data(
     parts: list[list[Segment]], data: st.DataObject
 ) -> None:
-    """R3, W23: JSON keeps every id, mask, log-probability, reward and advantage of every segment."""
+    """R3, W23: JSON keeps every id, mask, log-probability, reward and advantage of every
+    segment.
+    """
     rewards = data.draw(st.lists(st.floats(-1e6, 1e6), min_size=len(parts), max_size=len(parts)))
-    group = scored_group([make("i", n, rewards[n], segments=part) for n, part in enumerate(parts)], temperature=0.7)
+    group = scored_group(
+        [make("i", n, rewards[n], segments=part) for n, part in enumerate(parts)], temperature=0.7
+    )
     if not group.samples:
         return
     sent = json.loads(json.dumps(to_scored_data(group)))
@@ -117,7 +162,9 @@ def test_a_scored_group_survives_the_round_trip_through_scored_data(
 
 @given(segments())
 def test_only_emitted_tokens_are_trained(segment: Segment) -> None:
-    """R3, W23: the mask of an emitted token is its id; of any other token -100, with log-probability 1.0."""
+    """R3, W23: the mask of an emitted token is its id; of any other token -100, with
+    log-probability 1.0.
+    """
     group = scored_group([make("i", 0, 1.0, segments=[segment])])
     emitted = [token for token, flag in zip(segment.ids, segment.mask, strict=True) if flag]
     if not emitted:
@@ -126,19 +173,25 @@ def test_only_emitted_tokens_are_trained(segment: Segment) -> None:
     sent = to_scored_data(group)
     assert [mask for mask in sent["masks"][0] if mask != IGNORED] == emitted
     assert sent["tokens"][0] == segment.ids
-    for flag, mask, logprob in zip(segment.mask, sent["masks"][0], sent["inference_logprobs"][0], strict=True):
+    for flag, mask, logprob in zip(
+        segment.mask, sent["masks"][0], sent["inference_logprobs"][0], strict=True
+    ):
         assert (mask == IGNORED) == (logprob == NO_LOGPROB) == (not flag)
 
 
 @given(st.lists(st.one_of(st.none(), st.floats(-100, 100)), max_size=12))
-def test_advantages_are_centered_on_the_mean_and_keep_the_order_of_rewards(rewards: list[float | None]) -> None:
+def test_advantages_are_centered_on_the_mean_and_keep_the_order_of_rewards(
+    rewards: list[float | None],
+) -> None:
     """They sum to zero; a trajectory without a reward has no advantage.
 
     Source: arXiv:2402.03300.
     """
     advantages = group_advantages(rewards)
     assert [a is None for a in advantages] == [r is None for r in rewards]
-    known = [(r, a) for r, a in zip(rewards, advantages, strict=True) if r is not None and a is not None]
+    known = [
+        (r, a) for r, a in zip(rewards, advantages, strict=True) if r is not None and a is not None
+    ]
     assert abs(math.fsum(a for _, a in known)) < 1e-6 * (len(known) + 1)
     ordered = sorted(known)
     assert all(a <= b for (_, a), (_, b) in pairwise(ordered))
@@ -151,7 +204,9 @@ def test_infrastructure_failures_are_never_rewards(tmp_path: Path) -> None:
     run = [make("a", 0, 1.0), make("a", 1, None), make("a", 2, 0.0), make("b", 0, None)]
     for to in ("jsonl", "huggingface", "atropos"):
         output = tmp_path / to
-        summary = export_run(write_run(tmp_path / "run", *run), output, ExportOptions(to=to, incomplete="keep"))
+        summary = export_run(
+            write_run(tmp_path / "run", *run), output, ExportOptions(to=to, incomplete="keep")
+        )
         assert (summary.trajectories, summary.not_scored) == (2, 2)
         text = (output / "data/train.jsonl" if to == "huggingface" else output).read_text()
         assert "a/0" in text
@@ -169,7 +224,13 @@ def test_only_the_last_record_of_a_trajectory_counts(tmp_path: Path) -> None:
 
 def test_incomplete_and_equal_groups_are_exported_only_on_request(tmp_path: Path) -> None:
     """Trainers of atroposlib need full groups with different rewards."""
-    run = [make("a", 0, 1.0), make("b", 0, 1.0), make("b", 1, 1.0), make("c", 0, 1.0), make("c", 1, 0.0)]
+    run = [
+        make("a", 0, 1.0),
+        make("b", 0, 1.0),
+        make("b", 1, 1.0),
+        make("c", 0, 1.0),
+        make("c", 1, 0.0),
+    ]
     write_run(tmp_path / "run", *run, size=2)
     choices: list[tuple[dict[str, Any], list[str]]] = [
         ({}, ["c"]),
@@ -204,7 +265,9 @@ def test_unknown_log_probabilities_are_exported_as_none(tmp_path: Path) -> None:
 
 
 def test_an_export_has_all_segments_or_only_the_last_one(tmp_path: Path) -> None:
-    """A trajectory whose prompts were rendered anew has several segments; trainers of fixed groups need one."""
+    """A trajectory whose prompts were rendered anew has several segments; trainers of fixed groups
+    need one.
+    """
     two = [Segment(ids=[n, n], mask=[0, 1], logprobs=[None, -0.5]) for n in (1, 2)]
     run = [make("a", 0, 1.0, segments=two), make("a", 1, 0.0)]
     (both,) = export(tmp_path / "all", "atropos", *run)
@@ -218,9 +281,13 @@ def test_an_export_has_all_segments_or_only_the_last_one(tmp_path: Path) -> None
 def test_groups_that_are_too_long_or_without_tokens_are_skipped_and_counted(tmp_path: Path) -> None:
     run = [make("a", 0, 1.0), make("a", 1, 0.0), make("b", 0, 1.0, segments=[]), make("b", 1, 0.0)]
     write_run(tmp_path / "run", *run)
-    summary = export_run(tmp_path / "run", tmp_path / "1", ExportOptions(to="atropos", max_tokens=3))
+    summary = export_run(
+        tmp_path / "run", tmp_path / "1", ExportOptions(to="atropos", max_tokens=3)
+    )
     assert (summary.groups, summary.too_long, summary.no_tokens) == (0, 1, 1)
-    summary = export_run(tmp_path / "run", tmp_path / "2", ExportOptions(to="atropos", max_tokens=4))
+    summary = export_run(
+        tmp_path / "run", tmp_path / "2", ExportOptions(to="atropos", max_tokens=4)
+    )
     assert (summary.groups, summary.too_long, summary.no_tokens) == (1, 0, 1)
 
 
@@ -233,7 +300,9 @@ def test_a_log_probability_that_is_not_finite_is_rejected(logprob: float) -> Non
 
 
 def test_a_truncated_line_is_skipped_and_a_damaged_record_is_rejected(tmp_path: Path) -> None:
-    """A run that was killed in the middle of a line, and then resumed, exports all complete records."""
+    """A run that was killed in the middle of a line, and then resumed, exports all complete
+    records.
+    """
     run = write_run(tmp_path / "run", make("a", 0, 1.0))
     with (run / "trajectories.jsonl").open("a") as file:
         file.write('{"id": "a/1", "it')
@@ -247,13 +316,19 @@ def test_a_truncated_line_is_skipped_and_a_damaged_record_is_rejected(tmp_path: 
         export_run(run, tmp_path / "3", ExportOptions())
     assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "run"]
     with pytest.raises(RunError, match="its lengths differ"):
-        scored_group([make("a", 0, 1.0, segments=[Segment(ids=[1], mask=[1, 1], logprobs=[-1.0, -1.0])])])
+        scored_group(
+            [make("a", 0, 1.0, segments=[Segment(ids=[1], mask=[1, 1], logprobs=[-1.0, -1.0])])]
+        )
     with pytest.raises(SpecError, match="to"):
         ExportOptions(to="parquet")
 
 
-def test_the_export_command_reports_what_it_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``hyperrun rollout export`` prints the path to standard output and the omissions to standard error."""
+def test_the_export_command_reports_what_it_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``hyperrun rollout export`` prints the path to standard output and the omissions to standard
+    error.
+    """
     run = str(write_run(tmp_path / "run", make("a", 0, 1.0), make("a", 1, None)))
     output = str(tmp_path / "o.jsonl")
     assert main(["rollout", "export", run, "--to", "jsonl", "--output", output]) == 0

@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterator
 import attrs
 import pytest
 
-from hyperruntime.testing.conformance.load import MAX_FACTOR, QUIET, Load, Measurement, load_factor, measure_load
+from hyperruntime.testing.conformance.load import (
+    MAX_FACTOR,
+    QUIET,
+    Load,
+    Measurement,
+    load_factor,
+    measure_load,
+)
 
 
 def slower(times: float, *fields: str) -> Measurement:
@@ -76,7 +83,9 @@ def test_a_wait_ends_at_its_bound_or_continues_while_the_load_grows() -> None:
 
 
 def test_the_description_states_the_measured_load() -> None:
-    assert str(Load(measured_in_turn(1))) == "this machine is quiet: time bounds are the strict ones"
+    assert (
+        str(Load(measured_in_turn(1))) == "this machine is quiet: time bounds are the strict ones"
+    )
     load = Load(measured_in_turn(1.5, 4))
     assert str(load) == "this machine is loaded or slow: time bounds are 1.5 times the strict ones"
     load.measure_again()

@@ -1,4 +1,6 @@
-"""What the task ends with. Dates and authors are fixed when the image is made, and so are the hashes."""
+"""What the task ends with. Dates and authors are fixed when the image is made, and so are the
+hashes.
+"""
 
 import os
 import subprocess

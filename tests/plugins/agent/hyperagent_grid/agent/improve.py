@@ -20,4 +20,6 @@ file = options.repo_path / "size.py"
 before = float(file.read_text().split("=")[1])
 after = before * random.uniform(0.9, 1.1 if 0 in scores.values() else 1.6)
 file.write_text(f"SIZE = {after}\n")
-options.chat_history_file.write_text(f"Scores: {scores}. SIZE was {before:.3f} and is {after:.3f}.\n")
+options.chat_history_file.write_text(
+    f"Scores: {scores}. SIZE was {before:.3f} and is {after:.3f}.\n"
+)

@@ -9,7 +9,9 @@ def split_evenly(total, people):
 
 
 def split_by_weight(total, weights):
-    """Return shares in proportion to weights; cents that are left go to the largest weights first."""
+    """Return shares in proportion to weights; cents that are left go to the largest weights
+    first.
+    """
     if not weights or min(weights) < 0 or sum(weights) == 0:
         raise ValueError("weights must not be negative, nor all zero")
     shares = [total * weight // sum(weights) for weight in weights]
