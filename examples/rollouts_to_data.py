@@ -27,14 +27,14 @@ class Sums:
     def spec(self, item: Item, base: hr.ContainerSpec, images: Any) -> hr.ContainerSpec:
         return base
 
-    async def setup(self, item: Item, lease: hr.Lease) -> dict[str, Any]:
+    async def setup(self, item: Item, lease: hr.Sandbox) -> dict[str, Any]:
         return {}
 
     def messages(self, item: Item, meta: Mapping[str, Any]) -> list[dict[str, Any]]:
         return [{"role": "user", "content": "Write {a} + {b} to sum.txt.".format(**item.data)}]
 
     async def verify(
-        self, item: Item, outcome: Any, lease: hr.Lease, fresh: Any, meta: Mapping[str, Any]
+        self, item: Item, outcome: Any, lease: hr.Sandbox, fresh: Any, meta: Mapping[str, Any]
     ) -> Verdict:
         answer = await lease.exec(["head", "-c", "20", "sum.txt"], timeout_s=10)
         return Verdict(

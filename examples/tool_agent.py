@@ -36,7 +36,7 @@ def ask(url: str, messages: list[dict[str, Any]]) -> dict[str, Any]:
         return message
 
 
-async def work(url: str, lease: hr.Lease, task: str) -> str:
+async def work(url: str, lease: hr.Sandbox, task: str) -> str:
     """Let the model use the tools of a slot, and return its last words."""
     messages: list[dict[str, Any]] = [{"role": "user", "content": task}]
     while True:

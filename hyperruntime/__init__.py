@@ -50,6 +50,9 @@ if TYPE_CHECKING:
     from hyperruntime.run_as import RunAs as RunAs
     from hyperruntime.runtime import Runtime as Runtime
     from hyperruntime.runtime import open_runtime as open_runtime
+    from hyperruntime.sandbox import BlockingSandbox as BlockingSandbox
+    from hyperruntime.sandbox import Pool as Pool
+    from hyperruntime.sandbox import Sandbox as Sandbox
     from hyperruntime.spec import ContainerSpec as ContainerSpec
     from hyperruntime.spec import ExecResult as ExecResult
     from hyperruntime.spec import Limits as Limits
@@ -83,6 +86,7 @@ _NAMES = {
     "rollout.run.runner": ("run_rollouts",),
     "run_as": ("RunAs",),
     "runtime": ("Runtime", "open_runtime"),
+    "sandbox": ("BlockingSandbox", "Pool", "Sandbox"),
     "spec": ("ContainerSpec", "ExecResult", "Limits", "Mount"),
     "transfer.extract": ("ExtractLimits",),
 }

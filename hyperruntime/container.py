@@ -32,6 +32,7 @@ from hyperruntime.host.watchdog import split_limits, unwatch, watch_container
 from hyperruntime.logs import get_logger
 from hyperruntime.ports.forward import ContainerPorts, Forwards
 from hyperruntime.run_as import RunAs
+from hyperruntime.sandbox import BlockingSandbox
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
 from hyperruntime.transfer import copy as transfer
 from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
@@ -44,7 +45,7 @@ E = TypeVar("E", bound=Execution)
 _LOST_TIMEOUT_S = 0.3
 
 
-class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing):
+class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing, BlockingSandbox):
     """A running container; made by :meth:`Runtime.container`, used as a context manager.
 
     Safe to use from many threads at once.

@@ -17,14 +17,14 @@ import attrs
 import hyperruntime as hr
 from hyperenvironment_swe import Swe
 from hyperruntime.git.command import git
-from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.rollout.environment import Item, Outcome, Verdict
+from hyperruntime.sandbox import Sandbox
 
 PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments")
-Agent = Callable[[Lease, str], Awaitable[None]]
-Captured = Callable[[Lease], Awaitable[None]]
+Agent = Callable[[Sandbox, str], Awaitable[None]]
+Captured = Callable[[Sandbox], Awaitable[None]]
 
 
 def make_repository(where: Path, files: Mapping[str, str]) -> str:
@@ -64,7 +64,7 @@ def make_site(where: Path, names: tuple[str, ...] = PYTEST) -> Path:
 def bash(script: str) -> Agent:
     """Return an agent that runs one bash program in the directory of the repository."""
 
-    async def agent(lease: Lease, repo_dir: str) -> None:
+    async def agent(lease: Sandbox, repo_dir: str) -> None:
         await lease.exec(["bash", "-c", script], workdir=repo_dir, timeout_s=60)
 
     return agent
@@ -100,7 +100,7 @@ class Bench:
             await agent(lease, str(meta["repo_dir"]))
 
             @asynccontextmanager
-            async def fresh(spec: hr.ContainerSpec | None = None) -> AsyncIterator[Lease]:
+            async def fresh(spec: hr.ContainerSpec | None = None) -> AsyncIterator[Sandbox]:
                 if captured is not None:
                     await captured(lease)
                 async with self.judges.lease() as judge:

@@ -32,10 +32,10 @@ from hyperruntime.errors import SpecError
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.logs import get_logger
 from hyperruntime.option_fields import ABOVE_ZERO, AtLeast
-from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Environment, Fresh, Item, Outcome, Verdict
 from hyperruntime.rollout.origins import source_of
 from hyperruntime.rollout.repositories import Checkout, Repositories
+from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import Mount
 from hyperruntime.storage.text_file import read_utf8
 
@@ -236,7 +236,7 @@ class Swe:
         }
         return attrs.evolve(spec, mounts=(*spec.mounts, mount), env={**spec.env, **pip, **one.env})
 
-    async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
+    async def setup(self, item: Item, lease: Sandbox) -> Mapping[str, Any]:
         """Unpack a private clone at the base commit in the agent's workspace; fetch it if it is not
         cached.
 
@@ -269,7 +269,7 @@ class Swe:
         ]
 
     async def verify(
-        self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]
+        self, item: Item, outcome: Outcome, lease: Sandbox, fresh: Fresh, meta: Mapping[str, Any]
     ) -> Verdict:
         """Judge the agent's changes in a fresh container.
 

@@ -18,7 +18,7 @@ import attrs
 from hyperenvironment_swe.controls import Control, Variation
 from hyperruntime.errors import HyperRuntimeError, TransferError
 from hyperruntime.json_values import json_object
-from hyperruntime.pool.lease import Lease
+from hyperruntime.sandbox import Sandbox
 
 # What is reported of a test that pytest does not know: it ends normally, without a report.
 UNKNOWN_TEST = "not reported: the test runner does not know this test"
@@ -160,7 +160,7 @@ class Trial:
 class Court:
     """A fresh container with a state in it."""
 
-    def __init__(self, lease: Lease, env: Mapping[str, str]) -> None:
+    def __init__(self, lease: Sandbox, env: Mapping[str, str]) -> None:
         """Set the container and the candidate's environment.
 
         Args:

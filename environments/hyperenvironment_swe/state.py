@@ -19,8 +19,8 @@ from hyperruntime.errors import PatchError, RepositoryError, TransferError, Unsa
 from hyperruntime.git.change_rules import SUBMODULE, ChangeRules
 from hyperruntime.git.patch import parse_patch
 from hyperruntime.git.store import RepositoryStore
-from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.repositories import Checkout
+from hyperruntime.sandbox import Sandbox
 from hyperruntime.transfer.extract import ExtractLimits
 from hyperruntime.units import GIB, MIB
 
@@ -196,7 +196,7 @@ def _add_tests(store: RepositoryStore, item: SweItem, checkout: Checkout) -> str
 
 
 async def read_out(
-    lease: Lease, repo_dir: str, target: str
+    lease: Sandbox, repo_dir: str, target: str
 ) -> tuple[str, Sequence[tuple[str, str]]]:
     """Copy the agent's directory to the host; return a problem that the agent caused, or "", and
     what was left out.

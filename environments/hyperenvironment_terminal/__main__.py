@@ -12,13 +12,13 @@ from contextlib import AbstractAsyncContextManager
 
 from hyperenvironment_terminal.environment import Terminal
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.pool.values.profiles import Profiles
 from hyperruntime.rollout.environment import Item, Outcome
 from hyperruntime.rollout.loading import load_environment
 from hyperruntime.runtime import Runtime, open_runtime
+from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ContainerSpec
 
 _BEGINS = {None: "", True: ", starts as expected", False: ", does not start as expected"}
@@ -99,10 +99,10 @@ async def _check(
     )
     async with PoolManager(runtime, Profiles.of(config)) as pools:
 
-        def fresh(spec: ContainerSpec | None = None) -> AbstractAsyncContextManager[Lease]:
+        def fresh(spec: ContainerSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
             return pools.lease(item.id, spec=spec)
 
-        async def reward(lease: Lease) -> float:
+        async def reward(lease: Sandbox) -> float:
             meta = await environment.setup(item, lease)
             outcome = Outcome(messages=(), turns=1, tool_calls=1, stop_reason="finished")
             return (await environment.verify(item, outcome, lease, fresh, meta)).reward

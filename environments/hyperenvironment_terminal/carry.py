@@ -19,7 +19,7 @@ from hyperenvironment_terminal.changes import NOT_LISTED, ChangePlan, make_prote
 from hyperenvironment_terminal.listing import Entry, Listing, first_error, list_files
 from hyperruntime.errors import TransferError
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.pool.lease import Lease
+from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ExecResult
 from hyperruntime.transfer.extract import ExtractLimits
 from hyperruntime.transfer.tar_reader import TarReader
@@ -47,8 +47,8 @@ class StateError(TransferError):
 
 
 async def carry(
-    agent: Lease,
-    judge: Lease,
+    agent: Sandbox,
+    judge: Sandbox,
     *,
     mounted: Sequence[str],
     workdir: str,
@@ -96,7 +96,7 @@ async def carry(
     }
 
 
-async def _apply(plan: ChangePlan, listing: Listing, agent: Lease, judge: Lease) -> None:
+async def _apply(plan: ChangePlan, listing: Listing, agent: Sandbox, judge: Sandbox) -> None:
     await _remove(judge, plan.remove)
     await _write(judge, _members(plan.directories, listing))
     for path in plan.files:
@@ -122,7 +122,7 @@ def _check_limits(plan: ChangePlan, listing: Listing, limit_bytes: int, limit_fi
         )
 
 
-async def _remove(judge: Lease, paths: Iterable[bytes]) -> None:
+async def _remove(judge: Sandbox, paths: Iterable[bytes]) -> None:
     if names := b"".join(path + b"\0" for path in paths):
         _check(
             await judge.exec(["xargs", "-0", "rm", "-rf", "--"], input=names, workdir="/"),
@@ -130,7 +130,7 @@ async def _remove(judge: Lease, paths: Iterable[bytes]) -> None:
         )
 
 
-async def _write(judge: Lease, archive: bytes) -> None:
+async def _write(judge: Sandbox, archive: bytes) -> None:
     if archive:
         _check(await judge.exec(_WRITE, input=archive, workdir="/"), "written")
 
@@ -142,7 +142,7 @@ def _check(result: ExecResult, what: str) -> None:
         )
 
 
-async def _carry_large(agent: Lease, judge: Lease, path: bytes, entry: Entry) -> None:
+async def _carry_large(agent: Sandbox, judge: Sandbox, path: bytes, entry: Entry) -> None:
     """Copy one large file through a temporary file on the host."""
     name = os.fsdecode(path)
     with owned_directory() as directory:
@@ -177,7 +177,7 @@ def _batches(paths: Sequence[bytes], listing: Listing) -> Iterator[list[bytes]]:
         yield batch
 
 
-async def _contents(agent: Lease, batch: Sequence[bytes], listing: Listing) -> bytes:
+async def _contents(agent: Sandbox, batch: Sequence[bytes], listing: Listing) -> bytes:
     """Return an archive of files of the agent's container."""
     wanted = {path[1:]: listing[path] for path in batch}
     room = sum(entry.size for entry in wanted.values()) + (_MAX_NAME + 4096) * len(wanted) + 65536

@@ -16,7 +16,7 @@ from hyperenvironment_terminal.judge import Finding, run_tests
 from hyperenvironment_terminal.task import LOGS, SOLUTION, TEST_SCRIPT, Task
 from hyperenvironment_terminal.users import agents_lease, make_directory
 from hyperruntime.errors import SpecError
-from hyperruntime.pool.lease import Lease
+from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ExecResult
 
 _SHOWN = 500
@@ -42,7 +42,7 @@ class Control:
 
 
 async def solve(
-    task: Task, container: Lease, env: Mapping[str, str], timeout_s: float | None
+    task: Task, container: Sandbox, env: Mapping[str, str], timeout_s: float | None
 ) -> ExecResult:
     """Run a task's known solution as the task's agent.
 
@@ -67,7 +67,7 @@ async def solve(
 
 async def control_run(
     task: Task,
-    container: Lease,
+    container: Sandbox,
     env: Mapping[str, str],
     solution_env: Mapping[str, str],
     timeout_s: float,
@@ -104,7 +104,7 @@ async def control_run(
     )
 
 
-async def _without_work(task: Task, container: Lease, env: Mapping[str, str]) -> Control:
+async def _without_work(task: Task, container: Sandbox, env: Mapping[str, str]) -> Control:
     """Run the tests in an untouched container; a failed download or a missing report says that they
     did not run.
     """

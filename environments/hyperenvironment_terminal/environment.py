@@ -25,8 +25,8 @@ from hyperruntime.datasets.left_out import SKIP, UNSUPPORTED, LeftOut
 from hyperruntime.errors import SpecError, TransferError
 from hyperruntime.images.store import ImageStore
 from hyperruntime.option_fields import ABOVE_ZERO, AtLeast, OneOf
-from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
+from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ContainerSpec, ExecResult, Network
 from hyperruntime.transfer.extract import DEFAULT_MAX_MEMBERS
 
@@ -176,7 +176,7 @@ class Terminal:
         self._specs[item.id], self._tests_networks[item.id] = spec, tests_network
         return spec
 
-    async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
+    async def setup(self, item: Item, lease: Sandbox) -> Mapping[str, Any]:
         """Check that the slot runs as root, and that the image has the task's users and what
         ``verify`` needs.
 
@@ -204,7 +204,7 @@ class Terminal:
         await check_users(task, lease)
         return {"verify": self._mode(task), "workdir": lease.slot.workspace}
 
-    async def agent_lease(self, item: Item, lease: Lease, meta: Mapping[str, Any]) -> Lease:
+    async def agent_lease(self, item: Item, lease: Sandbox, meta: Mapping[str, Any]) -> Sandbox:
         """Return the lease with which the agent's tools work: as the task's user, or as root.
 
         Args:
@@ -231,7 +231,7 @@ class Terminal:
         ]
 
     async def verify(
-        self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]
+        self, item: Item, outcome: Outcome, lease: Sandbox, fresh: Fresh, meta: Mapping[str, Any]
     ) -> Verdict:
         """Run the task's tests and return their reward.
 
@@ -274,7 +274,7 @@ class Terminal:
             finding = await run_tests(task, judge, env)
         return await self._conclude(task, fresh, env, finding, {"verify": FRESH, **carried})
 
-    async def solve(self, item: Item, lease: Lease) -> ExecResult:
+    async def solve(self, item: Item, lease: Sandbox) -> ExecResult:
         """Run the task's known solution in a slot, within the agent's time limit.
 
         Args:
@@ -295,7 +295,7 @@ class Terminal:
         """Return whether a task has a known solution."""
         return self._tasks[item.id].solution is not None
 
-    async def begins_right(self, item: Item, lease: Lease) -> bool | None:
+    async def begins_right(self, item: Item, lease: Sandbox) -> bool | None:
         """Run the task's test of the initial state, and return whether it passes; None if the task
         has no such test.
 

@@ -30,8 +30,8 @@ from hyperenvironment_terminal.task import (
 from hyperenvironment_terminal.users import judges_lease, make_directory
 from hyperruntime.errors import ExtraMissingError, HyperRuntimeError, SpecError
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.user_lease import UserLease
+from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ExecResult
 
 REWARD_TEXT, REWARD_JSON = f"{LOGS}/verifier/reward.txt", f"{LOGS}/verifier/reward.json"
@@ -98,7 +98,7 @@ class Finding:
 
 
 async def run_tests(
-    task: Task, container: Lease, env: Mapping[str, str], *, beginning: bool = False
+    task: Task, container: Sandbox, env: Mapping[str, str], *, beginning: bool = False
 ) -> Finding:
     """Run a task's tests.
 
@@ -130,7 +130,9 @@ async def run_tests(
     return await _by_script(task, container, judge, env)
 
 
-async def _by_script(task: Task, container: Lease, judge: Lease, env: Mapping[str, str]) -> Finding:
+async def _by_script(
+    task: Task, container: Sandbox, judge: Sandbox, env: Mapping[str, str]
+) -> Finding:
     path = f"{TESTS}/{TEST_SCRIPT}"
     own_line = (task.tests / TEST_SCRIPT).read_bytes().startswith(b"#!")
     begin = (
@@ -144,7 +146,7 @@ async def _by_script(task: Task, container: Lease, judge: Lease, env: Mapping[st
 
 
 async def _by_pytest(
-    task: Task, container: Lease, judge: Lease, env: Mapping[str, str], file: str
+    task: Task, container: Sandbox, judge: Sandbox, env: Mapping[str, str], file: str
 ) -> Finding:
     if (await judge.exec(["python3", "-I", "-c", "import pytest"], workdir="/")).exit_code != 0:
         with owned_directory() as directory:
@@ -158,7 +160,7 @@ async def _by_pytest(
     return _finding(result, {"reward": _REWARDS[result.exit_code]} if has_verdict else {})
 
 
-async def _run(task: Task, judge: Lease, args: list[str], env: Mapping[str, str]) -> ExecResult:
+async def _run(task: Task, judge: Sandbox, args: list[str], env: Mapping[str, str]) -> ExecResult:
     home = {} if isinstance(judge, UserLease) else {"HOME": "/root"}
     return await judge.exec(
         args,
@@ -167,7 +169,7 @@ async def _run(task: Task, judge: Lease, args: list[str], env: Mapping[str, str]
     )
 
 
-async def _rewards(container: Lease) -> dict[str, float]:
+async def _rewards(container: Sandbox) -> dict[str, float]:
     """Return the rewards that the tests wrote, or an empty dict if there is no valid reward.
 
     ``reward.json`` decides if it exists. If it has no number ``reward``, that of ``reward.txt`` is
@@ -196,7 +198,7 @@ async def _rewards(container: Lease) -> dict[str, float]:
     return {**numbers, "reward": next(iter(numbers.values()))}
 
 
-async def _read(container: Lease, path: str) -> bytes | None:
+async def _read(container: Sandbox, path: str) -> bytes | None:
     """Return a file of the tests, or None if it does not exist."""
     script = f"[ -f {shlex.quote(path)} ] && exec cat {shlex.quote(path)}"
     result = await container.exec(

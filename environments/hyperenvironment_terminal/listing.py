@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from hyperruntime.errors import TransferError
-from hyperruntime.pool.lease import Lease
+from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ExecResult
 
 FILE, DIRECTORY, LINK = b"f", b"d", b"l"
@@ -84,7 +84,7 @@ def parse_listing(output: bytes) -> dict[bytes, Entry]:
     return found
 
 
-async def list_files(container: Lease, leave_out: Iterable[str]) -> dict[bytes, Entry]:
+async def list_files(container: Sandbox, leave_out: Iterable[str]) -> dict[bytes, Entry]:
     """Return all files of a container, by absolute path; it needs GNU find.
 
     Args:

@@ -18,15 +18,15 @@ from hyperruntime.errors import (
     UserNotFoundError,
     WorkdirNotFoundError,
 )
-from hyperruntime.pool.lease import Lease
-from hyperruntime.pool.user_lease import UserLease, lease_as
+from hyperruntime.pool.user_lease import UserLease, lease_as, local_lease
+from hyperruntime.sandbox import Sandbox
 
 
 class TaskUserError(HyperRuntimeError):
     """A container cannot run the commands of a task's user."""
 
 
-async def agents_lease(task: Task, container: Lease) -> Lease:
+async def agents_lease(task: Task, container: Sandbox) -> Sandbox:
     """Return the lease with which an agent, or the known solution, works.
 
     Raises:
@@ -35,7 +35,7 @@ async def agents_lease(task: Task, container: Lease) -> Lease:
     return await _lease(task, "agent", task.agent_user, container)
 
 
-async def judges_lease(task: Task, container: Lease) -> Lease:
+async def judges_lease(task: Task, container: Sandbox) -> Sandbox:
     """Return the lease with which the tests run.
 
     Raises:
@@ -44,7 +44,7 @@ async def judges_lease(task: Task, container: Lease) -> Lease:
     return await _lease(task, "verifier", task.tests_user, container)
 
 
-async def check_users(task: Task, container: Lease) -> None:
+async def check_users(task: Task, container: Sandbox) -> None:
     """Check, before an agent works, that the users of a task exist and can enter the working
     directory.
 
@@ -53,7 +53,7 @@ async def check_users(task: Task, container: Lease) -> None:
             without their files.
     """
     users = {user for user in (task.agent_user, task.tests_user) if user not in ("", ROOT)}
-    engine = container.pool.engine
+    engine = local_lease(container).pool.engine
     if users and not (engine.users and engine.image_owners):
         why = (
             "gives all files of an image to root"
@@ -69,7 +69,7 @@ async def check_users(task: Task, container: Lease) -> None:
             await _check(task, lease)
 
 
-async def make_directory(path: str, container: Lease, owner: Lease) -> None:
+async def make_directory(path: str, container: Sandbox, owner: Sandbox) -> None:
     """Make a directory that belongs to the user of another lease on the same container.
 
     Args:
@@ -82,7 +82,7 @@ async def make_directory(path: str, container: Lease, owner: Lease) -> None:
         (await container.exec(["chown", "-R", str(owner.ids), path], workdir="/")).check()
 
 
-async def _lease(task: Task, role: str, user: str, container: Lease) -> Lease:
+async def _lease(task: Task, role: str, user: str, container: Sandbox) -> Sandbox:
     if user in ("", ROOT):
         return container
     try:
@@ -96,7 +96,7 @@ async def _lease(task: Task, role: str, user: str, container: Lease) -> Lease:
     )
 
 
-async def _check(task: Task, lease: Lease) -> None:
+async def _check(task: Task, lease: Sandbox) -> None:
     try:
         (await lease.exec(["/bin/sh", "-c", "cd ."])).check()
     except (WorkdirNotFoundError, ExecStartError) as error:

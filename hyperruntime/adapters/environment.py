@@ -15,7 +15,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from hyperruntime.concurrency.background_loop import Interruptible
+from hyperruntime.concurrency.bridge import Interruptible
 from hyperruntime.concurrency.per_process import LockedDict, PerProcess
 from hyperruntime.errors import PoolClosedError, PoolError, SpecError, WorkdirNotFoundError
 from hyperruntime.pool.sync import SyncPool

@@ -12,10 +12,10 @@ import attrs
 
 from hyperruntime.errors import HyperRuntimeError, SandboxLostError, StaleLeaseError
 from hyperruntime.logs import get_logger
-from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool.tools.dispatch import failed
 from hyperruntime.pool.values.config import ToolPolicy
 from hyperruntime.pool.values.results import ExecutionResult, Slot
+from hyperruntime.sandbox import Pool
 
 log = get_logger(__name__)
 
@@ -28,7 +28,7 @@ _LOST = (
 class SlotSession:
     """The slot of one client; ``async with`` releases it at the end."""
 
-    def __init__(self, pool: SlotPool, policy: ToolPolicy | None = None) -> None:
+    def __init__(self, pool: Pool, policy: ToolPolicy | None = None) -> None:
         """Make a session without a slot.
 
         Args:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol
 
-from hyperruntime.concurrency.background_loop import BackgroundLoop, cancel_other_tasks
+from hyperruntime.concurrency.bridge import Bridge, cancel_other_tasks
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.concurrency.end_event import EndEvent
 from hyperruntime.errors import BudgetExceededError, GatewayError, SpecError
@@ -126,9 +126,7 @@ class Gateway(Closing):
         self._users = 0  # threads that open or close a seat
         self._idle = threading.Condition()
         self._shared = Shared(config, self._meter)
-        self._loop = BackgroundLoop(
-            "hyperruntime-gateway", lambda why: GatewayError(f"the gateway {why}")
-        )
+        self._loop = Bridge("hyperruntime-gateway", lambda why: GatewayError(f"the gateway {why}"))
 
     @property
     def spent(self) -> Spent:

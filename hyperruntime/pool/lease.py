@@ -4,41 +4,46 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol, TypeVar, Unpack
 
 from hyperruntime.concurrency.blocking import RESETS, blocking
+from hyperruntime.driver import EngineInfo
 from hyperruntime.exec.options import SlotExecKeywords, SlotShellKeywords, SlotTerminalKeywords
 from hyperruntime.exec.persistent.shell import Shell
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal
-from hyperruntime.pool.lease_files import LeaseFiles
+from hyperruntime.pool.pooled_sandbox import PooledSandbox
 from hyperruntime.pool.slots.slot_exec import SlotExec
-from hyperruntime.pool.values.config import ToolPolicy
-from hyperruntime.pool.values.results import ExecutionResult, Slot
+from hyperruntime.pool.values.results import Slot
+from hyperruntime.sandbox import Pool
 from hyperruntime.spec import ExecResult
 from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
 from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
 
-if TYPE_CHECKING:
-    from hyperruntime.pool.pool import SlotPool
-
 T = TypeVar("T")
 
 
-class Lease(LeaseFiles):
+class LocalPool(Pool, Protocol):
+    """A pool whose slots are in containers of this process."""
+
+    @property
+    def engine(self) -> EngineInfo:
+        """What the engine of the slots can do; see :meth:`SlotPool.engine`."""
+        ...
+
+    async def run(self, slot: Slot, work: Callable[[SlotExec], Coroutine[Any, Any, T]]) -> T:
+        """Run ``work`` with the slot; see :meth:`SlotPool.run`."""
+        ...
+
+
+class Lease(PooledSandbox[LocalPool]):
     """One leased slot; commands, tools and file copies run as the slot's user.
 
     Attributes:
         slot: the handle of the lease.
         pool: the pool that the slot belongs to.
     """
-
-    def __init__(self, pool: SlotPool, slot: Slot) -> None:
-        """Bind a lease to its pool; the pool checks with each call that the lease is still
-        valid.
-        """
-        self.pool, self.slot = pool, slot
 
     async def _run(self, work: Callable[[SlotExec], Coroutine[Any, Any, T]]) -> T:
         """Run ``work`` with the slot; see :meth:`SlotPool.run`."""
@@ -118,17 +123,6 @@ class Lease(LeaseFiles):
         :meth:`Container.end_group`.
         """
         return await self._run(lambda slot_exec: slot_exec.aend_group(group))
-
-    async def tool(
-        self,
-        name: str,
-        args: Mapping[str, Any],
-        *,
-        timeout_s: float | None = None,
-        policy: ToolPolicy | None = None,
-    ) -> ExecutionResult:
-        """Call a tool in the slot; see :meth:`SlotPool.execute` for arguments and errors."""
-        return await self.pool.execute(self.slot, name, args, timeout_s=timeout_s, policy=policy)
 
     async def end_processes(self) -> None:
         """End all processes of the slot, including background processes and persistent shells; its

@@ -17,13 +17,13 @@ import attrs
 
 from hyperruntime.errors import PoolClosedError, SpecError, StaleLeaseError, unknown_name
 from hyperruntime.logs import get_logger
-from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
-from hyperruntime.pool.tools import Request, run_batch
+from hyperruntime.pool.tools import run_batch
 from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.pool.values.profiles import Profiles
-from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
+from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Request, Slot
 from hyperruntime.runtime import Runtime
+from hyperruntime.sandbox import Pool, Sandbox
 from hyperruntime.spec import ContainerSpec
 
 log = get_logger(__name__)
@@ -42,7 +42,7 @@ class PoolManager:
 
     def __init__(
         self,
-        runtime: Runtime | Callable[[PoolConfig], Any],
+        runtime: Runtime | Callable[[PoolConfig], Pool],
         profiles: Profiles,
         *,
         max_spec_pools: int = 16,
@@ -63,8 +63,8 @@ class PoolManager:
         self.default_profile, self.max_spec_pools = profiles.default, max_spec_pools
         self._make = runtime if callable(runtime) else partial(SlotPool, runtime)
         self._configs = dict(profiles.configs)
-        self._pools: dict[str, SlotPool] = {}
-        self._starting: dict[str, asyncio.Task[SlotPool]] = {}
+        self._pools: dict[str, Pool] = {}
+        self._starting: dict[str, asyncio.Task[Pool]] = {}
         self._spec_names: dict[str, None] = {}  # in order of last use
         self._closed = False
 
@@ -95,7 +95,7 @@ class PoolManager:
         """Return the profiles by name."""
         return dict(self._configs)
 
-    async def pool(self, profile: str | None = None) -> SlotPool:
+    async def pool(self, profile: str | None = None) -> Pool:
         """Return the pool of a profile, started.
 
         Raises:
@@ -108,7 +108,7 @@ class PoolManager:
             raise SpecError("profile", name, unknown_name("profile", str(name), self._configs))
         return await self._started(self._configs[name])
 
-    async def pool_for(self, spec: ContainerSpec) -> SlotPool:
+    async def pool_for(self, spec: ContainerSpec) -> Pool:
         """Return the pool of a spec, with the settings of the default profile but no minimum of
         containers.
 
@@ -160,17 +160,17 @@ class PoolManager:
         *,
         spec: ContainerSpec | None = None,
         timeout_s: float | None = None,
-    ) -> AsyncIterator[Lease]:
+    ) -> AsyncIterator[Sandbox]:
         """Lease a slot for a block; see :meth:`acquire` and :meth:`SlotPool.lease`."""
         pool = await self.pool(profile) if spec is None else await self.pool_for(spec)
         async with pool.lease(task_id, timeout_s=timeout_s) as lease:
             yield lease
 
-    def lease_of(self, slot: Slot) -> Lease:
+    def lease_of(self, slot: Slot) -> Sandbox:
         """Return the lease of a slot handle, bound to its pool; see :meth:`SlotPool.lease_of`."""
         return self.pool_of(slot).lease_of(slot)
 
-    def pool_of(self, slot: Slot) -> SlotPool:
+    def pool_of(self, slot: Slot) -> Pool:
         """Return the pool that a slot belongs to.
 
         Raises:
@@ -200,7 +200,7 @@ class PoolManager:
         """Return the status of each started pool, by name."""
         return {name: pool.status() for name, pool in self._pools.items()}
 
-    async def _started(self, config: PoolConfig) -> SlotPool:
+    async def _started(self, config: PoolConfig) -> Pool:
         if self._closed:
             raise PoolClosedError("the pools were stopped")
         if (pool := self._pools.get(config.name)) is not None:
@@ -211,8 +211,8 @@ class PoolManager:
             task.add_done_callback(lambda _: self._starting.pop(config.name))
         return await asyncio.shield(task)
 
-    async def _start(self, config: PoolConfig) -> SlotPool:
-        pool: SlotPool = self._make(config)
+    async def _start(self, config: PoolConfig) -> Pool:
+        pool = self._make(config)
         await pool.start()
         self._pools[config.name] = pool
         return pool

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
+from hyperruntime.errors import PoolError
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools import call_tool
 from hyperruntime.pool.values.config import ToolPolicy
 from hyperruntime.pool.values.results import ExecutionResult
 from hyperruntime.run_as import RunAs
+from hyperruntime.sandbox import Sandbox
 
 T = TypeVar("T")
 
@@ -53,7 +55,7 @@ class UserLease(Lease):
         )
 
 
-async def lease_as(lease: Lease, user: str) -> UserLease:
+async def lease_as(lease: Sandbox, user: str) -> UserLease:
     """Return a lease of the same slot as a user of its container; the slot keeps its own user for
     the first lease.
 
@@ -68,9 +70,21 @@ async def lease_as(lease: Lease, user: str) -> UserLease:
     Raises:
         UserNotFoundError: the container has no such user.
         SpecError: the user is root, or in the group of root.
-        PoolError: the slot shares its container.
+        PoolError: the slot shares its container, or is on a node of a cluster.
         StaleLeaseError: the slot was released, or its lease expired.
         SandboxLostError: the slot's container ended.
     """
-    named = await lease.pool.run(lease.slot, lambda slot_exec: slot_exec.add_user(user))
-    return UserLease(lease, user, named.ids)
+    local = local_lease(lease)
+    named = await local.pool.run(local.slot, lambda slot_exec: slot_exec.add_user(user))
+    return UserLease(local, user, named.ids)
+
+
+def local_lease(sandbox: Sandbox) -> Lease:
+    """Return a sandbox as the lease of a pool on this machine.
+
+    Raises:
+        PoolError: it is on a node of a cluster.
+    """
+    if not isinstance(sandbox, Lease):
+        raise PoolError("only a slot of a pool on this machine has other users; use a SlotPool")
+    return sandbox

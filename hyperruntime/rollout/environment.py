@@ -16,7 +16,7 @@ import attrs
 
 if TYPE_CHECKING:
     from hyperruntime.images.store import ImageStore
-    from hyperruntime.pool.lease import Lease
+    from hyperruntime.sandbox import Sandbox
     from hyperruntime.spec import ContainerSpec
 
 
@@ -72,7 +72,7 @@ class Verdict:
 class Fresh(Protocol):
     """Provides unused containers: ``async with fresh() as judge: await judge.exec([...])``."""
 
-    def __call__(self, spec: ContainerSpec | None = None) -> AbstractAsyncContextManager[Lease]:
+    def __call__(self, spec: ContainerSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
         """Return a lease on an unused container; ``spec`` None means the item's own spec."""
         ...
 
@@ -111,7 +111,7 @@ class UnscoredEnvironment(Protocol):
         """
         ...
 
-    async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
+    async def setup(self, item: Item, lease: Sandbox) -> Mapping[str, Any]:
         """Prepare the agent's workspace.
 
         Args:
@@ -158,7 +158,7 @@ class Environment(UnscoredEnvironment, Protocol):
     """
 
     async def verify(
-        self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]
+        self, item: Item, outcome: Outcome, lease: Sandbox, fresh: Fresh, meta: Mapping[str, Any]
     ) -> Verdict:
         """Score the agent's work.
 

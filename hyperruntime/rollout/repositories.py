@@ -37,8 +37,8 @@ from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.json_values import parse_json
 from hyperruntime.logs import get_logger
-from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.origins import SOURCES, checked_source, default_commit, fetch
+from hyperruntime.sandbox import Sandbox
 from hyperruntime.transfer.tar_writer import read_tree
 
 log = get_logger(__name__)
@@ -78,7 +78,7 @@ class Checkout:
             store.borrow(os.path.join(self.repository, "objects"))
             yield store
 
-    async def unpack(self, lease: Lease, repo_dir: str) -> None:
+    async def unpack(self, lease: Sandbox, repo_dir: str) -> None:
         """Write the clone to a directory of a slot, as the slot's user; needs ``tar`` in the image.
 
         Args:

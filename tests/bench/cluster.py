@@ -38,9 +38,9 @@ from hyperruntime.cluster.peer import Answer, Call
 from hyperruntime.cluster.slots.cluster_lease import ClusterLease
 from hyperruntime.cluster.slots.cluster_pool import ClusterPool
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
+from hyperruntime.sandbox import Sandbox
 from tests.bench.measure import Row
 from tests.bench.page import report
 
@@ -94,7 +94,7 @@ async def exec_rows(runtime_name: str, count: int) -> list[Row]:
                 [pool.lease_of(slot) for slot in there],
             )
             times: dict[str, list[list[float]]] = {"local": [[]], "node": [[]]}
-            both: tuple[tuple[str, Sequence[Lease | ClusterLease]], ...] = (
+            both: tuple[tuple[str, Sequence[Sandbox | ClusterLease]], ...] = (
                 ("local", near),
                 ("node", far),
             )
@@ -114,7 +114,7 @@ async def exec_rows(runtime_name: str, count: int) -> list[Row]:
                 )
                 for _, leases in both:
 
-                    async def call(leases: Sequence[Lease | ClusterLease] = leases) -> None:
+                    async def call(leases: Sequence[Sandbox | ClusterLease] = leases) -> None:
                         await leases[next(turn) % 8].exec(["true"])
 
                     block.append(await paced(call, count, RATE))

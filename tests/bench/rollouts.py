@@ -18,7 +18,6 @@ import hyperruntime as hr
 from hyperenvironment_swe import Swe
 from hyperruntime.errors import ModelError
 from hyperruntime.images.store import ImageStore
-from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
 from hyperruntime.rollout.models import ModelOptions
@@ -27,6 +26,7 @@ from hyperruntime.rollout.run.runner import Parts, run_rollouts
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.turn_journal import JournalDirectory, TurnJournal
 from hyperruntime.runtime import Runtime
+from hyperruntime.sandbox import Sandbox
 from tests.bench.measure import Row, in_turn, seconds
 from tests.doubles import words
 from tests.swecase import bash, judge_all, make_repository, make_site, with_site, write_rows
@@ -53,7 +53,7 @@ class Counting:
     def spec(self, item: Item, base: hr.ContainerSpec, images: ImageStore) -> hr.ContainerSpec:
         return base
 
-    async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
+    async def setup(self, item: Item, lease: Sandbox) -> Mapping[str, Any]:
         (await lease.exec(["sh", "-c", "echo begun >log"])).check()
         return {}
 
@@ -61,7 +61,7 @@ class Counting:
         return [{"role": "user", "content": "count"}]
 
     async def verify(
-        self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]
+        self, item: Item, outcome: Outcome, lease: Sandbox, fresh: Fresh, meta: Mapping[str, Any]
     ) -> Verdict:
         lines = (await lease.exec(["cat", "log"])).check().stdout.count(b"\n")
         return Verdict(reward=float(lines == COMMANDS + 1))

@@ -44,7 +44,7 @@ def containers(pool: hr.SlotPool) -> list[hr.Container]:
     return [member.container for member in pool._fleet.roster.members]
 
 
-async def shell(lease: hr.Lease, text: str, *, timeout_s: float = 60) -> str:
+async def shell(lease: hr.Sandbox, text: str, *, timeout_s: float = 60) -> str:
     """Run a script in a slot and return its output; the script must succeed."""
     result = await lease.exec(["bash", "-c", text], timeout_s=timeout_s)
     return result.check().stdout.decode()

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import hyperruntime as hr
 from hyperenvironment_terminal import Terminal
-from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.pool.values.profiles import Profiles
 from hyperruntime.rollout.environment import Outcome, Verdict
+from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ContainerSpec, Network
 
-Agent = Callable[[Lease], Awaitable[object]]
+Agent = Callable[[Sandbox], Awaitable[object]]
 BASE = "localhost/hyperruntime/base:latest"
 
 
-async def idle(lease: Lease) -> None:
+async def idle(lease: Sandbox) -> None:
     """Do nothing."""
 
 
@@ -47,7 +47,7 @@ async def attempt(
     )
     async with PoolManager(runtime, Profiles.of(config)) as pools:
 
-        def fresh(spec: ContainerSpec | None = None) -> AbstractAsyncContextManager[Lease]:
+        def fresh(spec: ContainerSpec | None = None) -> AbstractAsyncContextManager[Sandbox]:
             return pools.lease("judge", spec=spec)
 
         async with pools.lease("agent") as lease:

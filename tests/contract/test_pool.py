@@ -188,7 +188,7 @@ def test_r11_copies_of_a_lease_end_at_their_deadline_and_with_the_lease(
     tar = '#!/bin/sh\ncase "$*" in */dev/null*) exit 1; esac\n: >/tmp/evil/begun\nexec sleep 9403\n'
     (tmp_path / "in").write_bytes(bytes(1 << 22))
 
-    async def begun(lease: hr.Lease) -> bool:
+    async def begun(lease: hr.Sandbox) -> bool:
         return (await lease.exec(["rm", "/tmp/evil/begun"])).exit_code == 0
 
     async def work() -> None:

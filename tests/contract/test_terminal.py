@@ -10,7 +10,7 @@ import pytest
 import hyperruntime as hr
 from hyperenvironment_terminal import Terminal
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.pool.lease import Lease
+from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ContainerSpec
 from tests.contract.terminals import BASE, attempt, idle, make_task
 from tests.params import first_quick
@@ -19,7 +19,7 @@ REWARD = "/logs/verifier/reward.txt"
 BUILTIN = ("counter-service", "log-report", "lost-commit", "mend-backup")
 
 
-async def answer(lease: Lease) -> None:
+async def answer(lease: Sandbox) -> None:
     """Write the working directory to a file in it."""
     (await lease.exec(["/bin/sh", "-c", "pwd > answer"])).check()
 
@@ -43,7 +43,7 @@ def builtin(runtime: hr.Runtime, base_image: str) -> Terminal:
 def test_the_known_solution_has_reward_1(runtime: hr.Runtime, builtin: Terminal, task: str) -> None:
     """T4: the image is built from its whole recipe, and the tests see the agent's work."""
 
-    async def solve(lease: Lease) -> None:
+    async def solve(lease: Sandbox) -> None:
         item = next(item for item in builtin.items() if item.id == task)
         (await builtin.solve(item, lease)).check()
 
@@ -138,7 +138,7 @@ def test_the_shared_memory_of_a_compose_file_reaches_agent_and_tests(
         "services: {main: {build: ., shm_size: 96m}}"
     )
 
-    async def measure(lease: Lease) -> None:
+    async def measure(lease: Sandbox) -> None:
         script = "df -k /dev/shm | tail -1 | awk '{print $2}' > answer"
         (await lease.exec(["/bin/sh", "-c", script])).check()
 

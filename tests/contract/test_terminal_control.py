@@ -12,8 +12,8 @@ import pytest
 import hyperruntime as hr
 from hyperenvironment_terminal import Terminal
 from hyperenvironment_terminal.judge import VerifierError
-from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Verdict
+from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import Network
 from tests.contract.terminals import attempt, idle, make_task
 
@@ -34,7 +34,7 @@ SOLUTION = "echo 42 > answer"
 ONLY_WORKDIR = "WORKDIR /only/here\n"
 
 
-async def solve(lease: Lease) -> None:
+async def solve(lease: Sandbox) -> None:
     """Solve the task, in the working directory of its image."""
     result = await lease.exec(["/bin/sh", "-c", f"pwd; {SOLUTION}"])
     assert result.stdout == b"/only/here\n", result.stderr
@@ -120,7 +120,7 @@ def test_tests_may_have_a_network_that_agents_do_not_have(
     test += "echo $((! $?)) > /logs/verifier/reward.txt"
     folder = make_task(tmp_path / "phases", test, settings=settings, image=ONLY_WORKDIR)
 
-    async def look(lease: Lease) -> None:
+    async def look(lease: Sandbox) -> None:
         await lease.exec(["/bin/sh", "-c", "ls /sys/class/net > seen"])
 
     environment = Terminal(tasks=str(folder))
@@ -133,7 +133,7 @@ def test_an_agent_that_leaves_too_many_files_has_the_reward_0(
 ) -> None:
     folder = make_task(tmp_path / "many", "echo 1 > /logs/verifier/reward.txt", image=ONLY_WORKDIR)
 
-    async def fill(lease: Lease) -> None:
+    async def fill(lease: Sandbox) -> None:
         await lease.exec(["/bin/sh", "-c", "for n in $(seq 30); do : > $n; done"])
 
     verdict = asyncio.run(

@@ -14,8 +14,8 @@ from hyperenvironment_terminal import Terminal
 from hyperenvironment_terminal.image import PREFIX
 from hyperenvironment_terminal.judge import VerifierError
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Verdict
+from hyperruntime.sandbox import Sandbox
 from tests.contract.terminals import attempt, idle, make_task
 
 OWN = ("forge", "links", "broken", "honest", "breaks", "hangs", "lazy")
@@ -73,7 +73,7 @@ cp /forged /usr/bin/.new; mv /usr/bin/.new /usr/bin/python3.11; cp /forged /bin/
 def run(runtime: hr.Runtime, folder: Path, script: str, verify: str = "fresh") -> Verdict:
     """Run a script as the agent; return the verdict."""
 
-    async def agent(lease: Lease) -> None:
+    async def agent(lease: Sandbox) -> None:
         await lease.exec(["/bin/sh", "-c", script])
 
     return asyncio.run(

@@ -13,8 +13,8 @@ import hyperruntime as hr
 from hyperenvironment_terminal import Terminal
 from hyperenvironment_terminal.users import TaskUserError
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Verdict
+from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ContainerSpec
 from tests.contract.terminals import attempt, idle, make_task
 
@@ -91,7 +91,7 @@ def run(
     """
     printed = []
 
-    async def agent(lease: Lease) -> None:
+    async def agent(lease: Sandbox) -> None:
         result = await lease.tool("bash", {"command": script})
         printed.append(result.output)
 
@@ -199,7 +199,7 @@ def test_pytest_and_the_known_solution_run_as_their_users(
     assert verdict.reward == 1.0, verdict
 
 
-async def do_the_work(lease: Lease) -> None:
+async def do_the_work(lease: Sandbox) -> None:
     """Do what the solution does."""
     (await lease.exec(["touch", "/app/who"])).check()
 

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 from aiohttp import web
 
-from hyperruntime.concurrency.background_loop import BackgroundLoop
+from hyperruntime.concurrency.bridge import Bridge
 
 
 @attrs.frozen(kw_only=True)
@@ -263,9 +263,7 @@ class ScriptedUpstream:
 def scripted_upstream(script: Script) -> Iterator[ScriptedUpstream]:
     """Run a scripted server on the loopback interface, in its own thread."""
     upstream = ScriptedUpstream(script)
-    loop = BackgroundLoop(
-        "scripted-upstream", lambda why: RuntimeError(f"the scripted server {why}")
-    )
+    loop = Bridge("scripted-upstream", lambda why: RuntimeError(f"the scripted server {why}"))
     try:
         runner = loop.run(_start(upstream), 10)
         yield upstream

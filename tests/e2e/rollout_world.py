@@ -6,8 +6,8 @@ from typing import Any
 import attrs
 
 from hyperruntime.images.store import ImageStore
-from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
+from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ContainerSpec
 
 
@@ -27,7 +27,7 @@ class World:
     def spec(self, item: Item, base: ContainerSpec, images: ImageStore) -> ContainerSpec:
         return base
 
-    async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
+    async def setup(self, item: Item, lease: Sandbox) -> Mapping[str, Any]:
         (await lease.exec(["sh", "-c", "echo broken > answer.txt"])).check()
         return {"workspace": lease.slot.workspace}
 
@@ -35,7 +35,7 @@ class World:
         return [{"role": "user", "content": f"Make answer.txt hold {item.data['number']}."}]
 
     async def verify(
-        self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]
+        self, item: Item, outcome: Outcome, lease: Sandbox, fresh: Fresh, meta: Mapping[str, Any]
     ) -> Verdict:
         still = await lease.exec(
             [

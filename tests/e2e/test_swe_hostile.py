@@ -15,8 +15,8 @@ import pytest
 import hyperruntime as hr
 from hyperenvironment_swe import Swe
 from hyperruntime.errors import SandboxLostError
-from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.environment import Verdict
+from hyperruntime.sandbox import Sandbox
 from tests import forgeries
 from tests.params import first_quick
 from tests.swecase import (
@@ -30,7 +30,7 @@ from tests.swecase import (
 )
 
 pytestmark = pytest.mark.engine
-Step = Callable[[Lease], Awaitable[None]]
+Step = Callable[[Sandbox], Awaitable[None]]
 
 FILES = {
     "shop/__init__.py": "from shop.price import total\n",
@@ -306,7 +306,7 @@ IN_THE_BACKGROUND = (
 )
 
 
-async def say_go(lease: Lease) -> None:
+async def say_go(lease: Sandbox) -> None:
     """Let the process fix the fault, and wait until it has."""
     done = await lease.exec(
         ["bash", "-c", "touch go; until [ -e done ]; do sleep 0.02; done"], timeout_s=60
@@ -314,7 +314,7 @@ async def say_go(lease: Lease) -> None:
     assert done.exit_code == 0, "no process is in the background"
 
 
-async def end_it(lease: Lease) -> None:
+async def end_it(lease: Sandbox) -> None:
     """End the processes of the slot, as rollouts do before they judge; then give the signal to go,
     which none sees.
     """
@@ -327,7 +327,7 @@ async def end_it(lease: Lease) -> None:
     assert gone.exit_code == 0, "the process still runs"
 
 
-async def do_nothing(lease: Lease) -> None:
+async def do_nothing(lease: Sandbox) -> None:
     """Change nothing."""
 
 
@@ -363,7 +363,7 @@ def test_work_in_the_background_counts_up_to_the_capture(
         items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache")
     )
 
-    async def agent(lease: Lease, repo_dir: str) -> None:
+    async def agent(lease: Sandbox, repo_dir: str) -> None:
         await bash(script)(lease, repo_dir)
         await before(lease)
 
@@ -414,7 +414,7 @@ def test_an_agent_that_is_root_in_its_container_gets_no_reward_either(
     )
     found: list[bytes] = []
 
-    async def search(lease: Lease, repo_dir: str) -> None:
+    async def search(lease: Sandbox, repo_dir: str) -> None:
         program = (
             "find / -xdev -name workspace.tar -o -xdev -name '*.pack' -not -path "
             f"'*/{repo_dir}/.git/*'; {HONEST}"

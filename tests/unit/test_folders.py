@@ -21,9 +21,10 @@ ORDER = (
     "pickling", "errors", "units", "json_values", "option_fields", "logs", "concurrency", "wire",
     "spec", "run_as", "attached_shell", "driver", "datasets", "domain", "registry",
     "agents", "host", "storage", "reclaim", "gpu", "images.packages", "images",
-    "exec", "exec.persistent", "exec.spawn", "transfer", "ports", "git", "container", "runtime",
+    "exec", "exec.persistent", "exec.spawn", "transfer", "ports", "git", "pool.values", "sandbox",
+    "container", "runtime",
     "gateway.config", "gateway.log", "gateway.request", "gateway.answer", "gateway",
-    "pool.values", "pool.slots", "pool.tools", "pool",
+    "pool.slots", "pool.tools", "pool",
     "rollout.run_files", "rollout.agent", "rollout.models", "rollout.training_data", "rollout", "rollout.run",
     "rollout.batch", "trainers",
     "loop.run_files", "loop.workbench", "loop.evaluation", "loop.generation", "loop.hyperagents", "loop.run", "loop",
@@ -41,7 +42,7 @@ PLUGINS = {
 }
 PLUGINS["integrations"] = "adapters"
 OUTSIDE = ("hyperruntime_", "hyperdomain_", "hyperenvironment_", "hypertrainer_")
-MOST_AT_THE_TOP, MOST_IN_A_FOLDER = 15, 20
+MOST_AT_THE_TOP, MOST_IN_A_FOLDER = 16, 20
 # A node server starts the services of later folders, which it has by name: the only exception to
 # the order.
 BY_NAME = "hyperruntime.cluster.node_services"

@@ -39,6 +39,9 @@ WRONG = {
     "a domain as a number": "GenerateOptions(domains=1)",
     "lines of a job as a text": "hr.ClusterConfig(setup='module load apptainer')",
     "upstreams as texts": "hr.GatewayConfig(upstreams=['a'], models=[])",
+    "a verb that no sandbox has": "sandbox.exce(['true'])",
+    "a pool that is a number": "hr.PoolManager(lambda config: 3, profiles)",
+    "a container where an event loop runs": "async_only: hr.Sandbox = container",
     "models as texts": "hr.GatewayConfig(upstreams=[], models=['a'])",
 }
 RIGHT = """
@@ -49,6 +52,10 @@ except hr.HyperRuntimeError:
     pass
 hr.ToolPolicy(tools=["bash"], file_roots=("/data",))
 hr.ToolPolicy(tools=None)
+hr.PoolManager(lambda config: hr.SlotPool(runtime, config), profiles)
+blocking: hr.BlockingSandbox = container
+pools: list[type[hr.Pool]] = [hr.SlotPool, hr.ClusterPool]
+leases: list[type[hr.Sandbox]] = [hr.Lease]
 hr.GatewayConfig(upstreams=[], models=())
 hr.ClusterConfig(setup=("module load apptainer",))
 GenerateOptions(domains="table")
@@ -62,7 +69,7 @@ from hyperruntime import gateway
 from hyperruntime.loop.run_files.options import GenerateOptions
 
 
-def use(runtime: hr.Runtime, container: hr.Container) -> None:
+def use(runtime: hr.Runtime, container: hr.Container, sandbox: hr.Sandbox, profiles: hr.Profiles) -> None:
 """
 
 

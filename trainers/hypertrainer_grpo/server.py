@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from aiohttp import web
 
-from hyperruntime.concurrency.background_loop import BackgroundLoop
+from hyperruntime.concurrency.bridge import Bridge
 from hyperruntime.errors import TrainerError
 from hypertrainer_grpo.policy import Policy
 from hypertrainer_grpo.sampling import Drawn, draw
@@ -48,9 +48,7 @@ class PolicyServer:
         self._policy = policy
         self._generator = torch.Generator().manual_seed(seed)
         self.lock = threading.Lock()
-        self._loop = BackgroundLoop(
-            "policy-server", lambda why: TrainerError(f"the policy's server {why}")
-        )
+        self._loop = Bridge("policy-server", lambda why: TrainerError(f"the policy's server {why}"))
         self._path = f"/{secrets.token_urlsafe(24)}/v1"
         app = web.Application()
         app.router.add_get(f"{self._path}/models", self._models)

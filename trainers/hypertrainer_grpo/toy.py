@@ -13,7 +13,7 @@ from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
 
 if TYPE_CHECKING:
     from hyperruntime.images.store import ImageStore
-    from hyperruntime.pool.lease import Lease
+    from hyperruntime.sandbox import Sandbox
     from hyperruntime.spec import ContainerSpec
 
 FILE = "answer.txt"
@@ -62,7 +62,7 @@ class Toy:
         """Return ``base``; any image with a shell works."""
         return base
 
-    async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
+    async def setup(self, item: Item, lease: Sandbox) -> Mapping[str, Any]:
         """Do nothing; the workspace stays empty."""
         return {}
 
@@ -71,7 +71,7 @@ class Toy:
         return [request(str(item.data["word"]))]
 
     async def verify(
-        self, item: Item, outcome: Outcome, lease: Lease, fresh: Fresh, meta: Mapping[str, Any]
+        self, item: Item, outcome: Outcome, lease: Sandbox, fresh: Fresh, meta: Mapping[str, Any]
     ) -> Verdict:
         """Compare the content of the file with the word, on the host.
 

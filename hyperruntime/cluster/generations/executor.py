@@ -21,7 +21,7 @@ from hyperruntime.cluster.generations.models import NodeModels
 from hyperruntime.cluster.generations.shared_run import take_from_node
 from hyperruntime.cluster.head import Node
 from hyperruntime.cluster.peer import Answer, checked
-from hyperruntime.concurrency.background_loop import BackgroundLoop
+from hyperruntime.concurrency.bridge import Bridge
 from hyperruntime.errors import ClusterError, EngineUnavailableError, NodeLostError, StorageError
 from hyperruntime.git.change_rules import ChangeRules
 from hyperruntime.json_values import is_number
@@ -77,7 +77,7 @@ class ClusterExecutor(Executor):
     """
 
     def __init__(
-        self, loop: BackgroundLoop, nodes: Nodes, models: NodeModels, parallel: int, most_nodes: int
+        self, loop: Bridge, nodes: Nodes, models: NodeModels, parallel: int, most_nodes: int
     ) -> None:
         """Ask for no node yet.
 

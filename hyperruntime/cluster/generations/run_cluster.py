@@ -13,7 +13,7 @@ from hyperruntime.cluster.generations.executor import ClusterExecutor
 from hyperruntime.cluster.generations.models import NodeModels
 from hyperruntime.cluster.generations.shared_run import remove_unfinished
 from hyperruntime.cluster.job_directory import job_directory
-from hyperruntime.concurrency.background_loop import BackgroundLoop, cancel_other_tasks
+from hyperruntime.concurrency.bridge import Bridge, cancel_other_tasks
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.driver import EngineInfo
 from hyperruntime.errors import ClusterError, EngineUnavailableError
@@ -85,7 +85,7 @@ class RunCluster(Closing):
             sockets = Path(self._stack.enter_context(owned_directory(short=True)))
             self._models = NodeModels(sockets)
             self._stack.callback(remove_unfinished, Layout(run_dir))
-            self._loop = BackgroundLoop(
+            self._loop = Bridge(
                 "hyperruntime-cluster", lambda why: ClusterError(f"the cluster {why}")
             )
             self._stack.callback(self._loop.close)

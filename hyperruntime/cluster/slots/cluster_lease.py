@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import posixpath
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import Sequence
+from typing import Protocol, Unpack
 
 import attrs
 
 from hyperruntime.cluster.slots.remote_commands import ClusterShell, start_process, start_terminal
 from hyperruntime.cluster.slots.remote_exec import run_for_copy
+from hyperruntime.cluster.slots.remote_ports import RemotePorts
 from hyperruntime.cluster.slots.slot_calls import SlotCalls
 from hyperruntime.concurrency.blocking import run_cancellable
 from hyperruntime.exec.options import (
@@ -22,31 +23,34 @@ from hyperruntime.exec.options import (
 )
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal
-from hyperruntime.pool.lease_files import LeaseFiles
-from hyperruntime.pool.values.config import ToolPolicy
-from hyperruntime.pool.values.results import ExecutionResult, Slot
+from hyperruntime.pool.pooled_sandbox import PooledSandbox
+from hyperruntime.pool.values.results import Slot
+from hyperruntime.sandbox import Pool
 from hyperruntime.spec import ExecResult
 from hyperruntime.transfer import copy as transfer
 from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
 from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
 
-if TYPE_CHECKING:
-    from hyperruntime.cluster.slots.cluster_pool import ClusterPool
+
+class NodePool(Pool, Protocol):
+    """A pool whose slots are on nodes."""
+
+    def calls_of(self, slot: Slot) -> SlotCalls:
+        """Return the calls about a leased slot to its node; see :meth:`ClusterPool.calls_of`."""
+        ...
+
+    def ports_of(self, slot: Slot) -> RemotePorts:
+        """Return the forwarded ports of a leased slot; see :meth:`ClusterPool.ports_of`."""
+        ...
 
 
-class ClusterLease(LeaseFiles):
+class ClusterLease(PooledSandbox[NodePool]):
     """One leased slot of a node; the methods are those of :class:`~hyperruntime.pool.lease.Lease`.
 
     Attributes:
         slot: the handle of the lease.
         pool: the pool that the slot belongs to.
     """
-
-    def __init__(self, pool: ClusterPool, slot: Slot) -> None:
-        """Bind a lease to its pool; the pool checks with each call that the lease is still
-        valid.
-        """
-        self.pool, self.slot = pool, slot
 
     async def exec(
         self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]
@@ -93,17 +97,6 @@ class ClusterLease(LeaseFiles):
     async def end_group(self, group: str) -> bool:
         """Kill all processes of the commands of a group; see :meth:`Lease.end_group`."""
         return bool((await self._calls.call("pool.end_group", group=group)).value)
-
-    async def tool(
-        self,
-        name: str,
-        args: Mapping[str, Any],
-        *,
-        timeout_s: float | None = None,
-        policy: ToolPolicy | None = None,
-    ) -> ExecutionResult:
-        """Call a tool in the slot; see :meth:`SlotPool.execute` for arguments and errors."""
-        return await self.pool.execute(self.slot, name, args, timeout_s=timeout_s, policy=policy)
 
     async def end_processes(self) -> None:
         """End all processes of the slot; see :meth:`Lease.end_processes`."""

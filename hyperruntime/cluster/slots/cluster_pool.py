@@ -33,10 +33,11 @@ from hyperruntime.errors import (
     StaleLeaseError,
 )
 from hyperruntime.logs import get_logger
-from hyperruntime.pool.tools import Request, run_batch
+from hyperruntime.pool.tools import run_batch
 from hyperruntime.pool.values.config import DEFAULT_SLOTS, PoolConfig, ToolPolicy
-from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
+from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Request, Slot
 from hyperruntime.pool.wait_queue import WaitQueue, cannot_start
+from hyperruntime.sandbox import Pool
 from hyperruntime.spec import check_seconds
 from hyperruntime.wire.messages import PeerFaultError
 
@@ -45,7 +46,7 @@ log = get_logger(__name__)
 _numbers = itertools.count(1)
 
 
-class ClusterPool:
+class ClusterPool(Pool):
     """A pool of equal slots on the nodes of a cluster, with the interface of
     :class:`~hyperruntime.pool.pool.SlotPool`.
 

@@ -9,6 +9,6 @@ May import ``pool.slots`` and what stands before it in ``tests/unit/test_folders
 from __future__ import annotations
 
 from hyperruntime.pool.tools.artifacts import artifact
-from hyperruntime.pool.tools.dispatch import Request, call_tool, run_batch, tool_schemas
+from hyperruntime.pool.tools.dispatch import call_tool, run_batch, tool_schemas
 
-__all__ = ["Request", "artifact", "call_tool", "run_batch", "tool_schemas"]
+__all__ = ["artifact", "call_tool", "run_batch", "tool_schemas"]

@@ -34,7 +34,7 @@ from hyperruntime.pool.tools.tool import (
     choose_timeout,
 )
 from hyperruntime.pool.values.config import ToolPolicy
-from hyperruntime.pool.values.results import ExecutionResult, Slot
+from hyperruntime.pool.values.results import ExecutionResult, Request, Slot
 from hyperruntime.spec import check_seconds
 
 _ALL = (
@@ -54,7 +54,6 @@ TOOLS = {tool.name: tool for tool in _ALL}
 ALIASES = {"terminal": "bash", "terminal_stateful": "bash_stateful"}
 _DEFAULT = ToolPolicy()
 
-Request = tuple[Slot, str, Mapping[str, Any]]
 ExecuteInSlot = Callable[..., Awaitable[ExecutionResult]]
 
 

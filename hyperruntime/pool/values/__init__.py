@@ -1,4 +1,4 @@
 """The values of a pool: configuration, profiles, tool policy, slot, status, result.
 
-May import ``gateway`` and what stands before it in ``tests/unit/test_folders.py``.
+May import ``git`` and what stands before it in ``tests/unit/test_folders.py``.
 """

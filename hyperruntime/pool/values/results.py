@@ -135,3 +135,7 @@ class ExecutionResult:
 
 ToolResult = ExecutionResult
 """Alias for new code; both names stay."""
+
+
+Request = tuple[Slot, str, Mapping[str, Any]]
+"""A call of a tool in a batch: the slot, the tool's name, and its arguments."""

@@ -19,7 +19,7 @@ from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message, ToolCall, normalized_message, tool_calls
 
 if TYPE_CHECKING:
-    from hyperruntime.pool.lease import Lease
+    from hyperruntime.sandbox import Sandbox
 
 DEFAULT_TOOLS = ("bash", "read_file", "write_file", "edit_file", "list_files", "search")
 FINISHED, TURN_LIMIT, TOKEN_LIMIT = "finished", "turn_limit", "token_limit"
@@ -113,7 +113,7 @@ class Tools:
     errors: Sequence[Any] = ()
 
 
-Toolset = Callable[["Lease"], Tools]
+Toolset = Callable[["Sandbox"], Tools]
 
 
 def slot_tools(names: Sequence[str] = DEFAULT_TOOLS) -> Toolset:
@@ -127,7 +127,7 @@ def slot_tools(names: Sequence[str] = DEFAULT_TOOLS) -> Toolset:
 
     schemas = tuple(tool_schemas(tuple(names)))
 
-    def given(lease: Lease) -> Tools:
+    def given(lease: Sandbox) -> Tools:
         tools = SlotTools(lease.tool, raise_lost=True)
         return Tools(schemas=schemas, handler=tools.tool_handler, errors=tools.errors)
 

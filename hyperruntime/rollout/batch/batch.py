@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hyperruntime.errors import SpecError
-from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.batch.prompts import PromptRow
 from hyperruntime.rollout.environment import Item
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.runner import Parts, check_model, complete_parts, run_rollouts
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
 from hyperruntime.rollout.run_files.run_dir import RESULTS, Journal, iter_lines, owned
+from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.storage.atomic import json_line, make_directory, storage_errors, sync_directory
 from hyperruntime.storage.run_files import open_regular
@@ -92,7 +92,7 @@ class Prompts:
         row = self.rows[item.id]
         return attrs.evolve(base, image=row.image or base.image, workdir=row.cwd or base.workdir)
 
-    async def setup(self, item: Item, lease: Lease) -> Mapping[str, Any]:
+    async def setup(self, item: Item, lease: Sandbox) -> Mapping[str, Any]:
         """Prepare nothing."""
         return {}
 

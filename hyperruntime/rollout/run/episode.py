@@ -30,9 +30,9 @@ from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, SCORED, UNSCOR
 from hyperruntime.rollout.run_files.turn_journal import TurnJournal
 
 if TYPE_CHECKING:
-    from hyperruntime.pool.lease import Lease
     from hyperruntime.rollout.run.options import RolloutOptions
     from hyperruntime.rollout.run.slot_pools import PooledSlots
+    from hyperruntime.sandbox import Sandbox
     from hyperruntime.spec import ContainerSpec
 
 log = get_logger(__name__)
@@ -208,12 +208,12 @@ class _Episode:
             self._ending = await self._score(self._result, lease, meta)
             self._phase = "release"
 
-    async def _lease_of_agent(self, lease: Lease, meta: Mapping[str, Any]) -> Lease:
+    async def _lease_of_agent(self, lease: Sandbox, meta: Mapping[str, Any]) -> Sandbox:
         """Return the lease with which the agent's tools work."""
         make = getattr(self._context.environment, "agent_lease", None)
         return lease if make is None else await make(self._job.item, lease, meta)
 
-    async def _speak(self, lease: Lease, meta: Mapping[str, Any]) -> AgentResult:
+    async def _speak(self, lease: Sandbox, meta: Mapping[str, Any]) -> AgentResult:
         context = self._context
         tools = context.toolset(lease)
         messages = context.environment.messages(self._job.item, meta)
@@ -232,7 +232,7 @@ class _Episode:
         return await context.agent(task)
 
     async def _score(
-        self, result: AgentResult, lease: Lease, meta: Mapping[str, Any]
+        self, result: AgentResult, lease: Sandbox, meta: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the fields of the trajectory that the environment's verification decides."""
         verify = getattr(self._context.environment, "verify", None)
@@ -261,8 +261,8 @@ class _Episode:
         return {"status": SCORED, "verdict": told, **scores}
 
     @contextlib.asynccontextmanager
-    async def _fresh(self, spec: ContainerSpec | None = None) -> AsyncIterator[Lease]:
-        """Lease an unused container, and measure the wait for it as the phase ``fresh_s``."""
+    async def _fresh(self, spec: ContainerSpec | None = None) -> AsyncIterator[Sandbox]:
+        """Sandbox an unused container, and measure the wait for it as the phase ``fresh_s``."""
         fresh = self._context.slots.fresh(
             self._spec if spec is None else spec, f"{self._job.id}#verify"
         )
@@ -272,7 +272,7 @@ class _Episode:
             yield lease
 
     @contextlib.asynccontextmanager
-    async def _leased(self, leased: AbstractAsyncContextManager[Lease]) -> AsyncIterator[Lease]:
+    async def _leased(self, leased: AbstractAsyncContextManager[Sandbox]) -> AsyncIterator[Sandbox]:
         """Hold a lease, and measure the time to acquire and to release it."""
         with self._watch.phase("acquire_s"):
             lease = await leased.__aenter__()

@@ -1,4 +1,4 @@
-"""Lease slots from pools, one pool for each container spec."""
+"""Sandbox slots from pools, one pool for each container spec."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.spec import ContainerSpec
 
 if TYPE_CHECKING:
-    from hyperruntime.pool.lease import Lease
     from hyperruntime.runtime import Runtime
+    from hyperruntime.sandbox import Sandbox
 
 
 class PooledSlots:
@@ -64,8 +64,8 @@ class PooledSlots:
         self._agents = PoolManager(runtime, Profiles.of(agents))
         self._judges = PoolManager(runtime, Profiles.of(judges))
 
-    def lease(self, spec: ContainerSpec, task_id: str) -> AbstractAsyncContextManager[Lease]:
-        """Lease a slot for an agent.
+    def lease(self, spec: ContainerSpec, task_id: str) -> AbstractAsyncContextManager[Sandbox]:
+        """Sandbox a slot for an agent.
 
         Args:
             spec: container spec of the item.
@@ -73,8 +73,8 @@ class PooledSlots:
         """
         return self._agents.lease(task_id, spec=None if spec == self._base else spec)
 
-    def fresh(self, spec: ContainerSpec, task_id: str) -> AbstractAsyncContextManager[Lease]:
-        """Lease a container that has not been used and is not used again.
+    def fresh(self, spec: ContainerSpec, task_id: str) -> AbstractAsyncContextManager[Sandbox]:
+        """Sandbox a container that has not been used and is not used again.
 
         Args:
             spec: container spec.

@@ -82,7 +82,9 @@ def test_pools_are_found_by_spec_and_the_least_recently_used_close_their_contain
             for spec in specs:
                 async with pools.lease(spec=spec) as lease:
                     assert lease.slot.profile.startswith("spec-")
-                await (await pools.pool_for(spec)).settle()
+                pool = await pools.pool_for(spec)
+                assert isinstance(pool, hr.SlotPool)
+                await pool.settle()
             await until(lambda: sum(one.containers for one in pools.status().values()) == 2)
             await until(lambda: [c.spec.image for c in runtime.open] == ["item-2", "item-3"])
             first = await pools.pool_for(specs[0])

@@ -26,7 +26,7 @@ from hyperruntime.cluster.head import Head, Node
 from hyperruntime.cluster.node_server import run_node
 from hyperruntime.cluster.node_services import NodeContext, NodeService, NodeSettings
 from hyperruntime.cluster.peer import Call
-from hyperruntime.concurrency.background_loop import BackgroundLoop, cancel_other_tasks
+from hyperruntime.concurrency.bridge import Bridge, cancel_other_tasks
 from hyperruntime.errors import ClusterError, EngineUnavailableError
 from hyperruntime.host.process import wait_until
 from hyperruntime.loop.run.plan import plan_resume, plan_run
@@ -72,7 +72,7 @@ class FakeNodes:
         self.error: ClusterError | None = None
         self.models = NodeModels(scratch)
         self.head = Head(self.models.handlers, heartbeat_s=1.0, patience_s=20.0)
-        self.loop = BackgroundLoop("nodes", ClusterError)
+        self.loop = Bridge("nodes", ClusterError)
         self.serving: list[asyncio.Future[None]] = []
 
     async def start(self) -> None:

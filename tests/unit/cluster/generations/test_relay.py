@@ -20,7 +20,7 @@ from hyperruntime.cluster.generations.models import NodeModels
 from hyperruntime.cluster.generations.relay import RelayedModels
 from hyperruntime.cluster.head import Head, Invitation
 from hyperruntime.cluster.node_server import NodeServer
-from hyperruntime.concurrency.background_loop import BackgroundLoop, cancel_other_tasks
+from hyperruntime.concurrency.bridge import Bridge, cancel_other_tasks
 from hyperruntime.errors import (
     BudgetExceededError,
     ClusterError,
@@ -43,7 +43,7 @@ class Rig:
     """A head with a gateway, and a node with models."""
 
     head: Head
-    loop: BackgroundLoop
+    loop: Bridge
     models: RelayedModels
     access: ModelAccess
     upstream: ScriptedUpstream
@@ -75,8 +75,8 @@ def rig(place: Path, script: Script, **budget: int) -> Iterator[Rig]:
     (place / "key").write_text(KEY)
     (sockets := place / "s").mkdir()
     head_loop, node_loop = (
-        BackgroundLoop("head", ClusterError),
-        BackgroundLoop("node", ClusterError),
+        Bridge("head", ClusterError),
+        Bridge("node", ClusterError),
     )
     with scripted_upstream(script) as upstream:
         config = GatewayConfig(

@@ -11,8 +11,8 @@ import pytest
 
 from hyperruntime.errors import SandboxLostError, SpecError, StaleLeaseError
 from hyperruntime.pool.tools.agent_tools import SlotTools
-from hyperruntime.pool.tools.dispatch import Request, run_batch
-from hyperruntime.pool.values.results import ExecutionResult, Slot
+from hyperruntime.pool.tools.dispatch import run_batch
+from hyperruntime.pool.values.results import ExecutionResult, Request, Slot
 
 
 def slot(name: str) -> Slot:

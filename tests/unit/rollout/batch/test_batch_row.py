@@ -16,7 +16,6 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import ModelError, SpecError
-from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.agent.agent import AgentLimits, Tools
 from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.batch.batch import BatchSummary, Prompts, iter_results, run_batch
@@ -24,6 +23,7 @@ from hyperruntime.rollout.batch.prompts import PromptRow, parse_row
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.runner import Parts
 from hyperruntime.rollout.run_files.run_dir import RESULTS
+from hyperruntime.sandbox import Sandbox
 
 BASE = hr.ContainerSpec(image="base:1", env={"A": "1"})
 SCHEMA = {
@@ -42,7 +42,7 @@ class FakeSlots:
         self.held: set[str] = set()
 
     @asynccontextmanager
-    async def lease(self, spec: hr.ContainerSpec, task_id: str) -> AsyncIterator[Lease]:
+    async def lease(self, spec: hr.ContainerSpec, task_id: str) -> AsyncIterator[Sandbox]:
         self.asked.append((task_id, spec))
         self.held.add(task_id)
         try:
@@ -84,7 +84,7 @@ class FakeModel:
         return
 
 
-def toolset(lease: Lease) -> Tools:
+def toolset(lease: Sandbox) -> Tools:
     async def handle(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
         return f"{name} {arguments['command']} of {task_id}"
 

@@ -1,15 +1,15 @@
-"""The methods that read and write single files, for leased slots."""
+"""What all leases have in common: files, tools and the release."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TypeVar, Unpack
+from typing import Any, Generic, TypeVar
 
-from hyperruntime.concurrency.background_loop import BackgroundLoop
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.exec.options import SlotExecKeywords
-from hyperruntime.pool.values.results import Slot
+from hyperruntime.pool.values.config import ToolPolicy
+from hyperruntime.pool.values.results import ExecutionResult, Slot
+from hyperruntime.sandbox import Pool, Sandbox
 from hyperruntime.spec import ExecResult, check_seconds
 from hyperruntime.transfer.file_calls import (
     FILE_TIMEOUT_S,
@@ -26,24 +26,40 @@ from hyperruntime.transfer.file_calls import (
 )
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Pool)
 
 _UNDO_TIMEOUT_S = 5.0
 
 
-class LeaseFiles:
-    """Reads and writes single files of a slot as the slot's user.
+class PooledSandbox(Sandbox, Generic[P]):
+    """A sandbox of a pool: its files, tools and release work through its commands and its pool.
 
-    The methods are those of :class:`Container` of the same name. Paths are absolute, or relative to
-    the workspace. ``timeout_s`` is a limit in seconds; None means no limit.
+    Paths are absolute, or relative to the workspace. ``timeout_s`` is a limit in seconds; None
+    means no limit.
+
+    Attributes:
+        pool: the pool that the slot belongs to.
     """
 
-    slot: Slot
+    def __init__(self, pool: P, slot: Slot) -> None:
+        """Bind a lease to its pool, which checks with each call that the lease is still valid."""
+        self.pool = pool
+        self.slot = slot
 
-    async def exec(
-        self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]
-    ) -> ExecResult:
-        """Run a command in the slot."""
-        raise NotImplementedError
+    async def tool(
+        self,
+        name: str,
+        args: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        policy: ToolPolicy | None = None,
+    ) -> ExecutionResult:
+        """Call a tool in the slot; see :meth:`SlotPool.execute` for arguments and errors."""
+        return await self.pool.execute(self.slot, name, args, timeout_s=timeout_s, policy=policy)
+
+    async def release(self, *, reset_workspace: bool = True) -> None:
+        """Release the slot; see :meth:`SlotPool.release` for arguments and errors."""
+        await self.pool.release(self.slot, reset_workspace=reset_workspace)
 
     async def read_file(
         self,
@@ -135,77 +151,3 @@ class LeaseFiles:
             timeout_s=timeout_s,
             output_limit_bytes=call.output_limit_bytes,
         )
-
-
-class SyncLeaseFiles:
-    """:class:`LeaseFiles` for programs without asyncio."""
-
-    _loop: BackgroundLoop
-    _lease: LeaseFiles
-
-    def read_file(
-        self,
-        path: str,
-        *,
-        limit_bytes: int = READ_LIMIT_BYTES,
-        timeout_s: float | None = FILE_TIMEOUT_S,
-    ) -> bytes:
-        """Return the bytes of a file; see :meth:`Container.read_file`."""
-        return self._loop.run(
-            self._lease.read_file(path, limit_bytes=limit_bytes, timeout_s=timeout_s)
-        )
-
-    def read_files(
-        self,
-        paths: Iterable[str],
-        *,
-        limit_bytes: int = READ_LIMIT_BYTES,
-        on_error: OnError = None,
-        timeout_s: float | None = FILE_TIMEOUT_S,
-    ) -> dict[str, bytes]:
-        """Return the bytes of many files, by absolute path; see :meth:`Container.read_files`."""
-        reading = self._lease.read_files(
-            paths, limit_bytes=limit_bytes, on_error=on_error, timeout_s=timeout_s
-        )
-        return self._loop.run(reading)
-
-    def write_file(
-        self,
-        path: str,
-        data: bytes,
-        *,
-        mode: int | None = None,
-        parents: bool = True,
-        timeout_s: float | None = FILE_TIMEOUT_S,
-    ) -> None:
-        """Write a whole file; see :meth:`Container.write_file`."""
-        self._loop.run(
-            self._lease.write_file(path, data, mode=mode, parents=parents, timeout_s=timeout_s)
-        )
-
-    def write_files(
-        self,
-        files: Mapping[str, bytes],
-        *,
-        mode: int | None = None,
-        parents: bool = True,
-        on_error: OnError = None,
-        timeout_s: float | None = FILE_TIMEOUT_S,
-    ) -> None:
-        """Write many files; see :meth:`Container.write_files`."""
-        writing = self._lease.write_files(
-            files, mode=mode, parents=parents, on_error=on_error, timeout_s=timeout_s
-        )
-        self._loop.run(writing)
-
-    def stat(
-        self, path: str, *, follow_symlinks: bool = True, timeout_s: float | None = FILE_TIMEOUT_S
-    ) -> FileStat:
-        """Return the facts of a path; see :meth:`Container.stat`."""
-        return self._loop.run(
-            self._lease.stat(path, follow_symlinks=follow_symlinks, timeout_s=timeout_s)
-        )
-
-    def listdir(self, path: str = ".", *, timeout_s: float | None = FILE_TIMEOUT_S) -> list[str]:
-        """Return the sorted names in a directory; see :meth:`Container.listdir`."""
-        return self._loop.run(self._lease.listdir(path, timeout_s=timeout_s))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hyperruntime.concurrency.background_loop import BackgroundLoop, cancel_other_tasks
+from hyperruntime.concurrency.bridge import Bridge, cancel_other_tasks
 from hyperruntime.errors import ClusterError
 
 
@@ -23,7 +23,7 @@ def test_a_task_that_has_not_begun_can_close_what_it_was_given() -> None:
         await cancel_other_tasks()
         assert all(task.cancelled() for task in kept)
 
-    loop = BackgroundLoop("test", ClusterError)
+    loop = Bridge("test", ClusterError)
     try:
         loop.run(end(), 60)
     finally:

@@ -1,8 +1,13 @@
-"""An event loop in a thread of its own, for programs without asyncio."""
+"""The bridge between threads and event loops: a loop in a thread of its own, and faces that wait.
+
+A class whose methods wait for the coroutines of another one is made from that one by
+:func:`waits_for`, so that each verb is written once.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import os
 import threading
@@ -11,10 +16,11 @@ from concurrent.futures import Future
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+C = TypeVar("C")
 _MOST_TURNS = 100  # of the event loop, if new tasks keep coming
 
 
-class BackgroundLoop:
+class Bridge:
     """An event loop in a daemon thread; a forked child has neither."""
 
     def __init__(self, name: str, closed_error: Callable[[str], Exception]) -> None:
@@ -81,6 +87,33 @@ class BackgroundLoop:
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._loop.run_forever()
+
+
+def waits_for(source: type, attribute: str) -> Callable[[type[C]], type[C]]:
+    """Return a decorator that gives a class a method for each coroutine method of another class.
+
+    The method calls the coroutine method of the object in ``attribute`` and waits for its end on
+    the bridge in ``_bridge``. Methods that the class has itself stay.
+
+    Args:
+        source: the class with the coroutine methods.
+        attribute: name of the attribute that holds an object of that class.
+    """
+
+    def method_for(name: str, coroutine: Callable[..., Coroutine[Any, Any, Any]]) -> object:
+        @functools.wraps(coroutine)
+        def method(self: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - of the source
+            return self._bridge.run(getattr(getattr(self, attribute), name)(*args, **options))
+
+        return method
+
+    def fill(kind: type[C]) -> type[C]:
+        for name, coroutine in inspect.getmembers(source, inspect.iscoroutinefunction):
+            if not name.startswith("_") and name not in vars(kind):
+                setattr(kind, name, method_for(name, coroutine))
+        return kind
+
+    return fill
 
 
 async def cancel_other_tasks() -> None:

@@ -1,0 +1,428 @@
+"""The types of the library: a sandbox runs commands of somebody else, and a pool leases sandboxes.
+
+Read this page first. A :class:`Sandbox` has one form for event loops, with coroutines, and one
+for threads, :class:`BlockingSandbox`, with the same names:
+
+=====================================================  ===================================
+Class                                                  is a
+=====================================================  ===================================
+:class:`~hyperruntime.container.Container`             :class:`BlockingSandbox`
+:class:`~hyperruntime.pool.lease.Lease`                :class:`Sandbox`: a slot of a pool
+``ClusterLease``                                       :class:`Sandbox`: a slot of a node
+:class:`~hyperruntime.pool.sync.SyncLease`             :class:`BlockingSandbox`: a slot
+:class:`~hyperruntime.pool.pool.SlotPool`              :class:`Pool` on this machine
+:class:`~hyperruntime.cluster.slots.cluster_pool.ClusterPool`  :class:`Pool` on many nodes
+=====================================================  ===================================
+
+Who writes code that works in any of them annotates with these types, and a type checker reports
+each verb that does not exist:
+
+    async def python_version(sandbox: hr.Sandbox) -> str:
+        result = await sandbox.exec(["python3", "--version"])
+        return result.check().stdout.decode()
+
+Arguments and errors are described once, at :class:`~hyperruntime.container.Container`. Paths of a
+leased slot may be relative to its workspace.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
+
+from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
+from hyperruntime.transfer.file_calls import FILE_TIMEOUT_S, READ_LIMIT_BYTES
+
+if TYPE_CHECKING:
+    from hyperruntime.exec.options import (
+        SlotExecKeywords,
+        SlotShellKeywords,
+        SlotTerminalKeywords,
+        TextKeywords,
+    )
+    from hyperruntime.exec.spawn.process import Process
+    from hyperruntime.exec.spawn.terminal import Terminal
+    from hyperruntime.pool.values.config import PoolConfig, ToolPolicy
+    from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Request, Slot
+    from hyperruntime.spec import ExecResult
+    from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
+    from hyperruntime.transfer.file_calls import FileStat, OnError
+
+
+class Shell(Protocol):
+    """A persistent bash: its directory, variables and jobs stay from one text to the next.
+
+    Attributes:
+        exit_code: the value that the next text sees in ``$?``.
+    """
+
+    exit_code: int
+
+    def run(self, text: str | bytes, **options: Unpack[TextKeywords]) -> ExecResult:
+        """Run a text and return how it ended; see :meth:`Shell.run`."""
+        ...
+
+    async def arun(self, text: str | bytes, **options: Unpack[TextKeywords]) -> ExecResult:
+        """Do what :meth:`run` does without blocking the event loop."""
+        ...
+
+    def signal(self, number: int) -> bool:
+        """Send a signal to the running text; return whether a process could get it."""
+        ...
+
+    async def asignal(self, number: int) -> bool:
+        """Do what :meth:`signal` does without blocking the event loop."""
+        ...
+
+    def close(self) -> bool:
+        """End the shell with all its jobs; return whether none is left."""
+        ...
+
+    async def aclose(self) -> None:
+        """Do what :meth:`close` does without blocking the event loop."""
+        ...
+
+
+class Sandbox(Protocol):
+    """Where commands of somebody else run, for event loops: a leased slot of a pool.
+
+    Attributes:
+        slot: the handle of the lease.
+    """
+
+    slot: Slot
+
+    async def exec(
+        self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]
+    ) -> ExecResult:
+        """Run a command and return its result; see :meth:`Container.exec`."""
+        ...
+
+    async def spawn(
+        self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]
+    ) -> Process:
+        """Start a command in the background; see :meth:`Container.spawn`."""
+        ...
+
+    async def terminal(
+        self,
+        args: Sequence[str | bytes],
+        *,
+        rows: int = 24,
+        cols: int = 80,
+        **options: Unpack[SlotTerminalKeywords],
+    ) -> Terminal:
+        """Start a command on a terminal; see :meth:`Container.terminal`."""
+        ...
+
+    async def shell(self, **options: Unpack[SlotShellKeywords]) -> Shell:
+        """Return a persistent bash; see :meth:`Container.shell`."""
+        ...
+
+    async def signal_group(self, group: str, number: int) -> bool:
+        """Send a signal to the commands of a group; see :meth:`Container.signal_group`."""
+        ...
+
+    async def end_group(self, group: str) -> bool:
+        """Kill the commands of a group; see :meth:`Container.end_group`."""
+        ...
+
+    async def end_processes(self) -> None:
+        """End all processes of the sandbox; its files stay."""
+        ...
+
+    async def release(self, *, reset_workspace: bool = True) -> None:
+        """Give the sandbox back to its pool; see :meth:`SlotPool.release`."""
+        ...
+
+    async def tool(
+        self,
+        name: str,
+        args: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        policy: ToolPolicy | None = None,
+    ) -> ExecutionResult:
+        """Call a tool of an agent; see :meth:`SlotPool.execute`."""
+        ...
+
+    async def put(
+        self,
+        source: str | os.PathLike[str],
+        target: str,
+        *,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        """Copy a file or directory of the host into the sandbox; see :meth:`Container.put`."""
+        ...
+
+    async def get(
+        self,
+        source: str,
+        target: str | os.PathLike[str],
+        *,
+        limits: ExtractLimits | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> ExtractReport:
+        """Copy an untrusted file or directory to the host; see :meth:`Container.get`."""
+        ...
+
+    async def forward(self, port: int, *, host: str = "127.0.0.1") -> tuple[str, int]:
+        """Listen on the host for clients of a port; see :meth:`Container.forward`."""
+        ...
+
+    async def read_file(
+        self,
+        path: str,
+        *,
+        limit_bytes: int = READ_LIMIT_BYTES,
+        timeout_s: float | None = FILE_TIMEOUT_S,
+    ) -> bytes:
+        """Return the bytes of a file; see :meth:`Container.read_file`."""
+        ...
+
+    async def read_files(
+        self,
+        paths: Iterable[str],
+        *,
+        limit_bytes: int = READ_LIMIT_BYTES,
+        on_error: OnError = None,
+        timeout_s: float | None = FILE_TIMEOUT_S,
+    ) -> dict[str, bytes]:
+        """Return the bytes of many files, by path; see :meth:`Container.read_files`."""
+        ...
+
+    async def write_file(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        timeout_s: float | None = FILE_TIMEOUT_S,
+    ) -> None:
+        """Write a whole file; see :meth:`Container.write_file`."""
+        ...
+
+    async def write_files(
+        self,
+        files: Mapping[str, bytes],
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        on_error: OnError = None,
+        timeout_s: float | None = FILE_TIMEOUT_S,
+    ) -> None:
+        """Write many files; see :meth:`Container.write_files`."""
+        ...
+
+    async def stat(
+        self,
+        path: str,
+        *,
+        follow_symlinks: bool = True,
+        timeout_s: float | None = FILE_TIMEOUT_S,
+    ) -> FileStat:
+        """Return the facts of a path; see :meth:`Container.stat`."""
+        ...
+
+    async def listdir(
+        self, path: str = ".", *, timeout_s: float | None = FILE_TIMEOUT_S
+    ) -> list[str]:
+        """Return the sorted names in a directory; see :meth:`Container.listdir`."""
+        ...
+
+
+class BlockingSandbox(Protocol):
+    """Where commands of somebody else run, for threads; the verbs are those of :class:`Sandbox`."""
+
+    def exec(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> ExecResult:
+        """Run a command and return its result."""
+        ...
+
+    def spawn(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> Process:
+        """Start a command in the background."""
+        ...
+
+    def terminal(
+        self,
+        args: Sequence[str | bytes],
+        *,
+        rows: int = 24,
+        cols: int = 80,
+        **options: Unpack[SlotTerminalKeywords],
+    ) -> Terminal:
+        """Start a command on a terminal."""
+        ...
+
+    def shell(self, **options: Unpack[SlotShellKeywords]) -> Shell:
+        """Return a persistent bash."""
+        ...
+
+    def signal_group(self, group: str, number: int) -> bool:
+        """Send a signal to the commands of a group."""
+        ...
+
+    def end_group(self, group: str) -> bool:
+        """Kill the commands of a group."""
+        ...
+
+    def put(
+        self,
+        source: str | os.PathLike[str],
+        target: str,
+        *,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> None:
+        """Copy a file or directory of the host into the sandbox."""
+        ...
+
+    def get(
+        self,
+        source: str,
+        target: str | os.PathLike[str],
+        *,
+        limits: ExtractLimits | None = None,
+        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+    ) -> ExtractReport:
+        """Copy an untrusted file or directory to the host."""
+        ...
+
+    def forward(self, port: int, *, host: str = "127.0.0.1") -> tuple[str, int]:
+        """Listen on the host for clients of a port."""
+        ...
+
+    def read_file(
+        self,
+        path: str,
+        *,
+        limit_bytes: int = READ_LIMIT_BYTES,
+        timeout_s: float | None = FILE_TIMEOUT_S,
+    ) -> bytes:
+        """Return the bytes of a file."""
+        ...
+
+    def read_files(
+        self,
+        paths: Iterable[str],
+        *,
+        limit_bytes: int = READ_LIMIT_BYTES,
+        on_error: OnError = None,
+        timeout_s: float | None = FILE_TIMEOUT_S,
+    ) -> dict[str, bytes]:
+        """Return the bytes of many files, by path."""
+        ...
+
+    def write_file(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        timeout_s: float | None = FILE_TIMEOUT_S,
+    ) -> None:
+        """Write a whole file."""
+        ...
+
+    def write_files(
+        self,
+        files: Mapping[str, bytes],
+        *,
+        mode: int | None = None,
+        parents: bool = True,
+        on_error: OnError = None,
+        timeout_s: float | None = FILE_TIMEOUT_S,
+    ) -> None:
+        """Write many files."""
+        ...
+
+    def stat(
+        self,
+        path: str,
+        *,
+        follow_symlinks: bool = True,
+        timeout_s: float | None = FILE_TIMEOUT_S,
+    ) -> FileStat:
+        """Return the facts of a path."""
+        ...
+
+    def listdir(self, path: str, *, timeout_s: float | None = FILE_TIMEOUT_S) -> list[str]:
+        """Return the sorted names in a directory."""
+        ...
+
+
+class Pool(Protocol):
+    """A pool of equal sandboxes, leased one by one; ``async with`` starts and stops it.
+
+    Attributes:
+        config: the pool's configuration.
+    """
+
+    config: PoolConfig
+
+    async def start(self) -> None:
+        """Start the minimum of containers; see :meth:`SlotPool.start`."""
+        ...
+
+    async def stop(self) -> None:
+        """End waiting acquires, running commands and all containers."""
+        ...
+
+    async def __aenter__(self) -> Self:
+        """Start the pool."""
+        ...
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop the pool."""
+        ...
+
+    async def acquire(self, task_id: str | None = None, *, timeout_s: float | None = None) -> Slot:
+        """Lease a slot; see :meth:`SlotPool.acquire`."""
+        ...
+
+    async def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
+        """Release a slot; see :meth:`SlotPool.release`."""
+        ...
+
+    async def release_if_held(self, slot: Slot) -> None:
+        """Release a slot, unless it was released or its lease expired."""
+        ...
+
+    def lease(
+        self, task_id: str | None = None, *, timeout_s: float | None = None
+    ) -> AbstractAsyncContextManager[Sandbox]:
+        """Lease a sandbox for a block; see :meth:`SlotPool.lease`."""
+        ...
+
+    def lease_of(self, slot: Slot) -> Sandbox:
+        """Return the sandbox of a slot."""
+        ...
+
+    async def execute(
+        self,
+        slot: Slot,
+        tool: str,
+        args: Mapping[str, Any],
+        *,
+        timeout_s: float | None = None,
+        policy: ToolPolicy | None = None,
+    ) -> ExecutionResult:
+        """Call a tool in a slot; see :meth:`SlotPool.execute`."""
+        ...
+
+    async def execute_batch(
+        self, requests: Sequence[Request], *, timeout_s: float | None = None
+    ) -> list[ExecutionResult]:
+        """Call many tools, in different slots at the same time."""
+        ...
+
+    def status(self) -> PoolStatus:
+        """Return the pool's present status."""
+        ...
+
+    def shrink(self) -> None:
+        """End all unused containers."""
+        ...
