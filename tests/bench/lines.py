@@ -1,10 +1,11 @@
 """The size of the product at commits, side by side: lines of code in each folder, and lines of
 functions and modules.
 
-    python -m tests.bench.lines f088de4^ 31bef65 HEAD
+    python -m tests.bench.lines 519c92c HEAD
 
-Code is what is left without docstrings, comments and blank lines. The history has to be there: a
-shallow clone has only its last commit.
+Code is what is left without docstrings, comments and blank lines. Each commit is first formatted in
+the same way, with 120 columns, so that another line length does not change the count. The history
+has to be there: a shallow clone has only its last commit.
 """
 
 from __future__ import annotations
@@ -15,13 +16,19 @@ import statistics
 import subprocess
 import sys
 import tarfile
+import tempfile
 import tokenize
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PRODUCT = frozenset(("hyperruntime", "runtimes", "trainers", "domains"))
+PRODUCT = frozenset(
+    ("hyperruntime", "runtimes", "trainers", "domains", "environments", "integrations")
+)
+_EXERCISES = ("domains/hyperdomain_polyglot/exercises/", "/tasks/")
+_FORMAT = ["format", "--quiet", "--isolated", "--line-length", "120", "--target-version", "py311"]
+_DENSE = ["--config", "format.skip-magic-trailing-comma=true"]
 _NOT_CODE = frozenset(
     (
         tokenize.COMMENT,
@@ -42,13 +49,17 @@ def git(*arguments: str) -> bytes:
     ).stdout
 
 
-def sources(commit: str) -> Iterator[tuple[str, str]]:
-    """Yield the path and the text of each Python file of the product."""
-    folders = PRODUCT.intersection(git("ls-tree", "--name-only", commit).decode().split())
-    with tarfile.open(fileobj=io.BytesIO(git("archive", commit, *sorted(folders)))) as archive:
-        for member in archive:
-            if member.name.endswith(".py") and (file := archive.extractfile(member)):
-                yield member.name, file.read().decode()
+def sources(commit: str, chosen: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Yield the path and the text of each Python file of the chosen folders, formatted again."""
+    folders = chosen.intersection(git("ls-tree", "--name-only", commit).decode().split())
+    with tempfile.TemporaryDirectory() as work:
+        with tarfile.open(fileobj=io.BytesIO(git("archive", commit, *sorted(folders)))) as archive:
+            archive.extractall(work, filter="data")
+        subprocess.run([sys.executable, "-m", "ruff", *_FORMAT, *_DENSE, work], check=False)
+        for path in sorted(Path(work).rglob("*.py")):
+            name = str(path.relative_to(work))
+            if not any(part in name for part in _EXERCISES):
+                yield name, path.read_text()
 
 
 def lines_of(node: ast.stmt | ast.expr) -> range:
@@ -72,7 +83,7 @@ def sizes(commit: str) -> Counter[str]:
     """
     counted: Counter[str] = Counter()
     functions, modules = [], []
-    for path, text in sources(commit):
+    for path, text in sources(commit, PRODUCT):
         tree = ast.parse(text)
         counted["/".join(path.split("/")[:-1][:2])] += code_lines(text, tree)
         functions += [
@@ -83,6 +94,9 @@ def sizes(commit: str) -> Counter[str]:
     return counted + Counter(
         {
             "code in all": counted.total(),
+            "tests, all lines": sum(
+                text.count("\n") for _, text in sources(commit, frozenset(("tests",)))
+            ),
             "a function, median": round(statistics.median(functions)),
             "a module, median": round(statistics.median(modules)),
         }
