@@ -18,11 +18,11 @@ from hyperruntime.cluster.head import Node
 from hyperruntime.cluster.hello import Line
 from hyperruntime.cluster.node_findings import ADMINISTRATOR, Needs, node_findings
 from hyperruntime.cluster.node_services import NodeContext
-from hyperruntime.cluster.peer import Answer, Call
 from hyperruntime.cluster.shared_directory import is_locked, locked, wait_until_listed, write_whole
 from hyperruntime.driver import Finding
 from hyperruntime.errors import ClusterError
 from hyperruntime.host.process import wait_until
+from hyperruntime.wire.peer import Answer, Call
 
 # NFS may show a change of a directory a minute late; more than LATE_S is reported
 SEEN_S, LATE_S = 90.0, 3.0

@@ -16,11 +16,11 @@ from hyperruntime.cluster.head import Head, Node, own_address
 from hyperruntime.cluster.images import ImageSource
 from hyperruntime.cluster.job_directory import JOBS_PREFIX, job_directory
 from hyperruntime.cluster.open_clusters import ClusterFile
-from hyperruntime.cluster.peer import Handler
 from hyperruntime.cluster.pilots import Pilots, why_job_ended
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import ClusterError, HyperRuntimeError
 from hyperruntime.logs import get_logger
+from hyperruntime.wire.peer import Handler
 
 log = get_logger(__name__)
 

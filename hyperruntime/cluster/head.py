@@ -15,7 +15,6 @@ import attrs
 from aiohttp import WSMsgType, web
 
 import hyperruntime
-from hyperruntime.cluster.channel import LARGEST_MESSAGE_BYTES
 from hyperruntime.cluster.hello import (
     Facts,
     Hello,
@@ -25,11 +24,12 @@ from hyperruntime.cluster.hello import (
     parse_hello,
 )
 from hyperruntime.cluster.keys import make_keys
-from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
 from hyperruntime.errors import ClusterError, NodeLostError
 from hyperruntime.logs import get_logger
 from hyperruntime.ports.http_connection import serving_app
+from hyperruntime.wire.channel import LARGEST_MESSAGE_BYTES
 from hyperruntime.wire.messages import PeerFaultError
+from hyperruntime.wire.peer import Answer, Call, Handler, Peer
 from hyperruntime.wire.tokens import bearer_token, is_token, new_token
 
 log = get_logger(__name__)

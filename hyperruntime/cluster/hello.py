@@ -9,10 +9,10 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.cluster.peer import checked
 from hyperruntime.errors import SpecError
 from hyperruntime.json_values import is_number, json_object
 from hyperruntime.wire.messages import PeerFaultError
+from hyperruntime.wire.peer import checked
 
 _MOST_BYTES = 1 << 16
 _MOST_AGE_S = 1e10  # three hundred years; a clock that was wrong by fifty is possible

@@ -17,7 +17,6 @@ import attrs
 from hyperruntime.cluster.head import Node
 from hyperruntime.cluster.hello import Line
 from hyperruntime.cluster.node_services import NodeContext
-from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.errors import (
     ClusterError,
     EngineUnavailableError,
@@ -28,6 +27,7 @@ from hyperruntime.images.pull_errors import is_local
 from hyperruntime.images.recipes import image_reference, recipe_of
 from hyperruntime.logs import get_logger
 from hyperruntime.runtime import open_runtime
+from hyperruntime.wire.peer import Answer, Call, Handler
 
 log = get_logger(__name__)
 

@@ -20,7 +20,6 @@ import aiohttp
 import psutil
 
 import hyperruntime
-from hyperruntime.cluster.channel import LARGEST_MESSAGE_BYTES
 from hyperruntime.cluster.head import CLOSE_S, HELLO_S, PATH, Invitation
 from hyperruntime.cluster.hello import Facts, Hello, parse_answer
 from hyperruntime.cluster.keys import client_context
@@ -31,14 +30,15 @@ from hyperruntime.cluster.node_services import (
     all_services,
     close_services,
 )
-from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
 from hyperruntime.cluster.with_children import JOB_BEGAN
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import ClusterError, NodeLostError
 from hyperruntime.host.owner import NODE_VARIABLE
 from hyperruntime.host.process import overload
 from hyperruntime.logs import get_logger
+from hyperruntime.wire.channel import LARGEST_MESSAGE_BYTES
 from hyperruntime.wire.messages import PeerFaultError
+from hyperruntime.wire.peer import Answer, Call, Handler, Peer
 
 log = get_logger(__name__)
 

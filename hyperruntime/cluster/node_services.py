@@ -14,11 +14,11 @@ from typing import Any, Protocol
 
 import attrs
 
-from hyperruntime.cluster.peer import Answer, Handler, Peer
 from hyperruntime.errors import ClusterError, HyperRuntimeError, SandboxLostError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.logs import get_logger
 from hyperruntime.runtime import Runtime, open_runtime
+from hyperruntime.wire.peer import Answer, Handler, Peer
 
 log = get_logger(__name__)
 

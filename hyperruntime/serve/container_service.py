@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import hyperruntime
-from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.serve.containers import Containers, RuntimeSource
 from hyperruntime.serve.exec_handlers import ExecHandlers
 from hyperruntime.serve.file_handlers import FileHandlers
@@ -21,6 +20,7 @@ from hyperruntime.serve.models import (
 from hyperruntime.serve.process_handlers import ProcessHandlers
 from hyperruntime.serve.rules import ContainerRules
 from hyperruntime.spec import NETWORKS
+from hyperruntime.wire.peer import Answer, Call, Handler
 from hyperruntime.wire.typed_json import read, to_json
 
 OF_A_HEAD = ContainerRules(

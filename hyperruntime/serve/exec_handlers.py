@@ -7,7 +7,6 @@ from collections.abc import Mapping
 
 import attrs
 
-from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.cluster.slots.remote_exec import answer_of
 from hyperruntime.concurrency.loop_streams import LoopStreams
 from hyperruntime.container import Container
@@ -16,6 +15,7 @@ from hyperruntime.exec.options import ExecKeywords, Stream
 from hyperruntime.serve.containers import Containers
 from hyperruntime.serve.models import Command, ExecCommand
 from hyperruntime.spec import ExecResult
+from hyperruntime.wire.peer import Answer, Call, Handler
 from hyperruntime.wire.typed_json import read
 
 _LATE_S = 5.0  # after its deadline, a command is ended even if its client does not read the output

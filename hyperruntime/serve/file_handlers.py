@@ -11,7 +11,6 @@ from collections.abc import Mapping
 
 import attrs
 
-from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.concurrency.loop_streams import LoopStreams
 from hyperruntime.container import Container
 from hyperruntime.errors import SpecError, TransferTimeoutError
@@ -31,6 +30,7 @@ from hyperruntime.transfer.copy import tar_read_all
 from hyperruntime.transfer.file_calls import READ_LIMIT_BYTES
 from hyperruntime.transfer.file_errors import error_of_text
 from hyperruntime.units import format_duration
+from hyperruntime.wire.peer import Answer, Call, Handler
 from hyperruntime.wire.typed_json import read, to_json
 
 _MODE = re.compile(r"0?[0-7]{1,4}")

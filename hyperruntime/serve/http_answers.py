@@ -14,13 +14,13 @@ from typing import Any
 
 from aiohttp import web
 
-from hyperruntime.cluster.peer import Answer
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.logs import get_logger
 from hyperruntime.serve.http_errors import HEADERS, status_of
 from hyperruntime.serve.models import CommandEnd, ExecEvent, Stream, facts_of
 from hyperruntime.serve.openapi import BYTES, NDJSON, TAR
 from hyperruntime.serve.routes import Route
+from hyperruntime.wire.peer import Answer
 from hyperruntime.wire.typed_json import fields_of, to_json
 
 log = get_logger(__name__)

@@ -17,7 +17,6 @@ from typing import Any
 from aiohttp import web
 
 from hyperruntime.cluster.node_services import NodeService
-from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.logs import get_logger
 from hyperruntime.ports.http_connection import serving_app
@@ -34,6 +33,7 @@ from hyperruntime.serve.http_requests import (
 from hyperruntime.serve.openapi import document
 from hyperruntime.serve.routes import ROUTES, Route
 from hyperruntime.serve.service_errors import RequestError
+from hyperruntime.wire.peer import Answer, Call, Handler
 from hyperruntime.wire.tokens import bearer_token, is_token
 
 log = get_logger(__name__)

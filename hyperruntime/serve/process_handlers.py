@@ -7,7 +7,6 @@ import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.concurrency.blocking import EXECS, blocking
 from hyperruntime.errors import SpecError
 from hyperruntime.exec.spawn.process_input import MOST_BYTES
@@ -30,6 +29,7 @@ from hyperruntime.serve.service_errors import (
     RequestError,
     ResourceNotFoundError,
 )
+from hyperruntime.wire.peer import Answer, Call, Handler
 from hyperruntime.wire.typed_json import read, to_json
 
 _MOST_WAIT_S = 60.0

@@ -1,5 +1,7 @@
-"""What both ends of a connection share: tokens, messages, and JSON values with the types of
-classes.
+"""One connection between two processes: its channel, the calls over it, and typed messages.
+
+``channel`` keeps the connection and its lost parts, ``peer`` carries calls and answers over it,
+``messages`` and ``typed_json`` are what it carries. It knows no containers.
 
 May import ``concurrency`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -34,13 +34,13 @@ from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.head import Head, Invitation, Node
 from hyperruntime.cluster.node_server import run_node
 from hyperruntime.cluster.node_services import NodeContext, NodeSettings
-from hyperruntime.cluster.peer import Answer, Call
 from hyperruntime.cluster.slots.cluster_lease import ClusterLease
 from hyperruntime.cluster.slots.cluster_pool import ClusterPool
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
 from hyperruntime.sandbox import Sandbox
+from hyperruntime.wire.peer import Answer, Call
 from tests.bench.measure import Row
 from tests.bench.page import report
 

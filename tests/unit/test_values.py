@@ -28,7 +28,7 @@ SECRET = "k-123456"
 # Folders and modules whose classes users neither pass nor get. A class in any other place must be a
 # value.
 INSIDE = (
-    "agents", "cli", "cluster.head", "cluster.keys", "cluster.peer",
+    "agents", "cli", "cluster.head", "cluster.keys", "wire.peer",
     "exec", "git", "gpu", "host", "images", "option_fields", "reclaim", "registry", "report",
     "storage", "testing", "gateway.answer", "gateway.replay", "gateway.request", "loop.generation", "loop.hyperagents",
     "loop.workbench.context", "loop.run.opened_run", "loop.run.plan", "loop.run.tasks",

@@ -20,7 +20,6 @@ import attrs
 from hyperruntime.cluster.generations.models import NodeModels
 from hyperruntime.cluster.generations.shared_run import take_from_node
 from hyperruntime.cluster.head import Node
-from hyperruntime.cluster.peer import Answer, checked
 from hyperruntime.concurrency.bridge import Bridge
 from hyperruntime.errors import ClusterError, EngineUnavailableError, NodeLostError, StorageError
 from hyperruntime.git.change_rules import ChangeRules
@@ -36,6 +35,7 @@ from hyperruntime.loop.workbench.model_access import ModelAccess
 from hyperruntime.storage.atomic import make_directory, storage_errors
 from hyperruntime.storage.run_files import read_run_file
 from hyperruntime.units import one_line
+from hyperruntime.wire.peer import Answer, checked
 
 log = get_logger(__name__)
 

@@ -20,7 +20,6 @@ import attrs
 
 from hyperruntime.cluster.generations.relay import PIECE_BYTES
 from hyperruntime.cluster.hello import Line
-from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.concurrency.blocking import RESETS, threads
 from hyperruntime.concurrency.end_event import make_waiter
 from hyperruntime.errors import GatewayError
@@ -30,6 +29,7 @@ from hyperruntime.loop.run_files.record import genid_from_json
 from hyperruntime.loop.workbench.model_access import ModelAccess
 from hyperruntime.ports.http_connection import MOST_CONNECTIONS
 from hyperruntime.wire.messages import PeerFaultError
+from hyperruntime.wire.peer import Answer, Call, Handler
 
 MOST_SEATS = 1024  # that a node holds at once
 _Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -13,7 +13,6 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from hyperruntime.cluster.peer import Answer, Peer
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.gateway.config.values import Budget
@@ -22,6 +21,7 @@ from hyperruntime.gateway.log.budget import Meter, Spent
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.workbench.model_access import open_access
 from hyperruntime.loop.workbench.open_containers import LoopContainer
+from hyperruntime.wire.peer import Answer, Peer
 
 if TYPE_CHECKING:
     from hyperruntime.gateway import Access

@@ -26,7 +26,6 @@ from hyperruntime.cluster.generations.shared_run import (
     move_into_run,
     wait_for_state,
 )
-from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.errors import ClusterError, HyperRuntimeError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.process import wait_until
@@ -39,6 +38,7 @@ from hyperruntime.loop.workbench.events import Events, StepEvent
 from hyperruntime.loop.workbench.open_containers import LoopRuntime, OpenContainers
 from hyperruntime.reclaim.trees import remove_reclaimed
 from hyperruntime.storage.atomic import make_private_directory
+from hyperruntime.wire.peer import Answer, Call, Handler
 
 if TYPE_CHECKING:
     from hyperruntime.cluster.node_services import NodeContext

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hyperruntime.cluster.node_services import SETTLE_S
-from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
 from hyperruntime.cluster.rollouts.relayed_model import RelayedModel
 from hyperruntime.errors import HyperRuntimeError, SpecError
 from hyperruntime.logs import get_logger
@@ -28,6 +27,7 @@ from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.runner import Parts, complete_parts, open_here
 from hyperruntime.rollout.run.store import recordable
 from hyperruntime.rollout.run_files.turn_journal import TurnJournal
+from hyperruntime.wire.peer import Answer, Call, Handler, Peer
 
 if TYPE_CHECKING:
     from hyperruntime.cluster.node_services import NodeContext

@@ -18,7 +18,6 @@ import attrs
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.head import Node
 from hyperruntime.cluster.hello import Line, Within
-from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.cluster.rollouts.episode_service import (
     CLOSE,
     IMAGE,
@@ -52,6 +51,7 @@ from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
 from hyperruntime.rollout.run_files.turn_journal import TurnJournal
 from hyperruntime.wire.messages import PeerFaultError
+from hyperruntime.wire.peer import Answer, Call, Handler
 from hyperruntime.wire.typed_json import read
 
 log = get_logger(__name__)

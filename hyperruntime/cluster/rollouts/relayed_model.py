@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 import attrs
 
-from hyperruntime.cluster.peer import Answer, Call, Handler, Peer
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.wire.messages import PeerFaultError
+from hyperruntime.wire.peer import Answer, Call, Handler, Peer
 
 log = get_logger(__name__)
 

@@ -16,7 +16,6 @@ import attrs
 
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.head import Node
-from hyperruntime.cluster.peer import Answer
 from hyperruntime.cluster.slots.cluster_lease import ClusterLease
 from hyperruntime.cluster.slots.placement import Grant, Member, Placement
 from hyperruntime.cluster.slots.pool_service import to_json
@@ -40,6 +39,7 @@ from hyperruntime.pool.wait_queue import WaitQueue, cannot_start
 from hyperruntime.sandbox import Pool
 from hyperruntime.spec import check_seconds
 from hyperruntime.wire.messages import PeerFaultError
+from hyperruntime.wire.peer import Answer
 
 log = get_logger(__name__)
 

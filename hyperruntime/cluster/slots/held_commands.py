@@ -15,7 +15,6 @@ from typing import Any
 import attrs
 
 from hyperruntime.cluster.node_services import NodeContext
-from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.cluster.slots.remote_exec import NodeStreams, answer_of, exec_for_head
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.concurrency.blocking import RESETS, blocking
@@ -29,6 +28,7 @@ from hyperruntime.exec.spawn.process_input import ProcessInput
 from hyperruntime.exec.spawn.terminal import FOREGROUND, Terminal
 from hyperruntime.pool.lease import Lease
 from hyperruntime.spec import ExecResult
+from hyperruntime.wire.peer import Answer, Call, Handler
 
 CHUNK_BYTES = 65536
 _TRY_AGAIN_S = 0.05

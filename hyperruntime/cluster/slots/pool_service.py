@@ -11,7 +11,6 @@ from typing import Any
 import attrs
 
 from hyperruntime.cluster.node_services import NodeContext
-from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.cluster.slots.held_commands import HeldCommands
 from hyperruntime.cluster.slots.remote_exec import exec_for_head
 from hyperruntime.errors import PoolClosedError, StaleLeaseError
@@ -20,6 +19,7 @@ from hyperruntime.logs import get_logger
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.wire.peer import Answer, Call, Handler
 
 log = get_logger(__name__)
 

@@ -17,7 +17,6 @@ from typing import Any, Unpack
 import attrs
 
 from hyperruntime.cluster.hello import Line
-from hyperruntime.cluster.peer import Answer, OnEvent, checked
 from hyperruntime.cluster.slots.remote_exec import wait_cancellable
 from hyperruntime.cluster.slots.slot_calls import SlotCalls
 from hyperruntime.concurrency.blocking import EXECS, blocking
@@ -37,6 +36,7 @@ from hyperruntime.exec.signals import TakesSignals
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal, check_size
 from hyperruntime.spec import ExecResult
+from hyperruntime.wire.peer import Answer, OnEvent, checked
 
 CHUNK_BYTES = 65536
 _FLUSH_S = 5.0  # for the last output of a terminal to reach its reader

@@ -16,9 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import attrs
 
-from hyperruntime.cluster.channel import LARGEST_FRAME_BYTES
 from hyperruntime.cluster.hello import Within
-from hyperruntime.cluster.peer import Answer, Call, Handler, checked
 from hyperruntime.concurrency.blocking import STREAMS, blocking
 from hyperruntime.concurrency.exhaustion import too_many_files
 from hyperruntime.concurrency.loop_streams import LoopStreams
@@ -26,7 +24,9 @@ from hyperruntime.errors import PoolError
 from hyperruntime.exec.execution import CancelledExecError
 from hyperruntime.exec.options import ExecOptions, OutputCallback, Stream
 from hyperruntime.spec import ExecResult
+from hyperruntime.wire.channel import LARGEST_FRAME_BYTES
 from hyperruntime.wire.messages import PeerFaultError
+from hyperruntime.wire.peer import Answer, Call, Handler, checked
 
 STREAM_BYTES = 1 << 20  # of input in one message; larger inputs are asked for in pieces
 _numbers = itertools.count(1)

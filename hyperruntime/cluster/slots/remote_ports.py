@@ -9,12 +9,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from hyperruntime.cluster.peer import Answer
 from hyperruntime.cluster.slots.remote_commands import CHUNK_BYTES, new_number, send_input
 from hyperruntime.cluster.slots.slot_calls import SlotCalls
 from hyperruntime.errors import HyperRuntimeError, StaleLeaseError
 from hyperruntime.exec.options import Stream
 from hyperruntime.ports.forward import listen
+from hyperruntime.wire.peer import Answer
 
 
 class RemotePorts:

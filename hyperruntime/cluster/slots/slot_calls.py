@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from hyperruntime.cluster.peer import Answer, OnEvent, Peer
 from hyperruntime.cluster.slots.remote_exec import RemoteExecs, Sink
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import HyperRuntimeError, PoolClosedError, PoolError
 from hyperruntime.spec import ExecResult
+from hyperruntime.wire.peer import Answer, OnEvent, Peer
 
 T = TypeVar("T")
 _ON_LOOP = (

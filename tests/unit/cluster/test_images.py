@@ -21,8 +21,8 @@ from hyperruntime.cluster.head import Head, Node
 from hyperruntime.cluster.images import PART_BYTES, ImageService, ImageSource
 from hyperruntime.cluster.node_server import NodeServer
 from hyperruntime.cluster.node_services import NodeContext, NodeSettings
-from hyperruntime.cluster.peer import Answer, Call
 from hyperruntime.errors import ClusterError, ImagePullError
+from hyperruntime.wire.peer import Answer, Call
 
 PUBLIC = "registry.example/tool:1"
 LOCAL = "localhost/hyperruntime/base:latest"

@@ -16,12 +16,12 @@ from typing import Any
 import pytest
 
 import hyperruntime
-from hyperruntime.cluster.channel import LARGEST_FRAME_BYTES
 from hyperruntime.cluster.head import Head, Invitation
 from hyperruntime.cluster.keys import client_context
 from hyperruntime.cluster.node_server import NodeServer
-from hyperruntime.cluster.peer import Answer, Call
+from hyperruntime.wire.channel import LARGEST_FRAME_BYTES
 from hyperruntime.wire.messages import MOST_VALUES, pack
+from hyperruntime.wire.peer import Answer, Call
 
 SESSION = "0123"
 
@@ -229,7 +229,7 @@ _HEAD = """
 import asyncio, json, sys, time
 import attrs
 from hyperruntime.cluster.head import Head
-from hyperruntime.cluster.peer import Answer
+from hyperruntime.wire.peer import Answer
 
 async def echo(call):
     return Answer(call.args, call.body)

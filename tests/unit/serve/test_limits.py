@@ -10,13 +10,13 @@ from contextlib import suppress
 import attrs
 import pytest
 
-from hyperruntime.cluster.peer import Answer, Call
 from hyperruntime.container import Container
 from hyperruntime.errors import ContainerStateError
 from hyperruntime.serve import containers
 from hyperruntime.serve.http_requests import BodyLimits, RequestLimits
 from hyperruntime.serve.http_server import HttpServer
 from hyperruntime.testing.driver import IMAGE
+from hyperruntime.wire.peer import Answer, Call
 from tests.doubles.http_service import RULES, raw, serve
 from tests.doubles.service_client import TOKEN, ServiceClient
 

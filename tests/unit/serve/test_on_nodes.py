@@ -10,7 +10,6 @@ import pytest
 from hyperruntime.cluster.head import Head
 from hyperruntime.cluster.node_server import NodeServer
 from hyperruntime.cluster.node_services import SERVICES, NodeContext, NodeSettings
-from hyperruntime.cluster.peer import Answer
 from hyperruntime.errors import SpecError
 from hyperruntime.runtime import Runtime
 from hyperruntime.serve.container_service import OF_A_HEAD, ContainerService
@@ -19,6 +18,7 @@ from hyperruntime.spec import Limits
 from hyperruntime.testing import FakeDriver
 from hyperruntime.testing.driver import IMAGE
 from hyperruntime.transfer.file_errors import PathNotFoundError
+from hyperruntime.wire.peer import Answer
 
 
 class FakeContext(NodeContext):

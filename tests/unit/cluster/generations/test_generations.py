@@ -25,7 +25,6 @@ from hyperruntime.cluster.generations.shared_run import remove_unfinished
 from hyperruntime.cluster.head import Head, Node
 from hyperruntime.cluster.node_server import run_node
 from hyperruntime.cluster.node_services import NodeContext, NodeService, NodeSettings
-from hyperruntime.cluster.peer import Call
 from hyperruntime.concurrency.bridge import Bridge, cancel_other_tasks
 from hyperruntime.errors import ClusterError, EngineUnavailableError
 from hyperruntime.host.process import wait_until
@@ -39,6 +38,7 @@ from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.storage.atomic import finish_directory
 from hyperruntime.storage.run_lock import RunLock
 from hyperruntime.testing import FakeRuntime, make_agent_repository
+from hyperruntime.wire.peer import Call
 
 # While a file "hang" is in the run's directory, a meta agent waits; it says so in the file "hangs".
 HANG = """

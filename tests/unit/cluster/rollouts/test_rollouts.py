@@ -20,7 +20,6 @@ from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.head import Invitation
 from hyperruntime.cluster.node_server import run_node
 from hyperruntime.cluster.node_services import NodeContext, NodeSettings
-from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.cluster.rollouts.episode_service import OPEN, RUN, EpisodeService
 from hyperruntime.cluster.rollouts.node_episodes import _Place, place_for, run_rollouts_on
 from hyperruntime.cluster.rollouts.relayed_model import is_reachable_from_nodes, model_handler
@@ -45,6 +44,7 @@ from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
 from hyperruntime.rollout.run_files.turn_journal import TURNS
 from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
+from hyperruntime.wire.peer import Answer, Call, Handler
 from tests.doubles.tokenserver import token_server
 from tests.doubles.words import COMMANDS, TOOL, Adder, Boxes, Words, journaled, rollouts
 

@@ -18,11 +18,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import hyperruntime
-from hyperruntime.cluster.channel import LARGEST_MESSAGE_BYTES, MOST_UNCONFIRMED_BYTES, Channel
 from hyperruntime.cluster.head import Head, Invitation, Node
 from hyperruntime.cluster.hello import Facts
 from hyperruntime.cluster.node_server import NodeServer
-from hyperruntime.cluster.peer import Answer, Call, Handler
 from hyperruntime.errors import (
     ClusterError,
     HyperRuntimeError,
@@ -30,7 +28,9 @@ from hyperruntime.errors import (
     SandboxLostError,
     SpecError,
 )
+from hyperruntime.wire.channel import LARGEST_MESSAGE_BYTES, MOST_UNCONFIRMED_BYTES, Channel
 from hyperruntime.wire.messages import PeerFaultError, error_of_json, error_to_json, pack, unpack
+from hyperruntime.wire.peer import Answer, Call, Handler
 from tests.doubles.relay import Relay
 
 JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=5)
@@ -381,7 +381,7 @@ def test_a_full_channel_makes_callers_wait_and_nothing_is_lost() -> None:
 def test_a_message_that_is_too_large_is_refused_and_the_connection_stays(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hyperruntime.cluster.channel.LARGEST_FRAME_BYTES", 1 << 20)
+    monkeypatch.setattr("hyperruntime.wire.channel.LARGEST_FRAME_BYTES", 1 << 20)
 
     async def doubled(call: Call) -> Answer:
         return Answer(body=2 * call.body)
@@ -550,7 +550,7 @@ def test_pings_are_answered_but_not_thousands_of_them() -> None:
 def test_a_node_cannot_keep_more_calls_waiting_than_the_head_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hyperruntime.cluster.peer.MOST_CALLS", 20)
+    monkeypatch.setattr("hyperruntime.wire.peer.MOST_CALLS", 20)
 
     async def wait(_: Call) -> Answer:
         await asyncio.Event().wait()

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import attrs
 
-from hyperruntime.cluster.channel import Channel
 from hyperruntime.errors import HyperRuntimeError, NodeLostError, SpecError
 from hyperruntime.json_values import is_integer
+from hyperruntime.wire.channel import Channel
 from hyperruntime.wire.messages import PeerFaultError, error_of_json, error_to_json, pack, unpack
 from hyperruntime.wire.typed_json import read
 
