@@ -16,9 +16,9 @@ import attrs
 
 from hyperruntime.errors import GatewayError
 from hyperruntime.gateway.log.exchange import clean_line
-from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.request.parse import ModelRequest, RequestRefusedError
 from hyperruntime.json_values import parse_json
+from hyperruntime.secrets.redact import Redactor
 
 
 @attrs.frozen(kw_only=True)

@@ -15,7 +15,6 @@ from hyperruntime.errors import GatewayError
 from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream, Wire
 from hyperruntime.gateway.log.budget import Meter
 from hyperruntime.gateway.log.exchange import Exchange, LineFile
-from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.relay import Relay
 from hyperruntime.gateway.request.body import SLOW_KIND, BodyReader
 from hyperruntime.gateway.request.connection import accept_connections
@@ -32,6 +31,7 @@ from hyperruntime.gateway.request.parse import (
 from hyperruntime.gateway.request.parse_pool import ParsePool, PoolShare
 from hyperruntime.gateway.upstream import Sender, forwarded_headers
 from hyperruntime.ports.http_connection import BoundedConnection, Connections
+from hyperruntime.secrets.redact import Redactor
 from hyperruntime.wire.tokens import is_token
 
 if TYPE_CHECKING:

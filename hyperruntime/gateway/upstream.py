@@ -22,9 +22,9 @@ from hyperruntime.gateway.answer.usage import asks_for_tokens, usage_of
 from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream
 from hyperruntime.gateway.log.budget import Tokens
 from hyperruntime.gateway.log.exchange import Exchange
-from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.replay import Replay
 from hyperruntime.gateway.request.parse import PATHS, ModelRequest, RequestRefusedError
+from hyperruntime.secrets.redact import Redactor
 from hyperruntime.units import KIB
 
 _OK = 200

@@ -25,9 +25,9 @@ import attrs
 from hyperruntime.images.recipes import BASE, image_reference
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.report.live.followed import FollowedRun, RolloutSource
-from hyperruntime.report.page.secrets import Screen
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES
 from hyperruntime.runtime import open_runtime
+from hyperruntime.secrets.known import Secrets
 from hyperruntime.testing import make_agent_repository
 from tests.bench.generations import new_run
 from tests.bench.measure import Row, machine
@@ -215,7 +215,7 @@ def rollout_row(count: int) -> Row:
         run = rollout_run(Path(folder, "rollout_1"), count // group_size, group_size)
         journal = run / TRAJECTORIES
         line = json.loads(journal.read_bytes().partition(b"\n")[0])
-        followed = FollowedRun(RolloutSource(run, Screen()))
+        followed = FollowedRun(RolloutSource(run, Secrets()))
         followed.read_new()
         for number in range(21):
             position = followed.position

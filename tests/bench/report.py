@@ -18,7 +18,7 @@ import attrs
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.report.page.generations import LoopRun
 from hyperruntime.report.page.page import write_page
-from hyperruntime.report.page.secrets import Screen
+from hyperruntime.secrets.known import Secrets
 from tests.bench.measure import Row, machine, seconds
 from tests.bench.page import document
 from tests.browser.conftest import Browser
@@ -44,8 +44,8 @@ def first_paint_ms(browser: Browser, path: Path) -> float:
 def rows(count: int, rounds: int) -> list[Row]:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        run = LoopRun(load_run(loop_run(folder / "run", count)), Screen({}))
-        bare = LoopRun(load_run(loop_run(folder / "bare", count, with_files=False)), Screen({}))
+        run = LoopRun(load_run(loop_run(folder / "run", count)), Secrets({}))
+        bare = LoopRun(load_run(loop_run(folder / "bare", count, with_files=False)), Secrets({}))
         page, records = folder / "page.html", folder / "records.html"
         took = seconds(lambda: write_page([run], page))
         left_out = write_page([bare], records, max_bytes=5_000_000).left_out

@@ -24,7 +24,7 @@ from hyperruntime.gateway import (
     ModelRule,
     Upstream,
 )
-from hyperruntime.gateway.log.redact import Redactor
+from hyperruntime.secrets.redact import Redactor
 from hyperruntime.units import MIB
 from tests.doubles.upstream import (
     Received,

@@ -27,7 +27,7 @@ from hyperruntime.loop.run.import_hyperagents import import_run
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.report.live.followed import FollowedRun, LoopSource, RolloutSource
-from hyperruntime.report.page.secrets import Screen
+from hyperruntime.secrets.known import Secrets
 from hyperruntime.testing import FakeRuntime
 
 _MOST_MEMORY_BYTES = 3 << 30  # so that a fault ends this process and not the machine
@@ -48,7 +48,7 @@ def details_in(page: Path) -> str:
 
 def watch(run_dir: Path) -> None:
     """Print all that a live page of a run shows at first."""
-    source = (RolloutSource if is_rollout(run_dir) else LoopSource)(run_dir, Screen())
+    source = (RolloutSource if is_rollout(run_dir) else LoopSource)(run_dir, Secrets())
     followed = FollowedRun(source)
     followed.read_new()
     facts = followed.facts()

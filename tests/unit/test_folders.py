@@ -23,7 +23,7 @@ ORDER = (
     "agents", "host", "storage", "reclaim", "gpu", "images.packages", "images",
     "exec", "exec.persistent", "exec.spawn", "transfer", "ports", "git", "pool.values", "sandbox",
     "container", "runtime",
-    "gateway.config", "gateway.log", "gateway.request", "gateway.answer", "gateway",
+    "gateway.config", "secrets", "gateway.log", "gateway.request", "gateway.answer", "gateway",
     "pool.slots", "pool.tools", "pool",
     "rollout.run_files", "rollout.agent", "rollout.models", "rollout.training_data", "rollout", "rollout.run",
     "rollout.batch", "trainers",

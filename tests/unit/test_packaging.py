@@ -61,6 +61,7 @@ HOMES = {
         "hyperruntime/rollout/models/",
         "hyperruntime/serve/",
         "hyperruntime/testing/",
+        "hyperruntime/wire/",
         "hyperruntime/trainers/",
         "trainers/hypertrainer_grpo/",
     ),

@@ -25,7 +25,7 @@ from hyperruntime.units import format_size
 
 if TYPE_CHECKING:
     from hyperruntime.report.page.page import ShownRun
-    from hyperruntime.report.page.secrets import Screen
+    from hyperruntime.secrets.known import Secrets
 
 PAGE = "report.html"
 
@@ -84,9 +84,9 @@ def report(
             _tensorboard(run_dir, str(tensorboard), as_json=as_json)
         return
     from hyperruntime.report.page.page import write_page
-    from hyperruntime.report.page.secrets import Screen
+    from hyperruntime.secrets.known import Secrets
 
-    screen = Screen()
+    screen = Secrets()
     shown = [_shown_run(one, screen) for one in (run_dir, other) if one is not None]
     page = write_page(shown, Path(output) if output else Path(run_dir) / PAGE, max_bytes=max_size)
     for problem in page.notes:
@@ -98,7 +98,7 @@ def report(
     click.echo(f"{page.path}: {format_size(page.size)}{missing}")
 
 
-def _shown_run(run_dir: str, screen: Screen) -> ShownRun:
+def _shown_run(run_dir: str, screen: Secrets) -> ShownRun:
     from hyperruntime.report.page.generations import LoopRun
     from hyperruntime.report.page.trajectories import RolloutRun
 
@@ -107,10 +107,10 @@ def _shown_run(run_dir: str, screen: Screen) -> ShownRun:
 
 
 def _tensorboard(run_dir: str, folder: str, *, as_json: bool) -> None:
-    from hyperruntime.report.page.secrets import Screen
     from hyperruntime.report.tensorboard import write_events
+    from hyperruntime.secrets.known import Secrets
 
-    written = write_events(_shown_run(run_dir, Screen()).facts(), Path(folder))
+    written = write_events(_shown_run(run_dir, Secrets()).facts(), Path(folder))
     if as_json:
         print_json({"events": str(written)})
         return

@@ -56,7 +56,7 @@ Found = tuple[dict[str, Any], dict[str, Any], Writer]
 
 def _generation(run_dir: str, entry: str) -> Found:
     from hyperruntime.report.page.generations import LoopRun
-    from hyperruntime.report.page.secrets import Screen
+    from hyperruntime.secrets.known import Secrets
 
     view = load_run(run_dir)
     wanted: GenId = GENERATION.convert(entry, None, None)
@@ -72,15 +72,15 @@ def _generation(run_dir: str, entry: str) -> Found:
         known = [str(record.genid) for record in view.generations]
         last = f"finished so far: {', '.join(known[-20:])}" if known else "none is finished yet"
         raise WrongUsageError(f"generation {wanted} of {run_dir!r} is not finished; {last}")
-    run = LoopRun(view, Screen())
+    run = LoopRun(view, Secrets())
     return _row(run.columns(records), 0), run.details_of(wanted) or {}, _generation_lines
 
 
 def _trajectory(run_dir: str, entry: str) -> Found:
-    from hyperruntime.report.page.secrets import Screen
     from hyperruntime.report.page.trajectories import RolloutRun
+    from hyperruntime.secrets.known import Secrets
 
-    run = RolloutRun(Path(run_dir), Screen())
+    run = RolloutRun(Path(run_dir), Secrets())
     ids = run.columns(run.names)["ids"]
     if entry not in ids:
         raise WrongUsageError(unknown_name("trajectory", entry, ids[-1000:]))

@@ -115,9 +115,9 @@ def _say_how(socket: Path, path: str) -> None:
 def _opener(path: Path) -> Callable[[], FollowedRun]:
     """Return the function that opens the run of a directory."""
     from hyperruntime.report.live.followed import LoopSource, RolloutSource
-    from hyperruntime.report.page.secrets import Screen
+    from hyperruntime.secrets.known import Secrets
 
-    screen = Screen()
+    screen = Secrets()
     return lambda: FollowedRun(
         RolloutSource(path, screen) if is_rollout(path) else LoopSource(path, screen)
     )

@@ -20,11 +20,11 @@ import click
 from hyperruntime.cli.command import AGENT_FILE, Command, State, example
 from hyperruntime.cli.machine.doctor import all_findings
 from hyperruntime.cli.machine.engines import engine_names, engine_to_json, view_engine
-from hyperruntime.cli.machine.secret_values import SecretValues, read_regular
 from hyperruntime.cli.messages import note
 from hyperruntime.cli.versions import version_facts
 from hyperruntime.errors import AgentError, ArchiveError, HyperRuntimeError
 from hyperruntime.json_values import parse_json, parse_toml
+from hyperruntime.secrets.values import SecretValues, read_regular
 from hyperruntime.storage.atomic import storage_errors
 from hyperruntime.storage.own_mark import has_own_mark
 from hyperruntime.storage.run_files import MOST_JSON_BYTES, open_run_file, read_run_file

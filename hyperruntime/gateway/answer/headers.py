@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 
-from hyperruntime.gateway.log.redact import Redactor
+from hyperruntime.secrets.redact import Redactor
 
 JSON_TYPE, STREAM_TYPE = "application/json", "text/event-stream"
 _OTHER_TYPE = "text/plain"

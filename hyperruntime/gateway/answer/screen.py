@@ -23,9 +23,9 @@ from hyperruntime.gateway.answer.judgement import (
 from hyperruntime.gateway.answer.sse import data_lines, event_data
 from hyperruntime.gateway.answer.usage import GeneratedTokens, usage_of
 from hyperruntime.gateway.log.budget import Tokens
-from hyperruntime.gateway.log.redact import MARK, Redactor
 from hyperruntime.gateway.request.parse import RequestRefusedError
 from hyperruntime.json_values import count_values
+from hyperruntime.secrets.redact import MARK, Redactor
 
 # an answer with more JSON values is not parsed, and its usage is estimated
 _MOST_VALUES = 4_000_000

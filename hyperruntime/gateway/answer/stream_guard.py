@@ -19,8 +19,8 @@ from hyperruntime.gateway.answer.screen import (
     key_in_answer,
     reach_of,
 )
-from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.request.parse import RequestRefusedError
+from hyperruntime.secrets.redact import Redactor
 
 _MOST_EVENTS = 4096
 _MOST_BYTES = 256 * 1024

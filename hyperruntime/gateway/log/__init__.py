@@ -1,4 +1,4 @@
 """Record each exchange: its usage against the budgets, and its log entry without keys.
 
-May import ``gateway.config`` and what stands before it in ``tests/unit/test_folders.py``.
+May import ``secrets`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -11,9 +11,9 @@ from typing import Any
 import attrs
 
 from hyperruntime.gateway.log.budget import Tokens
-from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.json_values import json_object
 from hyperruntime.logs import get_logger
+from hyperruntime.secrets.redact import Redactor
 from hyperruntime.storage.atomic import storage_errors
 
 log = get_logger(__name__)

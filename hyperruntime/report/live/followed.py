@@ -18,8 +18,8 @@ from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import genid_from_json
 from hyperruntime.loop.run_files.running import running_generations
 from hyperruntime.report.page.generations import LoopRun
-from hyperruntime.report.page.secrets import Screen
 from hyperruntime.report.page.trajectories import RolloutRun
+from hyperruntime.secrets.known import Secrets
 from hyperruntime.storage.growing_file import GrowingFile
 
 
@@ -131,7 +131,7 @@ class FollowedRun:
 class LoopSource:
     """A run of the loop; a :class:`Source`."""
 
-    def __init__(self, run_dir: Path, screen: Screen) -> None:
+    def __init__(self, run_dir: Path, screen: Secrets) -> None:
         """Read nothing but the options.
 
         Args:
@@ -192,7 +192,7 @@ class LoopSource:
 class RolloutSource:
     """A rollout run; a :class:`Source`."""
 
-    def __init__(self, run_dir: Path, screen: Screen) -> None:
+    def __init__(self, run_dir: Path, screen: Secrets) -> None:
         """Read the options.
 
         Args:

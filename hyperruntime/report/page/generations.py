@@ -29,8 +29,8 @@ from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.report.page.columns import number, time_of
 from hyperruntime.report.page.model_use import LoggedModelUse
-from hyperruntime.report.page.secrets import Screen
 from hyperruntime.report.pictures import read_predictions, read_task_facts
+from hyperruntime.secrets.known import Secrets
 from hyperruntime.storage.run_files import UnsafeFileError, list_run_directory, read_run_file
 from hyperruntime.units import format_size
 
@@ -48,7 +48,7 @@ class LoopRun:
         notes: what could not be read.
     """
 
-    def __init__(self, view: RunView, screen: Screen) -> None:
+    def __init__(self, view: RunView, screen: Secrets) -> None:
         """Read nothing more than the records.
 
         Args:

@@ -13,9 +13,9 @@ from typing import Any
 from hyperruntime.gateway.log.budget import Tokens
 from hyperruntime.json_values import json_object
 from hyperruntime.report.page.columns import number
-from hyperruntime.report.page.secrets import Screen
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run_files.record import Trajectory
+from hyperruntime.secrets.known import Secrets
 from hyperruntime.storage.growing_file import GrowingFile
 
 
@@ -24,7 +24,7 @@ class ModelUse:
     ``seconds``.
     """
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: Secrets) -> None:
         """Begin with nothing.
 
         Args:
@@ -70,7 +70,7 @@ def _amount(value: object) -> int | float:
 class LoggedModelUse:
     """The use in a log of exchanges that may grow; each line is read once."""
 
-    def __init__(self, log: Path, screen: Screen) -> None:
+    def __init__(self, log: Path, screen: Secrets) -> None:
         """Read nothing yet.
 
         Args:
@@ -104,7 +104,7 @@ class RecordedModelUse:
     recorded.
     """
 
-    def __init__(self, options: ModelOptions | None, screen: Screen) -> None:
+    def __init__(self, options: ModelOptions | None, screen: Secrets) -> None:
         """Begin with nothing.
 
         Args:

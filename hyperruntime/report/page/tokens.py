@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 import attrs
 
-from hyperruntime.gateway.log.redact import MARK
-from hyperruntime.report.page.secrets import Screen
+from hyperruntime.secrets.known import Secrets
+from hyperruntime.secrets.redact import MARK
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -36,7 +36,7 @@ class ShownTokens:
     texts: list[str]
 
 
-def shown_tokens(ids: Sequence[int], decode: Decode, screen: Screen, most: int) -> ShownTokens:
+def shown_tokens(ids: Sequence[int], decode: Decode, screen: Secrets, most: int) -> ShownTokens:
     """Return the first tokens of a sequence with their texts, those of keys hidden.
 
     Args:
@@ -87,7 +87,7 @@ def _groups(ids: Sequence[int], decode: Decode) -> Iterator[tuple[int, int, str]
         known = decode(ids[before:end])
 
 
-def _hidden(texts: Sequence[str], screen: Screen) -> Iterator[tuple[int, int]]:
+def _hidden(texts: Sequence[str], screen: Secrets) -> Iterator[tuple[int, int]]:
     """Yield the ranges of texts that hold a part of a key."""
     text = "".join(texts)
     clean = screen.text(text)

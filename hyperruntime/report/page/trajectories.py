@@ -13,13 +13,13 @@ from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.report.page.columns import number
 from hyperruntime.report.page.generations import shortened
 from hyperruntime.report.page.model_use import RecordedModelUse
-from hyperruntime.report.page.secrets import Screen
 from hyperruntime.report.page.tokens import ShownTokens, all_hidden, shown_tokens
 from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
 from hyperruntime.rollout.run.store import stored_options
 from hyperruntime.rollout.run_files.follow import TrajectoryFollower
 from hyperruntime.rollout.run_files.record import SCORED, Segment, Trajectory
 from hyperruntime.rollout.run_files.run_dir import RUN, TRAJECTORIES
+from hyperruntime.secrets.known import Secrets
 from hyperruntime.storage.growing_file import GrowingFile
 from hyperruntime.storage.own_mark import has_own_mark, how_to_accept
 from hyperruntime.storage.run_end import end_reason
@@ -33,7 +33,7 @@ _MOST_MESSAGE = 64 * 1024
 class RolloutRun:
     """A rollout run."""
 
-    def __init__(self, run_dir: Path, screen: Screen, *, reads: bool = True) -> None:
+    def __init__(self, run_dir: Path, screen: Secrets, *, reads: bool = True) -> None:
         """Read the records once; only their small fields are kept.
 
         Args:

@@ -20,8 +20,8 @@ from hyperruntime.concurrency.retry import SHOULD_RETRY, with_retries
 from hyperruntime.errors import ContextLengthError, ModelError
 from hyperruntime.gateway.answer.headers import retry_after
 from hyperruntime.gateway.answer.judgement import Judgement, Kind, judge, read_body
-from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.logs import get_logger
+from hyperruntime.secrets.redact import Redactor
 
 if TYPE_CHECKING:
     from hyperruntime.rollout.models import ModelOptions

@@ -19,8 +19,8 @@ import pytest
 
 from hyperruntime.errors import GatewayError
 from hyperruntime.gateway import Gateway, GatewayConfig, ModelRule, Seat, Upstream
-from hyperruntime.gateway.log.redact import Redactor
-from tests.unit.gateway.log.test_redact import KEY, SPELLINGS
+from hyperruntime.secrets.redact import Redactor
+from tests.unit.secrets.test_redact import KEY, SPELLINGS
 
 CHAT = "/v1/chat/completions"
 TEXT_SPELLINGS = {

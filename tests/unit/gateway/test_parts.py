@@ -24,10 +24,10 @@ from hyperruntime.gateway.config.source import load_config
 from hyperruntime.gateway.config.values import Budget, GatewayConfig, ModelRule, Upstream
 from hyperruntime.gateway.log.budget import Meter, Tokens
 from hyperruntime.gateway.log.exchange import LineFile
-from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.replay import Recorded, Replay, exchange_line
 from hyperruntime.gateway.request.parse import RequestRefusedError, parse_call
 from hyperruntime.gateway.upstream import Answer, Sender, endpoint
+from hyperruntime.secrets.redact import Redactor
 
 CHAT = "/v1/chat/completions"
 stream_bytes = st.lists(

@@ -21,7 +21,7 @@ from hyperruntime.ports.listeners import ListenError, listen_on_loopback, listen
 from hyperruntime.report.live.address import ticket_of
 from hyperruntime.report.live.followed import FollowedRun, LoopSource, RolloutSource
 from hyperruntime.report.live.server import LiveServer, serving
-from hyperruntime.report.page.secrets import Screen
+from hyperruntime.secrets.known import Secrets
 from hyperruntime.storage.growing_file import GrowingFile
 from hyperruntime.storage.run_lock import RunLock
 from tests.doubles.shown_runs import grow, loop_run, plain, rollout_run
@@ -71,11 +71,11 @@ class Viewer:
 
 
 def serve(
-    run_dir: Path, visit: Callable[[Viewer], Awaitable[None]], screen: Screen | None = None
+    run_dir: Path, visit: Callable[[Viewer], Awaitable[None]], screen: Secrets | None = None
 ) -> None:
     async def run() -> None:
         kind = RolloutSource if "rollout" in run_dir.name else LoopSource
-        server = LiveServer(lambda: FollowedRun(kind(run_dir, screen or Screen({}))), TOKEN)
+        server = LiveServer(lambda: FollowedRun(kind(run_dir, screen or Secrets({}))), TOKEN)
         await server.start()
         listener = listen_on_loopback(0, 0)
         async with serving(server, listener), aiohttp.ClientSession() as session:
@@ -293,7 +293,7 @@ def test_keys_are_in_no_answer(tmp_path: Path) -> None:
             **dict.fromkeys(("diff", "history", "log", "detail", "task"), f"# a {SECRET}\nb"),
         }
 
-    screen = Screen({"OPENAI_API_KEY": SECRET})
+    screen = Secrets({"OPENAI_API_KEY": SECRET})
     loop, rolled = (
         loop_run(tmp_path / "generate_1", 5, said),
         rollout_run(tmp_path / "rollout_1", 2, 2, said_of),

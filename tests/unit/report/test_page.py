@@ -21,11 +21,11 @@ from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.report.page.details import best_and_newest
 from hyperruntime.report.page.generations import LoopRun, markdown_parts, shortened
 from hyperruntime.report.page.page import write_page
-from hyperruntime.report.page.secrets import Screen
 from hyperruntime.report.page.trajectories import RolloutRun
 from hyperruntime.report.pictures import write_pictures
 from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
 from hyperruntime.rollout.run_files.run_dir import read_run, write_run
+from hyperruntime.secrets.known import Secrets
 from tests.doubles.shown_runs import loop_run, plain, rollout_run
 from tests.doubles.tokenizers import write_byte_tokenizer
 
@@ -84,7 +84,7 @@ class Read(HTMLParser):
 
 def page_of(run_dir: Path, **options: Any) -> Read:
     path = run_dir.with_suffix(".html")
-    write_page([LoopRun(load_run(run_dir), Screen({}))], path, **options)
+    write_page([LoopRun(load_run(run_dir), Secrets({}))], path, **options)
     return Read(path)
 
 
@@ -182,7 +182,7 @@ def rolled_tokens(
     options = json.loads((run_dir / "run.json").read_text())
     options["options"]["model"]["tokenizer"] = tokenizer and str(tokenizer)
     write_run(run_dir, options)
-    write_page([RolloutRun(run_dir, Screen({"MY_TOKEN": SECRET}))], run_dir.with_suffix(".html"))
+    write_page([RolloutRun(run_dir, Secrets({"MY_TOKEN": SECRET}))], run_dir.with_suffix(".html"))
     (segment,) = Read(run_dir.with_suffix(".html")).details(0, 0)["segments"]
     return segment, letters.decode([one for one in segment["ids"] if one is not None])
 
@@ -220,7 +220,7 @@ def test_a_page_loads_no_tokenizer_that_a_received_run_names(tmp_path: Path) -> 
     run_dir, found = rollout_run(tmp_path / "rollout_1", 1, 1), read_run(tmp_path / "rollout_1")
     found["options"]["model"]["tokenizer"] = str(write_byte_tokenizer(tmp_path))
     (run_dir / "run.json").write_text(json.dumps(found))
-    run = RolloutRun(run_dir, Screen({}))
+    run = RolloutRun(run_dir, Secrets({}))
     assert [note.partition(",")[0] for note in run.notes] == [
         "tokens are shown as numbers: the run was made elsewhere"
     ]
@@ -228,7 +228,7 @@ def test_a_page_loads_no_tokenizer_that_a_received_run_names(tmp_path: Path) -> 
     assert details is not None
     assert details["segments"][0]["texts"] == []
     write_run(run_dir, found)
-    assert RolloutRun(run_dir, Screen({})).notes == []
+    assert RolloutRun(run_dir, Secrets({})).notes == []
 
 
 def test_no_file_that_a_domain_of_a_received_run_names_is_read_to_show_it(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_no_file_that_a_domain_of_a_received_run_names_is_read_to_show_it(tmp_pa
     (run_dir / "run.json").write_text(json.dumps(found))
     os.mkfifo(tmp_path / "pipe")
     view = load_run(run_dir)
-    run = LoopRun(view, Screen({}))
+    run = LoopRun(view, Secrets({}))
     run.details(1)
     (said,) = run.notes
     assert "the run was made elsewhere" in said
@@ -360,7 +360,7 @@ def test_of_two_runs_one_gets_the_room_that_the_other_does_not_need(tmp_path: Pa
 
     paths = [loop_run(tmp_path / "large", 16, large), loop_run(tmp_path / "small", 3)]
     for order in (paths, paths[::-1]):
-        runs = [LoopRun(load_run(one), Screen({})) for one in order]
+        runs = [LoopRun(load_run(one), Secrets({})) for one in order]
         page = write_page(runs, tmp_path / "page.html", max_bytes=1_000_000)
         found = {
             one["name"]: sum(place is not None for place in one["details"])
@@ -394,7 +394,7 @@ def test_a_rollout_has_its_groups_conversations_and_tokens(tmp_path: Path) -> No
     run_dir = rollout_run(tmp_path / "rollout_1", 3, 2)
     with (run_dir / "trajectories.jsonl").open("a") as file:
         file.write("torn\n")
-    write_page([RolloutRun(run_dir, Screen({}))], tmp_path / "page.html")
+    write_page([RolloutRun(run_dir, Secrets({}))], tmp_path / "page.html")
     read = Read(tmp_path / "page.html")
     (run,) = read.data
     assert (run["items"], run["item"]) == (["item 0", "item 1", "item 2"], [0, 0, 1, 1, 2, 2])
@@ -473,7 +473,7 @@ def test_rollouts_have_the_use_of_each_model_and_its_cost_by_the_prices_of_the_r
     lines[0] |= {"model": "other"}
     lines[1] |= {"usage": {"prompt_tokens": 10**400, "completion_tokens": "many"}, "turns": None}
     journal.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    other, small = RolloutRun(run_dir, Screen({})).facts()["models"]
+    other, small = RolloutRun(run_dir, Secrets({})).facts()["models"]
     assert other == {
         "model": "other",
         "requests": 2,
@@ -491,7 +491,7 @@ def test_a_trajectory_that_is_made_again_is_counted_once(tmp_path: Path) -> None
     first = json.loads(journal.read_text().splitlines()[0])
     with journal.open("a") as file:
         file.write(json.dumps({**first, "model": "other"}) + "\n")
-    followed = RolloutRun(run_dir, Screen({}))
+    followed = RolloutRun(run_dir, Secrets({}))
     assert [one["model"] for one in followed.head()["models"]] == ["other", "small"]
     with journal.open("a") as file:
         file.write(json.dumps({**first, "turns": 7}) + "\n")

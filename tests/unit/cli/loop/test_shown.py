@@ -25,7 +25,7 @@ from hyperruntime.cli.live_page import live_page
 from hyperruntime.host.process import spawn
 from hyperruntime.loop.run_files.layout import LOG, Layout
 from hyperruntime.report.live.followed import LoopSource
-from hyperruntime.report.page.secrets import Screen
+from hyperruntime.secrets.known import Secrets
 from hyperruntime.storage.run_lock import RunLock
 from tests.doubles.shown_runs import grow, loop_run, plain, rollout_run
 
@@ -149,7 +149,7 @@ def test_a_status_names_the_generation_that_is_made_its_step_and_its_time(
     (layout.partial(3) / LOG).write_text(log)
     with RunLock(run_dir):
         assert main(["status", str(run_dir)]) == 0
-        source = LoopSource(run_dir, Screen())
+        source = LoopSource(run_dir, Secrets())
         source.read_new()
         assert source.head()["now"] == [
             ["3", "evaluate", datetime.fromisoformat(since).timestamp()]

@@ -18,8 +18,8 @@ import pytest
 
 import hyperruntime
 from hyperruntime.cli.machine import bug_report
-from hyperruntime.cli.machine.secret_values import SecretValues
 from hyperruntime.errors import AgentError, ArchiveError
+from hyperruntime.secrets.values import SecretValues
 from hyperruntime.storage.own_mark import with_own_mark
 
 # Where a user keeps it -> the secret. None has a prefix by which it could be known.

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from hyperruntime.gateway.answer.screen import screen_event
 from hyperruntime.gateway.answer.sse import event_data
 from hyperruntime.gateway.answer.stream_guard import StreamGuard
-from hyperruntime.gateway.log.redact import Redactor
 from hyperruntime.gateway.request.parse import RequestRefusedError
+from hyperruntime.secrets.redact import Redactor
 from tests.doubles.upstream import event
 
 KEY = "sk-proj-Zk3vQ8xYw1LrTn5Bd7Hs0MfJa2Gc9Ue4"

@@ -19,7 +19,7 @@ from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.follow import JournalFollower
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.report.page.generations import LoopRun
-from hyperruntime.report.page.secrets import Screen
+from hyperruntime.secrets.known import Secrets
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.storage.own_mark import has_own_mark
 from hyperruntime.storage.run_end import note_end
@@ -66,7 +66,7 @@ def test_the_reason_of_an_early_end_is_stored_and_a_resume_removes_it(
     follower = JournalFollower(finished)
     follower.read_new()
     assert follower.view().ended == view.ended
-    assert LoopRun(view, Screen()).head()["options"]["ended"] == view.ended
+    assert LoopRun(view, Secrets()).head()["options"]["ended"] == view.ended
     assert main(["status", str(finished)]) == 0
     assert f"; ended because: {view.ended}" in capsys.readouterr().out
     assert main(["status", str(finished), "--json"]) == 0

@@ -14,11 +14,11 @@ import pytest
 from hyperruntime.cli import main
 from hyperruntime.errors import RunError
 from hyperruntime.option_fields import to_json
-from hyperruntime.report.page.secrets import Screen
 from hyperruntime.report.page.trajectories import RolloutRun
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run_files.run_dir import owned, read_run, write_run
+from hyperruntime.secrets.known import Secrets
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_the_reason_is_stored_and_shown_until_the_run_goes_on(
     assert f"{counts}; ended because: {reason}" in capsys.readouterr().out
     assert main(["status", str(run_dir), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["ended"] == reason
-    assert RolloutRun(run_dir, Screen()).head()["options"]["ended"] == reason
+    assert RolloutRun(run_dir, Secrets()).head()["options"]["ended"] == reason
 
     async def go_on() -> None:
         with owned(run_dir):

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from hyperruntime.gateway.config.values import parse_dotenv
-from hyperruntime.gateway.log.redact import MARK, Redactor
-from hyperruntime.report.page.secrets import DIRECTORIES, SECRET_NAME, Screen
+from hyperruntime.secrets.known import DIRECTORIES, SECRET_NAME, Secrets
+from hyperruntime.secrets.redact import MARK
 from hyperruntime.storage.run_files import open_regular, read_at_most
 
 # Options of the gateway that say where a key is.
@@ -59,8 +59,8 @@ def read_regular(path: Path) -> bytes:
         return read_at_most(file, _MOST_BYTES)
 
 
-class SecretValues:
-    """Knows the secrets of this process and of files; removes them."""
+class SecretValues(Secrets):
+    """Knows the secrets of this process and of files, also by their places; removes them."""
 
     def __init__(self, folders: Iterable[Path] = ()) -> None:
         """Collect the secrets of the environment and of the ``.env`` files.
@@ -68,8 +68,7 @@ class SecretValues:
         Args:
             folders: directories whose ``.env`` file to read, besides the current one.
         """
-        self._redactor = Redactor()
-        self._screen = Screen()
+        super().__init__()
         for name, value in os.environ.items():
             self._learn_url(value)
             if SECRET_NAME.search(name) and name not in DIRECTORIES:
@@ -77,11 +76,6 @@ class SecretValues:
         for folder in dict.fromkeys((Path(), *folders)):
             self._learn_env_file(folder / ".env")
         self._private = {os.path.expanduser("~"): "~", socket.gethostname(): "<host>"}
-
-    def learn(self, secret: str) -> None:
-        """Remove a text from now on; one of fewer than 6 characters is too short to be searched."""
-        for text in {secret, secret.strip()}:
-            self._redactor.add(text)
 
     def learn_file(self, path: Path) -> None:
         """Remove the content of a key file from now on, or each value of a ``.env`` file."""
@@ -156,7 +150,7 @@ class SecretValues:
         """Return a text without secrets; the home directory becomes ``~`` and the host's name
         ``<host>``.
         """
-        text = self._screen.text(self._redactor.clean_text(text))
+        text = self.text(text)
         text = _IN_A_URL.sub(f"{MARK}@", text)
         text = _ASSIGNED.sub(rf"\1{MARK}", text)
         for private, shown in self._private.items():
@@ -180,10 +174,6 @@ class SecretValues:
             else:
                 cleaned.append(line)
         return "\n".join(cleaned)
-
-    def holds(self, data: bytes) -> bool:
-        """Return whether bytes still contain a known secret."""
-        return self._redactor.clean(data) != data
 
     def _learn_env_file(self, path: Path) -> None:
         try:

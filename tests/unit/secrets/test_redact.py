@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime.gateway.log.redact import MARK, Redactor
+from hyperruntime.secrets.redact import MARK, Redactor
 from tests.params import first_quick
 
 KEY = "sk-the/Real_key+0123456789=AbC"

@@ -1,6 +1,4 @@
-"""Remove keys from what a page shows: those that this process knows, and texts that look like
-keys.
-"""
+"""The secrets that this process knows, and what looks like one; texts and values without them."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ from typing import Any
 
 from hyperruntime.errors import GatewayConfigError
 from hyperruntime.gateway.config.environment import KEY_VARIABLES, read_dotenv
-from hyperruntime.gateway.log.redact import MARK, Redactor
+from hyperruntime.secrets.redact import MARK, Redactor
 
 # The name of a variable or option whose value is secret.
 SECRET_NAME = re.compile(
@@ -45,8 +43,8 @@ _LOOKS_LIKE_A_KEY = re.compile(
 )
 
 
-class Screen:
-    """Removes keys from texts."""
+class Secrets:
+    """Knows secrets, and removes them from texts and values."""
 
     def __init__(
         self, environment: Mapping[str, str] | None = None, env_file: Path = Path(".env")
@@ -63,6 +61,15 @@ class Screen:
         except GatewayConfigError:
             pass  # the keys of an unreadable file are unknown
         self._redactor = Redactor(value for name, value in known.items() if _is_secret(name, value))
+
+    def learn(self, secret: str) -> None:
+        """Remove a text from now on; one of fewer than 6 characters is too short to be searched."""
+        for text in {secret, secret.strip()}:
+            self._redactor.add(text)
+
+    def holds(self, data: bytes) -> bool:
+        """Return whether bytes still contain a known secret."""
+        return self._redactor.clean(data) != data
 
     def text(self, text: str) -> str:
         """Return a text without keys."""
