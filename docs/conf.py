@@ -1,5 +1,5 @@
 """Configuration of Sphinx for the site; ``make docs`` builds it. Why Sphinx:
-docs/decisions/0053-site.md.
+docs/design/project.md#the-site.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ html_static_path = ["site/static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sphinx = False
+html_search_scorer = str(ROOT / "docs/site/search_scorer.js")
 pygments_style = "tango"
 pygments_dark_style = "monokai"
 copybutton_prompt_text = "$ "

@@ -3,7 +3,7 @@
 A domain runs on the host. Only ``Task.inputs`` enters a container; labels and the scoring code
 never do. A class with the members of ``Domain`` is a domain. It is also a ``TriedDomain`` if it
 runs the answers, and a ``DialogueDomain`` if its tasks have several turns. Design:
-docs/decisions/0016-domains.md. Guide: docs/writing-a-domain.md.
+docs/design/loop.md#domains. Guide: docs/writing-a-domain.md.
 """
 
 from __future__ import annotations

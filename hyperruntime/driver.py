@@ -24,7 +24,7 @@ Enforcement = Literal["cgroup", "rlimit", "no"]
 
 @attrs.frozen(kw_only=True)
 class EngineInfo:
-    """What an engine can do on this machine, as tests on this machine showed.
+    """Capabilities of an engine on this machine, as tests on this machine showed.
 
     Attributes:
         engine: the driver's name.

@@ -1,6 +1,4 @@
-"""What values and errors need to survive pickling and copying: read-only mappings, errors with
-their fields.
-"""
+"""Pickling and copying of values and errors: read-only mappings, errors with their fields."""
 
 from __future__ import annotations
 

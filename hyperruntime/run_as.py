@@ -1,6 +1,6 @@
 """The user of a command, by number; the container's supervisor switches to it.
 
-Design: docs/decisions/0022-users-and-shells.md.
+Design: docs/design/exec.md#users.
 """
 
 from __future__ import annotations

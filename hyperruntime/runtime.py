@@ -107,7 +107,7 @@ class Runtime(AsyncClosing):
 
     @property
     def info(self) -> EngineInfo:
-        """What the engine can do on this machine.
+        """Capabilities of the engine on this machine.
 
         Raises:
             EngineUnavailableError: the engine cannot run a container.

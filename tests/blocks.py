@@ -22,11 +22,7 @@ import attrs
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted(
-    path
-    for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
-    if "decisions" not in path.parts
-)
+PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
 SHELLS, DATA, PLAIN = ("console", "bash", "sh"), ("toml", "yaml", "json"), ("text",)
 NOTES = ("fragment", "slow", "images", "file", "continues", "part")
 _NOTE = re.compile(r"<!-- ([a-z]+)(?:: (.*?))? -->")

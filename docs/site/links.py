@@ -29,8 +29,8 @@ def rewrite(text: str, folder: str) -> str:
         path, anchor = posixpath.normpath(posixpath.join(folder, match[1])), match[2] or ""
         if path in PAGES:
             return f"/{PAGES[path]}.md{anchor}"
-        if path == "docs/decisions":
-            return "/decisions/index.md"
+        if path == "docs/design":
+            return "/design/index.md"
         if path.startswith("docs/") and (ROOT / path).is_file():
             return f"/{path.removeprefix('docs/')}{anchor}"
         return f"{SOURCE}{path}" if (ROOT / path).exists() else match[0]

@@ -1,4 +1,4 @@
-"""What the reference lists, read from the code: errors, keys of files, options, public names and
+"""Rows of the reference, read from the code: errors, keys of files, options, public names and
 their modules.
 """
 

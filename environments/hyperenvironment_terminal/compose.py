@@ -1,4 +1,4 @@
-"""What the compose file of a task says about its one container.
+"""Reader of a task's compose file, for its one container.
 
 A task may have ``environment/docker-compose.yaml``, with changes to the service ``main`` that
 Harbor starts, and with more services. Only ``main`` is supported here. ``docker-compose.yml`` is an

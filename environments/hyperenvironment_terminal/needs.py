@@ -1,5 +1,4 @@
-"""What a task needs from a run: a network for its agent, a network for its tests, and the machine's
-resources.
+"""Needs of a task: a network for its agent, a network for its tests, and the machine's resources.
 
 Source: harborframework.com/docs/tasks/network-policy: a phase without its own ``network_mode`` has
 that of ``[environment]``; a task that says nothing has the internet.

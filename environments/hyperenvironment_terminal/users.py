@@ -1,6 +1,6 @@
 """The users of a task: as whom the agent works, and as whom the tests run.
 
-Design: docs/decisions/0063-users-of-tasks.md.
+Design: docs/design/pool.md#users-of-tasks.
 
 Source: Harbor 0.26, ``src/harbor/models/task/config.py``: ``AgentConfig.user`` and
 ``VerifierConfig.user``; and ``src/harbor/trial/trial.py``: ``with_default_user`` around the agent

@@ -1,4 +1,4 @@
-"""What the one service of a compose file asks for, as fields of a container and the build of its
+"""Translation of the one service of a compose file into fields of a container and the build of its
 image.
 """
 
@@ -44,7 +44,7 @@ _BUILD = {"context", "dockerfile", "no_cache"}
 
 @attrs.define(kw_only=True, eq=False)
 class Service:
-    """What a service asks for.
+    """Container and image of a service.
 
     Attributes:
         fields: fields of :class:`~hyperruntime.spec.ContainerSpec`, and the table ``limits``.

@@ -43,7 +43,7 @@ _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)
 
 @attrs.frozen(kw_only=True)
 class SessionOutput:
-    """What a command wrote since the last call.
+    """Output of a command since the last call.
 
     Attributes:
         text: both streams in order, without escape sequences; of more than 10 MiB the last ones,

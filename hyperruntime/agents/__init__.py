@@ -5,7 +5,7 @@ An entry point of the group ``hyperruntime.agents`` is the path of such a folder
     AGENT = Path(__file__).with_name("agent")
 
 A template that has no ``run_meta_agent.py`` gets ours. Design:
-docs/decisions/0046-agent-templates.md.
+docs/design/loop.md#agent-templates.
 
 May import ``registry`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -43,7 +43,7 @@ HEAD_ENDED = "the head ended"
 
 @attrs.frozen
 class Invitation:
-    """What a node needs to reach the head; secret, because it holds the token.
+    """Address of the head, with the node's token: secret.
 
     Attributes:
         name: of the node.

@@ -45,7 +45,7 @@ class Line:
 
 @attrs.frozen(kw_only=True)
 class Facts:
-    """What a node reports about itself.
+    """Report of a node about itself.
 
     Attributes:
         host: the batch system's name of the node if it gives one, else the machine's.

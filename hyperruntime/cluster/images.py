@@ -126,7 +126,7 @@ class ImageService:
 
 @attrs.frozen(kw_only=True)
 class _Found:
-    """What a node says of an image.
+    """Answer of a node about an image.
 
     Attributes:
         engine: name of the node's engine.
@@ -155,7 +155,7 @@ class _Saved:
 
 @attrs.define(eq=False)
 class _Known:
-    """What the head knows of one image.
+    """State of one image on the nodes, as the head knows it.
 
     Attributes:
         image: name of a recipe, or a reference.

@@ -29,7 +29,7 @@ ADMINISTRATOR = "ask the administrator"
 
 @attrs.frozen(kw_only=True)
 class Needs:
-    """What work on a node will need.
+    """Needs of the work on a node.
 
     Attributes:
         image: the image; "" for none.

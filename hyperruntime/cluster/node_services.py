@@ -1,4 +1,4 @@
-"""What a node does for its head: services that share the node's runtime, and end with it."""
+"""Services of a node for its head; they share the node's runtime, and end with it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _TERMINATED = 128 + signal.SIGTERM
 
 @attrs.frozen
 class NodeSettings:
-    """What a node must know of its cluster's configuration.
+    """Part of the cluster's configuration that a node needs.
 
     Attributes:
         runtime: the engine; ``auto`` means the first that works on the node.
@@ -61,7 +61,7 @@ def scratch_directory(asked: str) -> Path:
 
 
 class NodeContext:
-    """What the services of one node share.
+    """Shared context of the services of one node.
 
     Attributes:
         settings: from the head.

@@ -2,7 +2,7 @@
 marks.
 
 A mark is a hard resource limit that Linux ignores, see :class:`MarkLimit` and
-docs/decisions/0002-exec.md. Marks are numbers that count down from that limit's own value in the
+docs/design/exec.md#marks. Marks are numbers that count down from that limit's own value in the
 container.
 """
 

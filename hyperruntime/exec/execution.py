@@ -1,5 +1,5 @@
 """Run one exec in a session: the poll loop between a command's streams and its caller. See
-docs/decisions/0002-exec.md.
+docs/design/exec.md#lanes.
 
 The calling thread does all the work, so no thread switch delays the result.
 """

@@ -1,6 +1,6 @@
 """Kill the processes of commands, and all processes of a user.
 
-Designs: docs/decisions/0002-exec.md, docs/decisions/0022-users-and-shells.md.
+Designs: docs/design/exec.md#ends-of-process-trees, docs/design/exec.md#users.
 """
 
 from __future__ import annotations

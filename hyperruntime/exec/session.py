@@ -6,7 +6,7 @@ lanes and kills process trees; the lanes run the execs, and an exec in an idle l
 FIFOs of that lane. One thread for all the sessions of this process
 (:mod:`hyperruntime.concurrency.poller`) reads the supervisors' answers, keeps the last lines of the
 engine's messages, and drains streams that background processes still hold. Designs:
-docs/decisions/0002-exec.md, docs/decisions/0044-descriptors.md.
+docs/design/exec.md#lanes, docs/design/exec.md#descriptors-and-threads.
 """
 
 from __future__ import annotations

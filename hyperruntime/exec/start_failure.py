@@ -1,5 +1,6 @@
-"""What a shell says about a program that it could not execute, and the sentence that callers get
-instead. Pure.
+"""Messages of shells about programs that they could not execute, and the sentences for callers.
+
+Pure.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Git reads no configuration of the user or the machine and runs no hook, filter, 
 repository. It connects to no other repository, except for a fetch that the caller means. It has a
 deadline and limits of its memory and output, because a repository of a few kilobytes can hold
 billions of files. It ends with this process. Identity and dates are fixed, so that the same content
-always gives the same commit. Design: docs/decisions/0006-workspaces-and-patches.md.
+always gives the same commit. Design: docs/design/loop.md#states-and-patches.
 """
 
 from __future__ import annotations

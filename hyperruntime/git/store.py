@@ -2,7 +2,7 @@
 
 A state is a commit, so a state after a thousand patches costs no more to check out than one after a
 single patch. Files that a container wrote are read on the host; their ``.git`` is not trusted.
-Design: docs/decisions/0006-workspaces-and-patches.md.
+Design: docs/design/loop.md#states-and-patches.
 """
 
 from __future__ import annotations

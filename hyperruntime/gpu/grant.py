@@ -2,7 +2,7 @@
 
 ``auto:N`` is replaced by names here; a driver receives only ``all`` or names. A GPU selected by
 ``auto`` is locked until the container closes. The lock is a kernel lock, so it ends with the
-process that holds it. Design: docs/decisions/0013-gpus.md.
+process that holds it. Design: docs/design/engines.md#gpus.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ almost full.
 No engine limits disk use on every machine: mounts are plain directories, and quotas need root and a
 file system that supports them. One thread per container checks; a check is cheap while the free
 space does not change. Between two checks a container can write more than its limit. Design:
-docs/decisions/0019-disk.md.
+docs/design/containers.md#disk.
 """
 
 from __future__ import annotations

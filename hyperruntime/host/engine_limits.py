@@ -3,7 +3,7 @@ are now.
 
 A slow engine is not a broken one: on a busy machine, a call that takes 0.3 s elsewhere can take a
 minute. So each limit grows with the latency that this process measured. Why:
-docs/decisions/0062-slow-engines.md.
+docs/design/containers.md#time-limits-of-engine-calls.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What drivers share that call an engine's program: arguments, a trial container's userland, and
-messages.
+"""Shared parts of drivers that call an engine's program: arguments, a trial container's userland,
+and messages.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 # end-of-file it first kills the processes in the containers itself, at once and without the engine: they are those that
 # see a mount of a directory of theirs in the private directory. Then it calls the engine, which on a busy machine may take
 # many seconds or fail: again until it reports success while no program on the host holds or starts a container of the
-# owner. Design: docs/decisions/0003-ownership.md.
+# owner. Design: docs/design/containers.md#owners.
 read -r word && [ "$word" = done ] && exit 0
 private=$1
 # It does not match the command line of the search itself. A private directory has a name of plain characters.

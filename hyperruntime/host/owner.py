@@ -5,7 +5,7 @@ Three mechanisms ensure it, so that one may fail. A container's shell reads end-
 owner's descriptors close, and kills all processes. A guard (one ``sh`` per runtime, ``guard.sh``)
 then ends the remaining containers and removes them and the temporary files. Labels name the owner,
 so that ``prune`` can clean up even if the guard was killed. Design:
-docs/decisions/0003-ownership.md.
+docs/design/containers.md#owners.
 """
 
 from __future__ import annotations

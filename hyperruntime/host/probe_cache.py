@@ -1,4 +1,4 @@
-"""What a driver found out about its engine, kept in memory and in a file of the user's cache."""
+"""Results of drivers' probes, kept in memory and in a file of the user's cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _TRUSTED_S = 60.0
 
 
 class Probed(Protocol):
-    """What a probe found; an attrs class."""
+    """Result of a probe; an attrs class."""
 
     def to_info(self) -> EngineInfo:
         """Return what the engine can do here."""

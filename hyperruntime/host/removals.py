@@ -3,7 +3,7 @@ caller.
 
 A container that is not removed in time is logged once and counted. This process tries again until
 it closes the runtime; then the owner's guard goes on, and after it ``prune``. Why:
-docs/decisions/0062-slow-engines.md.
+docs/design/containers.md#removals.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 for it.
 
 One thread for all containers of a process checks them and ends a container that exceeds a limit.
-Between two checks a container can use more than its limit. Design: docs/decisions/0014-watchdog.md.
+Between two checks a container can use more than its limit. Design: docs/design/containers.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 """A pool of containers with slots: private workspaces that are leased. Design:
-docs/decisions/0023-pool.md.
+docs/design/pool.md#slots.
 
 May import ``pool.tools`` and what stands before it in ``tests/unit/test_folders.py``.
 """

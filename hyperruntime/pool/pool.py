@@ -1,4 +1,4 @@
-"""A pool that leases slots (private workspaces) in containers. See docs/decisions/0023-pool.md.
+"""A pool that leases slots (private workspaces) in containers. See docs/design/pool.md#slots.
 
 All methods must run on the event loop of :meth:`SlotPool.start`.
 """
@@ -285,7 +285,7 @@ class SlotPool(Pool):
 
     @property
     def engine(self) -> EngineInfo:
-        """What the engine of the slots can do on this machine.
+        """Capabilities of the slots' engine on this machine.
 
         Raises:
             PoolClosedError: the pool is not started.

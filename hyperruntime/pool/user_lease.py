@@ -1,6 +1,6 @@
 """A lease on a container of its own, as another user of that container.
 
-Design: docs/decisions/0063-users-of-tasks.md.
+Design: docs/design/pool.md#users-of-tasks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Let programs on the host reach ports of a container that has no network.
 
-Design: docs/decisions/0055-files-and-ports.md.
+Design: docs/design/exec.md#files-and-ports.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The cache has one entry per commit: a bare repository that holds only this commit, and a tar of a
 private clone of it. Slots get only the bytes of the tar. So an agent cannot change another agent's
-repository, and cannot see later commits. Design: docs/decisions/0026-environments.md.
+repository, and cannot see later commits. Design: docs/design/rollouts.md#repositories.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _MOST_LOST = 1000
 
 
 class RuntimeSource(Protocol):
-    """What opens the runtime of a service, such as a node's context."""
+    """Source of a service's runtime, such as a node's context."""
 
     async def runtime(self) -> Runtime:
         """Return the runtime."""

@@ -1,6 +1,4 @@
-"""What requests about files contain, and what is answered; the OpenAPI document comes from these
-classes.
-"""
+"""Classes of the requests and answers about files, from which the OpenAPI document is made."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class BodyLimits:
 
 @attrs.frozen(kw_only=True)
 class RequestLimits:
-    """What all requests of a server may have at once.
+    """Limits of all requests of a server together.
 
     Attributes:
         held_bytes: bodies and answers in memory.
@@ -58,7 +58,7 @@ class RequestLimits:
 
 
 class Held:
-    """What one request holds."""
+    """Bytes and values that one request holds."""
 
     def __init__(self, budget: RequestBudget) -> None:
         """Hold nothing yet."""

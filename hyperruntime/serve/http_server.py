@@ -2,7 +2,7 @@
 
 A request must name this machine as its host (against DNS rebinding), must not come from a web page
 (``Origin``), and must have the token. There are no cookies. See
-docs/decisions/0059-http-service.md.
+docs/design/interfaces.md#containers-over-http.
 """
 
 from __future__ import annotations

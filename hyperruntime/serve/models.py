@@ -1,6 +1,4 @@
-"""What requests of the service contain and what it answers, as classes; the OpenAPI document comes
-from them.
-"""
+"""Classes of the service's requests and answers, from which the OpenAPI document is made."""
 
 from __future__ import annotations
 
@@ -106,7 +104,7 @@ class ContainerList:
 
 @attrs.frozen(kw_only=True)
 class ServiceInfo:
-    """What the service is.
+    """Version and limits of the service.
 
     Attributes:
         version: of hyperruntime.

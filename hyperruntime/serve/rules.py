@@ -1,4 +1,4 @@
-"""What a service of containers allows its clients."""
+"""Limits of what clients of a service of containers may ask for."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ The mark is a keyed digest (HMAC) of the whole file and of the inode number of i
 key is in this user's state directory and in no run: so nobody else can make one or change a marked
 file, and a copy of the directory has no valid mark, also if it was this user's and came back with
 other files in it. A directory that is renamed keeps its mark. What a file without a valid mark asks
-of the host needs this user's consent. Why: docs/decisions/0060-received-runs.md.
+of the host needs this user's consent. Why: docs/design/runs.md#runs-that-others-made.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ directory.
 A file is opened component by component below the run directory. No component may be a symbolic
 link, and only regular files are opened, so a read stays in the run directory and waits for no pipe.
 Sizes are limited. The run directory itself may be named by a link, because the user chose it. See
-docs/decisions/0061-run-directories-are-data.md.
+docs/design/runs.md#run-directories-are-data.
 """
 
 from __future__ import annotations

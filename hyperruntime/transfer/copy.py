@@ -1,6 +1,6 @@
 """Copy file trees into and out of a container with the container's own ``tar``, which is untrusted.
 
-Design: docs/decisions/0030-copies.md.
+Design: docs/design/exec.md#copies.
 """
 
 from __future__ import annotations

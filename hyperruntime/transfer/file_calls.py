@@ -1,7 +1,7 @@
 """The execs behind reading and writing single files: their commands, and what their results mean.
 Pure, no I/O.
 
-Design: docs/decisions/0055-files-and-ports.md.
+Design: docs/design/exec.md#files-and-ports.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _KINDS = frozenset({"call", "cancel", "answer", "event", "error"})
 
 @attrs.frozen
 class Answer:
-    """What a call returned.
+    """Result of a call.
 
     Attributes:
         value: a JSON value.

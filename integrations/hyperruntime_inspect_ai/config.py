@@ -34,9 +34,7 @@ Prepared: TypeAlias = tuple[hr.Runtime, hr.ContainerSpec]
 
 @attrs.frozen
 class Plan:
-    """What a configuration asks for: an engine (None: the usual one), a container, and how its
-    image is built.
-    """
+    """An engine (None: the usual one), a container, and the build of its image."""
 
     runtime: str | None
     spec: hr.ContainerSpec

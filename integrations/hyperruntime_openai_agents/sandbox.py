@@ -36,9 +36,7 @@ _GONE = (FileNotFoundError, hr.errors.WorkdirNotFoundError)
 
 
 class SandboxOptions(sessions.BaseSandboxClientOptions):
-    """What differs from session to session: the image (a reference, or a recipe's name), and ports
-    to forward.
-    """
+    """Options of a session: the image (a reference, or a recipe's name), and ports to forward."""
 
     type: Literal["hyperruntime"] = "hyperruntime"
     image: str = "base"
@@ -46,7 +44,7 @@ class SandboxOptions(sessions.BaseSandboxClientOptions):
 
 
 class SessionState(sessions.SandboxSessionState):
-    """What resumes a session: its image, and its container if the client still has that."""
+    """State that resumes a session: its image, and its container if the client still has that."""
 
     type: Literal["hyperruntime"] = "hyperruntime"
     image: str

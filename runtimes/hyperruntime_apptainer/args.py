@@ -119,7 +119,7 @@ class Places:
 
 @attrs.frozen(kw_only=True)
 class Gpus:
-    """What a container needs to use its GPUs.
+    """Options, binds and variables for the GPUs of a container.
 
     Attributes:
         nv: whether to pass ``--nv``: Apptainer then finds all NVIDIA devices and libraries itself.

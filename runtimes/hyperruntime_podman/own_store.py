@@ -2,7 +2,7 @@
 
 ``vfs`` copies the whole image for each container. Podman cannot change the driver of a store
 without removing all that is in it, so containers run in a second store; images stay where they are.
-Why: docs/decisions/0064-own-podman-store.md.
+Why: docs/design/engines.md#podmans-own-store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What rootless Podman keeps outside its store: its run directory, and the processes that hold its
+"""State of rootless Podman outside its store: its run directory, and the processes that hold its
 user namespace.
 
 Every command of rootless Podman joins the user namespace of its pause process, or of the conmon of

@@ -27,8 +27,9 @@ actions run in turn within one run, so the ratios are more reliable than the fig
 """
 CLUSTER_HEAD = """# Benchmarks of many nodes
 
-`make bench-cluster` measures all of this again and writes this page: slots on nodes that are processes of this machine,
-10,000 leases on simulated nodes, and runs on a real Slurm with four nodes on this one machine, as an ordinary user.
+`make bench-cluster` measures all of this again and writes this page. It measures slots on nodes that are processes of
+this machine, 10,000 leases on simulated nodes, and runs on a real Slurm with four nodes on this machine, as an ordinary
+user.
 The nodes share its processors. A simulated node is a process without containers. Execs at a rate are measured in 16
 blocks, on both sides in turn. The 8 count in which the host of this virtual machine took least processor time away; a
 figure is the median of theirs.

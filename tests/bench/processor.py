@@ -24,7 +24,7 @@ from tests.bench.measure import Row, in_turn
 from tests.bench.slots import pool_of
 
 EACH, ROUNDS, APART_S = 50, 15, 0.02
-# Of the version before docs/decisions/0045-processor-time.md: how many times an `exec` of `true`
+# Before the savings of docs/design/exec.md#processor-time: how many times an `exec` of `true`
 # from a thread.
 BEFORE = {"exec": 2.1, "bash": 4.2, "bash_stateful": 2.3}
 # its client does the work of `bash`; its run_in_session fails on a loaded machine

@@ -270,7 +270,7 @@ def test_a_key_in_the_answer_of_a_server_does_not_reach_the_container(
     assert b"key_in_answer" in got
     assert not Redactor([key]).holds(got)
     assert key[12:24].encode() not in got, (
-        "only its first 20 characters may pass: see docs/decisions/0015-gateway.md"
+        "only its first 20 characters may pass: see docs/design/models.md#keys"
     )
 
 

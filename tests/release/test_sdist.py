@@ -45,7 +45,7 @@ WHAT_A_READER_WANTS = (
     ),
     *(
         "docs/tour.md",
-        "docs/decisions/0001-layout-and-direction.md",
+        "docs/design/project.md",
         "tests/conftest.py",
         "scripts/setup",
     ),

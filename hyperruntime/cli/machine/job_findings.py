@@ -25,7 +25,7 @@ from hyperruntime.units import GIB, format_size
 
 # Numbers of Linux; Python does not name all of them.
 _LIMITS = {"nproc": 6, "nofile": 7, "fsize": 1, "stack": 3, "rss": 5, "locks": 10}
-# no container starts with both below these, docs/decisions/0002-exec.md
+# no container starts with both below these, docs/design/exec.md#marks
 _MARKS = {"locks": 10**15, "rss": 10**18}
 _FEW_PROCESSES, _FEW_FILES = 1024, 1024
 _SMALL_FILES = 10 * GIB

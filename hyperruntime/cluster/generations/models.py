@@ -88,7 +88,7 @@ class NodeModels:
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
-        """What nodes may call."""
+        """Methods that nodes may call, by name."""
         return {
             "models.begin": self._begin,
             "models.seat": self._seat,

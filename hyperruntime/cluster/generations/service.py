@@ -75,7 +75,7 @@ class GenerationService:
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
-        """What the head may call."""
+        """Methods that the head may call, by name."""
         return {"generation": self._generation, "question": self._question}
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""One pool over the nodes of a cluster. See docs/decisions/0048-slots-on-nodes.md."""
+"""One pool over the nodes of a cluster. See docs/design/cluster.md#slots-on-nodes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What runs in the slots of a node for a caller on the head's machine: processes, terminals,
-shells, connections.
+"""Processes, terminals, shells and connections in a node's slots, held for callers on the head's
+machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A persistent bash in a container: each text sees the changes that earlier texts made to the
 shell.
 
-Design: docs/decisions/0022-users-and-shells.md.
+Design: docs/design/exec.md#shells.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ Every engine gives a container its own terminals, as the file system ``/dev/pts`
 container's terminal and never the host's, and the image needs no program for it. The container is
 not trusted: no symbolic link in it is followed, and only a device that is a terminal multiplexer is
 opened. The kernel returns the other end, so no name is looked up for it. Design:
-docs/decisions/0056-terminals.md.
+docs/design/exec.md#processes-and-terminals.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 For each wire format one source names the server and its key: the host's environment, or a ``.env``
 file, which stays on the host. Anybody may have written the ``.env`` of a repository, so a key of
-one source never goes to an address of the other. Why: docs/decisions/0015-gateway.md.
+one source never goes to an address of the other. Why: docs/design/models.md#keys.
 """
 
 from __future__ import annotations

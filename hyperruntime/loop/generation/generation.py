@@ -3,7 +3,7 @@
 A generation uses two fresh containers. The first runs the meta agent on a private clone; it is
 removed before the host reads its files. The second has a private copy of the new state, so that
 only the patch is evaluated and no other file of the meta agent. Why:
-docs/decisions/0007-generate-loop.md.
+docs/design/loop.md#a-generation.
 """
 
 from __future__ import annotations

@@ -41,14 +41,14 @@ class Start:
 
 
 def meta_patch_paths(options: GenerateOptions) -> list[str]:
-    """Return the paths of the meta patchs, relative to the run directory."""
+    """Return the paths of the meta patches, relative to the run directory."""
     return [
         f"{FOLDER}/model_patch_{number}.diff" for number in range(len(options.meta_patch_files))
     ]
 
 
 def read_meta_patches(options: GenerateOptions) -> tuple[bytes, ...]:
-    """Return the meta patchs of a run.
+    """Return the meta patches of a run.
 
     Raises:
         AgentError: a diff cannot be read, or is too large.
@@ -71,7 +71,7 @@ def read_meta_patches(options: GenerateOptions) -> tuple[bytes, ...]:
 
 
 def reset_paths(options: GenerateOptions, contract: Contract) -> tuple[str, ...]:
-    """Return the files that the meta patchs must not change."""
+    """Return the files that the meta patches must not change."""
     paths = []
     if options.reset_task_agent:
         paths += [f"{_TASK_AGENT}.py", _file_of(contract.task_agent)]
@@ -91,7 +91,7 @@ def begin(
     protected: Sequence[str],
     fuzz: bool,
 ) -> Start:
-    """Apply the meta patchs to the root commit; return the first generation.
+    """Apply the meta patches to the root commit; return the first generation.
 
     Args:
         store: store of the run.

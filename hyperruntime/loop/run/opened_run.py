@@ -68,7 +68,7 @@ class OpenedRun:
 
     @property
     def start(self) -> Start:
-        """The first generation: the initial agent with the meta patchs applied."""
+        """The first generation: the initial agent with the meta patches applied."""
         return stored_start(self.stored)
 
     def context(

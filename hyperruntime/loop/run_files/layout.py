@@ -16,7 +16,7 @@
 
 Only the run's user may enter ``work``, ``evaluations/.*.work`` and ``repository.git``, or read
 ``exchanges.jsonl``; the user's umask decides for the rest. Why:
-docs/decisions/0031-private-directories.md.
+docs/design/containers.md#files-on-the-host.
 """
 
 from __future__ import annotations

@@ -94,8 +94,7 @@ class GenerationRecord:
 
     @property
     def trouble(self) -> tuple[str, str]:
-        """What went wrong, and one sentence about it: the failure, else that of its ensemble, else
-        of its tasks.
+        """Class and sentence of the failure: of the generation, else its ensemble, else its tasks.
 
         The first value is a class of ``FAILURES``, ``ENSEMBLE`` or ``TASKS``; it is "" if all went
         well.

@@ -1,6 +1,6 @@
 """Isolation of the slots of a container: by containers, by users, or only by directories.
 
-All methods block; the pool calls them in its threads. See docs/decisions/0023-pool.md.
+All methods block; the pool calls them in its threads. See docs/design/pool.md#resets.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tools of a slot: files, commands, searches. Design: docs/decisions/0024-tools.md.
+"""The tools of a slot: files, commands, searches. Design: docs/design/pool.md#tools.
 
 Each call runs one or a few commands in the slot's container as the slot's user; nothing runs on the
 host.

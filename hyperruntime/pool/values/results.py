@@ -1,4 +1,4 @@
-"""What the methods of a pool return: a slot, the pool's status, the result of a tool call."""
+"""Results of a pool's methods: a slot, the pool's status, the result of a tool call."""
 
 from __future__ import annotations
 

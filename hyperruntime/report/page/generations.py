@@ -1,4 +1,4 @@
-"""What a page shows of a run of the loop: a column for each fact of all generations, and the
+"""Content of the page about a run of the loop: a column for each fact of all generations, and the
 details of single ones.
 """
 

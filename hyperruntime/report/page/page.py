@@ -55,7 +55,7 @@ class ShownRun(Protocol):
 
     @property
     def notes(self) -> Sequence[str]:
-        """What could not be read."""
+        """Notes about files that could not be read."""
         ...
 
     def facts(self) -> dict[str, Any]:

@@ -1,5 +1,5 @@
-"""What a page shows of a rollout run: a column for each fact of all trajectories, and the details
-of single ones.
+"""Content of the page about a rollout run: a column for each fact of all trajectories, and the
+details of single ones.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class RolloutRun:
 
     @property
     def notes(self) -> list[str]:
-        """What could not be read."""
+        """Notes about files that could not be read."""
         damaged = self._follower.damaged
         said = (
             [f"{damaged} lines of {TRAJECTORIES} are damaged and were skipped"] if damaged else []

@@ -10,7 +10,7 @@
 
 ``hyperrun selfcheck NAME`` does the same. A driver must refuse by name each feature that it
 declares unsupported in ``EngineInfo``; then the result is ``refused`` instead of ``pass``. Design:
-docs/decisions/0011-conformance.md.
+docs/design/engines.md#conformance.
 
 May import ``testing`` and what stands before it in ``tests/unit/test_folders.py``.
 """
