@@ -6,8 +6,6 @@ An entry point of the group ``hyperruntime.agents`` is the path of such a folder
 
 A template that has no ``run_meta_agent.py`` gets ours. Design:
 docs/design/loop.md#agent-templates.
-
-May import ``registry`` and what stands before it in ``tests/unit/test_folders.py``.
 """
 
 from __future__ import annotations

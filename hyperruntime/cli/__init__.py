@@ -2,8 +2,6 @@
 
 The module of a command is imported when the command is called; start-up imports only click, the
 signals, the errors and what corrects ``PATH`` and the like.
-
-May import ``testing.conformance`` and what stands before it in ``tests/unit/test_folders.py``.
 """
 
 from __future__ import annotations

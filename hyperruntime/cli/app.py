@@ -62,11 +62,6 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "cluster": ("cluster.commands", "cluster", "Use many nodes of a batch system."),
     "report": ("loop.report", "report", "Write an HTML report about a run, or about two."),
     "watch": ("loop.watch", "watch", "Serve the report of a run live, while it runs."),
-    "completion": (
-        "machine.completion",
-        "completion",
-        "Complete commands with Tab in bash, zsh or fish.",
-    ),
     "bug-report": (
         "machine.bug_report",
         "bug_report",

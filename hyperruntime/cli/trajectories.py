@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hyperruntime.cli.rows import Column, duration_seconds
+from hyperruntime.cli.rows import Column
 from hyperruntime.cli.tables import printable
 from hyperruntime.rollout.run.store import RunStore, stored_options
 from hyperruntime.rollout.run.summary import RolloutSummary, Tally
@@ -38,12 +38,7 @@ def trajectory_columns(made: Sequence[Trajectory]) -> list[Column]:
         _numbers("calls", [one.tool_calls for one in made], "{}"),
         _numbers("tokens", tokens, "{}"),
         Column(name="stop", texts=[one.stop_reason for one in made]),
-        Column(
-            name="duration",
-            texts=list(map(format_duration, seconds)),
-            values=seconds,
-            parse=duration_seconds,
-        ),
+        Column(name="duration", texts=list(map(format_duration, seconds)), values=seconds),
     ]
     if any(one.status != SCORED for one in made):
         kinds = [

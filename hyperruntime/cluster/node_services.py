@@ -187,7 +187,6 @@ SERVICES = (
     "hyperruntime.cluster.images:ImageService",
     "hyperruntime.cluster.rollouts.episode_service:EpisodeService",
     "hyperruntime.cluster.slots.pool_service:PoolService",
-    "hyperruntime.serve.container_service:ContainerService",
 )
 """The services of a node, by module and class; by name, because they import this module or stand in
 later folders.

@@ -2,6 +2,4 @@
 domains and batches.
 
 ``left_out.py`` leaves odd rows out by name; ``json_lines.py`` reads files of JSON lines.
-
-May import ``driver`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -4,8 +4,6 @@ The host runs a server on a Unix socket in the container's exchange directory. A
 container offers it as ``http://127.0.0.1:PORT``. Importing this package loads none of its modules:
 its names are imported on first use, and a gateway loads the HTTP library when it starts. Design:
 docs/design/models.md.
-
-May import ``gateway.answer`` and what stands before it in ``tests/unit/test_folders.py``.
 """
 
 from __future__ import annotations

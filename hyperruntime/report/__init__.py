@@ -1,5 +1,3 @@
 """Show a run: one page of HTML about it, and pictures of its lineage, its progress and its best
 answers.
-
-May import ``serve`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -3,6 +3,4 @@
 ``redact`` searches for known keys; ``known`` knows those of this process, by the names of
 variables; ``values`` also by their places, for bug reports. The gateway, reports and logs remove
 secrets with these too.
-
-May import ``gateway.config`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -1,6 +1,4 @@
-"""The service of containers: the handlers that a node of a cluster and the HTTP server both
-call.
-"""
+"""The service of containers: the handlers that the HTTP server calls."""
 
 from __future__ import annotations
 
@@ -19,25 +17,19 @@ from hyperruntime.serve.models import (
 )
 from hyperruntime.serve.process_handlers import ProcessHandlers
 from hyperruntime.serve.rules import ContainerRules
-from hyperruntime.spec import NETWORKS
 from hyperruntime.wire.peer import Answer, Call, Handler
 from hyperruntime.wire.typed_json import read, to_json
 
-OF_A_HEAD = ContainerRules(
-    most_containers=100_000, most_processes=100_000, idle_s=None, networks=NETWORKS, may_pull=True
-)
-"""The rules for the head of a cluster, which a node trusts."""
-
 
 class ContainerService:
-    """Containers that a caller starts, uses and ends by calls; a service of a node.
+    """Containers that a caller starts, uses and ends by calls.
 
     Attributes:
         handlers: ``service.info``, ``container.start``, ``list``, ``show`` and ``end``, and those
             of commands, files and processes.
     """
 
-    def __init__(self, source: RuntimeSource, rules: ContainerRules = OF_A_HEAD) -> None:
+    def __init__(self, source: RuntimeSource, rules: ContainerRules) -> None:
         """Start nothing yet.
 
         Args:

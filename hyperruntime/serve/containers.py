@@ -28,7 +28,7 @@ _MOST_LOST = 1000
 
 
 class RuntimeSource(Protocol):
-    """Source of a service's runtime, such as a node's context."""
+    """Opens the runtime of a service."""
 
     async def runtime(self) -> Runtime:
         """Return the runtime."""

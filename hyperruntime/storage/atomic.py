@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -127,14 +127,13 @@ def open_private(path: Path) -> BinaryIO:
         return open_to_append(path, 0o600)
 
 
-def write_atomic(path: Path, data: bytes, *, mode: int | None = None) -> None:
+def write_atomic(path: Path, data: bytes) -> None:
     """Replace a file atomically: write ``data`` to a temporary file, sync it, and rename it to
     ``path``.
 
     Args:
         path: the file.
         data: its new content.
-        mode: its permissions, also while it is written; None means those of any new file.
 
     Raises:
         StorageError: the file cannot be written or synced; it then has its old or its new content,
@@ -142,18 +141,11 @@ def write_atomic(path: Path, data: bytes, *, mode: int | None = None) -> None:
     """
     partial = path.with_name(f".{path.name}.partial")
     with storage_errors(path):
-        with open(partial, "wb", opener=_regular(0o666 if mode is None else mode)) as file:
-            if mode is not None:
-                # the umask may have removed bits; a kill may have left the file
-                os.fchmod(file.fileno(), mode)
+        with open(partial, "wb", opener=open_regular) as file:
             file.write(data)
         _sync_path(partial, os.O_NOFOLLOW)
         os.replace(partial, path)
         sync_directory(path.parent)
-
-
-def _regular(mode: int) -> Callable[[str, int], int]:
-    return lambda name, flags: open_regular(name, flags, mode=mode)
 
 
 def check_writable(folder: Path) -> None:

@@ -3,8 +3,6 @@
 
 Two doubles replace an engine: :class:`FakeRuntime` isolates nothing and is for tests of the loop;
 :class:`FakeDriver` is a complete driver without an engine, based on Linux namespaces.
-
-May import ``adapters`` and what stands before it in ``tests/unit/test_folders.py``.
 """
 
 from hyperruntime.testing.driver import FakeDriver

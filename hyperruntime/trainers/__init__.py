@@ -4,8 +4,6 @@ A trainer is any class with the members of ``Trainer``; the user's options are i
 arguments. Users name it by an entry point of the group ``hyperruntime.trainers``, or by
 ``module:Class``. Its optional attribute ``interface_version`` is the version of this interface that
 it was written for (docs/versions.md).
-
-May import ``rollout.batch`` and what stands before it in ``tests/unit/test_folders.py``.
 """
 
 from __future__ import annotations

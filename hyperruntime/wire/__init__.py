@@ -2,6 +2,4 @@
 
 ``channel`` keeps the connection and its lost parts, ``peer`` carries calls and answers over it,
 ``messages`` and ``typed_json`` are what it carries. It knows no containers.
-
-May import ``concurrency`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -14,7 +14,6 @@ import sys
 # Extra: modules of others that it brings, then ours that need them.
 MODULES = {
     "report": ("matplotlib", "hyperruntime.report.figures"),
-    "tensorboard": ("tensorboard", "hyperruntime.report.tensorboard"),
     "tokens": ("tokenizers", "hyperruntime.rollout.models.tokenizer"),
     "hpc": ("parsl", "hyperruntime.cluster.pilots"),
     "inspect-ai": ("inspect_ai", "hyperruntime_inspect_ai.sandbox"),
@@ -31,8 +30,25 @@ MODULES = {
     "terminal": ("pytest", "hyperenvironment_terminal"),
     "train": ("torch", "datasets", "hypertrainer_grpo.trainer"),
     "docs": ("sphinx", "myst_parser", "furo", "sphinx_click", "sphinx_copybutton", "sphinx_design"),
-    "dev": ("build", "hypothesis", "mypy", "pyright", "pytest", "ruff", "selenium", "xdist"),
-    "release": ("check_jsonschema", "cyclonedx", "packaging", "pipx", "trove_classifiers"),
+    "dev": (
+        "build",
+        "hypothesis",
+        "importlinter",
+        "mypy",
+        "pyright",
+        "pytest",
+        "ruff",
+        "selenium",
+        "xdist",
+    ),
+    "release": (
+        "check_jsonschema",
+        "cyclonedx_py",
+        "packaging",
+        "piplicenses",
+        "pipx",
+        "trove_classifiers",
+    ),
 }
 # Only resolved, not installed: torch and what it needs take gigabytes.
 RESOLVED_ONLY = ("train", "verl")

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hyperruntime.cli.rows import Column, duration_seconds, print_columns
+from hyperruntime.cli.rows import Column, print_columns
 from hyperruntime.gateway.log.budget import Spent
-from hyperruntime.loop.run_files.layout import INITIAL
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import (
     ENSEMBLE,
@@ -52,7 +51,6 @@ def generation_columns(
             name="generation",
             texts=[f"{record.genid}{' *' if record is best else ''}" for record in ordered],
             values=[_number(record.genid) for record in ordered],
-            parse=_parse_genid,
             is_right=False,
         ),
         Column(
@@ -61,7 +59,6 @@ def generation_columns(
             values=[
                 None if record.parent is None else _number(record.parent) for record in ordered
             ],
-            parse=_parse_genid,
             is_right=False,
         ),
         _number_column("score", [record.score for record in ordered], "{:.4f}"),
@@ -80,7 +77,7 @@ def generation_columns(
         columns += _usage_columns([record.usage for record in ordered])
     seconds = [sum(record.durations.values()) for record in ordered]
     texts = [format_duration(value) for value in seconds]
-    columns.append(Column(name="duration", texts=texts, values=seconds, parse=duration_seconds))
+    columns.append(Column(name="duration", texts=texts, values=seconds))
     if any(record.trouble[0] for record in records):
         classes = [record.trouble[0] for record in ordered]
         columns.append(
@@ -111,10 +108,6 @@ def _usage_columns(used: Sequence[Spent | None]) -> list[Column]:
 
 def _number(genid: GenId) -> int:
     return -1 if isinstance(genid, str) else genid
-
-
-def _parse_genid(text: str) -> float:
-    return -1 if text == INITIAL else float(text)
 
 
 def best_generation(records: Sequence[GenerationRecord]) -> GenerationRecord | None:

@@ -37,7 +37,6 @@ PAGE = "report.html"
         "hyperrun report outputs/generate_1 outputs/generate_2 -o both.html",
         "hyperrun report outputs/rollout_1 --max-size 10m",
         "hyperrun report outputs/generate_1 --pictures ./pictures",
-        "hyperrun report outputs/generate_1 --tensorboard ./tensorboard",
     ),
 )
 @click.argument("run_dir", type=ANY_RUN_DIRECTORY)
@@ -49,9 +48,6 @@ PAGE = "report.html"
     "--max-size", type=SIZE, default="50m", show_default=True, help="Largest size of the file."
 )
 @click.option("--pictures", metavar="DIR", help="Draw pictures as SVG and PNG into DIR instead.")
-@click.option(
-    "--tensorboard", metavar="DIR", help="Write the numbers for TensorBoard below DIR instead."
-)
 @json_option
 def report(
     run_dir: str,
@@ -59,7 +55,6 @@ def report(
     output: str | None,
     max_size: int,
     pictures: str | None,
-    tensorboard: str | None,
     as_json: bool,
 ) -> None:
     """Write an HTML report about the run in RUN_DIR, or about two runs side by side.
@@ -68,20 +63,12 @@ def report(
     groups, conversations and tokens. It is one file that needs no network, and keys are removed.
     Details that do not fit into the size are left out, the lowest scores and the oldest first.
     """
-    if pictures is not None or tensorboard is not None:
-        if (
-            other is not None
-            or output is not None
-            or (pictures is not None and tensorboard is not None)
-        ):
+    if pictures is not None:
+        if other is not None or output is not None:
             raise WrongUsageError(
-                "--pictures and --tensorboard cannot be combined with each other, --output or a "
-                "second run; leave the others out"
+                "--pictures cannot be combined with --output or a second run; leave them out"
             )
-        if pictures is not None:
-            _pictures(run_dir, pictures, as_json=as_json)
-        else:
-            _tensorboard(run_dir, str(tensorboard), as_json=as_json)
+        _pictures(run_dir, pictures, as_json=as_json)
         return
     from hyperruntime.report.page.page import write_page
     from hyperruntime.secrets.known import Secrets
@@ -104,18 +91,6 @@ def _shown_run(run_dir: str, screen: Secrets) -> ShownRun:
 
     path = Path(run_dir)
     return RolloutRun(path, screen) if is_rollout(path) else LoopRun(load_run(run_dir), screen)
-
-
-def _tensorboard(run_dir: str, folder: str, *, as_json: bool) -> None:
-    from hyperruntime.report.tensorboard import write_events
-    from hyperruntime.secrets.known import Secrets
-
-    written = write_events(_shown_run(run_dir, Secrets()).facts(), Path(folder))
-    if as_json:
-        print_json({"events": str(written)})
-        return
-    click.echo(str(written))
-    note(f"look at it with: tensorboard --logdir {shlex.quote(folder)}")
 
 
 def _pictures(run_dir: str, folder: str, *, as_json: bool) -> None:

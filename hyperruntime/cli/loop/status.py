@@ -21,7 +21,7 @@ from hyperruntime.cli.loop.generations import (
 )
 from hyperruntime.cli.messages import WrongUsageError, note
 from hyperruntime.cli.params import ANY_RUN_DIRECTORY, is_rollout
-from hyperruntime.cli.rows import Choice, Column, Condition, print_columns, table_of, table_options
+from hyperruntime.cli.rows import Choice, Column, print_columns, table_of, table_options
 from hyperruntime.cli.signals import ended_by_interrupt
 from hyperruntime.cli.tables import json_option, plain_lines, print_json, rich_table
 from hyperruntime.gateway.log.budget import total_spent
@@ -61,8 +61,7 @@ class Shown(Protocol):
     cls=Command,
     epilog=example(
         "hyperrun status outputs/generate_1",
-        "hyperrun status outputs/generate_1 --where 'failure = ' --where 'score >= 0.5' --sort "
-        "score --tail 10",
+        "hyperrun status outputs/generate_1 --sort score --tail 10",
         "hyperrun status outputs/rollout_1 --sort -duration",
         "hyperrun status outputs/generate_1 --watch",
         "hyperrun status outputs/generate_1 --json",
@@ -77,7 +76,6 @@ def status(
     state: State,
     run_dir: str,
     watch: bool,
-    where: tuple[Condition, ...],
     sort: str,
     tail: int | None,
     as_json: bool,
@@ -85,15 +83,13 @@ def status(
     """Show the generations of the run in RUN_DIR, which may still run; damaged lines are reported
     and skipped.
 
-    A rollout run is shown as one line, and as a table of trajectories with --where, --sort, --tail
-    or --watch. For a run that is made on nodes now, a line for each container (with --json,
+    A rollout run is shown as one line, and as a table of trajectories with --sort, --tail or
+    --watch. For a run that is made on nodes now, a line for each container (with --json,
     `containers`) names its node.
     """
-    choice = Choice(where=where, sort=sort, tail=tail)
+    choice = Choice(sort=sort, tail=tail)
     if as_json and (watch or choice.is_made):
-        raise WrongUsageError(
-            "--json prints everything once; leave out --watch, --where, --sort and --tail"
-        )
+        raise WrongUsageError("--json prints everything once; leave out --watch, --sort and --tail")
     is_rollouts = is_rollout(Path(run_dir))
     if watch:
         with ended_by_interrupt(state):
@@ -136,8 +132,6 @@ def _print_loop(view: RunView, choice: Choice) -> None:
         click.echo(now)
     if rows:
         print_columns(columns, rows)
-    elif view.generations:
-        note("no generation meets the conditions")
     if used := [record.usage for record in view.generations if record.usage is not None]:
         spent = total_spent(used)
         tokens = f"{spent.input_tokens} tokens read, {spent.output_tokens} written"
@@ -299,7 +293,7 @@ def _screen(line: str, columns: Sequence[Column], choice: Choice) -> RenderableT
 
 
 def _watch_as_lines(run: Shown, choice: Choice) -> None:
-    """Print the table, and after it each new row that fits the conditions as it comes."""
+    """Print the table, and after it each new row as it comes."""
     printed: set[str] = set()
 
     def show(line: str, columns: Sequence[Column], is_last: bool) -> None:

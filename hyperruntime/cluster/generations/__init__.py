@@ -1,5 +1,3 @@
 """Generations on nodes: the executor on the head, the service on a node, and the way to the head's
 models.
-
-May import ``cluster.slots`` and what stands before it in ``tests/unit/test_folders.py``.
 """

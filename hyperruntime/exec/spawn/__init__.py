@@ -1,6 +1,4 @@
 """Commands that the caller talks to while they run: background processes, and terminals.
 
 Each is one exec (:mod:`hyperruntime.exec.execution`) in a thread of its own.
-
-May import ``exec.persistent`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -1,4 +1,1 @@
-"""Screen an upstream's answer: headers and events, for keys, usage and tokens.
-
-May import ``gateway.request`` and what stands before it in ``tests/unit/test_folders.py``.
-"""
+"""Screen an upstream's answer: headers and events, for keys, usage and tokens."""

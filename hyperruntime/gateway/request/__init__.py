@@ -1,4 +1,1 @@
-"""Read and parse a client's request within limits, or refuse it.
-
-May import ``gateway.log`` and what stands before it in ``tests/unit/test_folders.py``.
-"""
+"""Read and parse a client's request within limits, or refuse it."""

@@ -1,4 +1,1 @@
-"""Agent repositories of the HyperAgents layout: their commands, domains, reports and ensembles.
-
-May import ``loop.generation`` and what stands before it in ``tests/unit/test_folders.py``.
-"""
+"""Agent repositories of the HyperAgents layout: their commands, domains, reports and ensembles."""

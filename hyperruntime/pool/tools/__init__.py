@@ -2,8 +2,6 @@
 
 Each call runs one or a few commands in the slot's container as the slot's user; nothing runs on the
 host.
-
-May import ``pool.slots`` and what stands before it in ``tests/unit/test_folders.py``.
 """
 
 from __future__ import annotations

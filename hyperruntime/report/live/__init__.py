@@ -2,6 +2,4 @@
 address.
 
 The run knows nothing of it: everything is read from the files of the run.
-
-May import ``report.page`` and what stands before it in ``tests/unit/test_folders.py``.
 """

@@ -1,7 +1,4 @@
-"""Clients of model servers, each a :class:`~hyperruntime.rollout.agent.model.Model`.
-
-May import ``rollout.agent`` and what stands before it in ``tests/unit/test_folders.py``.
-"""
+"""Clients of model servers, each a :class:`~hyperruntime.rollout.agent.model.Model`."""
 
 from __future__ import annotations
 

@@ -11,8 +11,6 @@
 ``hyperrun selfcheck NAME`` does the same. A driver must refuse by name each feature that it
 declares unsupported in ``EngineInfo``; then the result is ``refused`` instead of ``pass``. Design:
 docs/design/engines.md#conformance.
-
-May import ``testing`` and what stands before it in ``tests/unit/test_folders.py``.
 """
 
 from hyperruntime.testing.conformance import (  # noqa: F401, I001 - imported to register their checks, in this order

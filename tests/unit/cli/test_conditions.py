@@ -150,7 +150,6 @@ def serving(home: Path, *words: str) -> Iterator[Call]:
         "XDG_CACHE_HOME": str(home / "cache"),
         "COLUMNS": "200",
     }
-    # `completion install` changes files of its user
     env |= {"XDG_STATE_HOME": str(home / "state"), "HOME": str(home)}
     env = {
         name: value
@@ -299,9 +298,6 @@ def usual(words: str, new: str, model: ScriptedModel) -> tuple[str, ...]:
         "report": (run, "--output", new),
         "shell": (),
         "mcp": (),  # the package of the protocol is not installed here
-        "completion install": ("bash",),
-        "completion remove": ("bash",),
-        "completion show": ("bash",),
         "bug-report": ("--output", new),
     }[words]
 
@@ -338,7 +334,7 @@ WITH_JSON = [
     for name, one in COMMANDS.items()
     if name not in NEEDS_A_NODE and any("--json" in param.opts for param in one.params)
 ]
-QUICK = ("exec", "status", "image list", "completion show")
+QUICK = ("exec", "status", "image list")
 QUICK_FIRST = [
     pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in COMMANDS
 ]

@@ -435,7 +435,7 @@ def test_wrong_options_are_refused_in_one_sentence(
     run_dir = loop_run(tmp_path / "generate_1", 2)
     for words, said in (
         (["--max-size", "1k"], "at least 976.6 KiB"),
-        (["--pictures", "p", "-o", "x.html"], "cannot be combined with each other, --output"),
+        (["--pictures", "p", "-o", "x.html"], "cannot be combined with --output"),
         (["-o", str(run_dir / "run.json" / "x.html")], "part of the path is a file"),
     ):
         assert main(["report", str(run_dir), *words]) != 0

@@ -1,4 +1,4 @@
-"""A run in a terminal: ``status`` with conditions and as it goes on, and ``show``."""
+"""A run in a terminal: ``status``, sorted and as it goes on, and ``show``."""
 
 from __future__ import annotations
 
@@ -41,57 +41,33 @@ def shown(capsys: pytest.CaptureFixture[str], *words: str | Path) -> list[str]:
     return [line.split("  ")[0] for line in rows if not line.startswith("models:")]
 
 
-def test_rows_are_chosen_by_conditions_sorted_and_cut(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rows_are_sorted_and_cut(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 20)
-    assert shown(capsys, "status", run_dir, "--where", "failure = agent") == ["3", "10", "17"]
-    assert shown(capsys, "status", run_dir, "--where", "failure~EXIT", "--tail", "1") == ["17"]
-    assert shown(capsys, "status", run_dir, "--where", "generation<=initial") == ["initial"]
-    assert shown(capsys, "status", run_dir, "--where", "score = ''", "--sort", "-generation") == [
-        "17",
-        "10",
-        "3",
+    assert shown(capsys, "status", run_dir, "--sort", "-generation", "--tail", "2") == [
+        "1",
+        "initial",
     ]
-    best = shown(capsys, "status", run_dir, "--sort", "score", "--where", "failure=", "--tail", "2")
-    assert best[-1].endswith(" *")
-    both = shown(
-        capsys,
-        "status",
-        run_dir,
-        "--where",
-        "generation > 4",
-        "--where",
-        "generation != 7",
-        "--tail",
-        "100",
-    )
-    assert [one.removesuffix(" *") for one in both] == [str(n) for n in range(5, 20) if n != 7]
-    assert len(shown(capsys, "status", run_dir, "--where", "duration < 1h")) == 20
-    assert shown(capsys, "status", run_dir, "--where", "score > 2") == []
+    by_score = shown(capsys, "status", run_dir, "--sort", "score")
+    assert by_score[:3] == ["3", "10", "17"], "these have no score"
+    assert by_score[-1].endswith(" *")
+    assert len(by_score) == 20
+    by_failure = shown(capsys, "status", run_dir, "--sort", "Failure", "--tail", "3")
+    assert by_failure == ["3", "10", "17"]
+    assert len(shown(capsys, "status", run_dir, "--tail", "100")) == 20
     rolled = rollout_run(tmp_path / "rollout_1", 3, 2)
-    assert shown(capsys, "status", rolled, "--where", "trajectory ~ ITEM 1") == [
-        "item 1/0",
-        "item 1/1",
-    ]
-    assert shown(capsys, "status", rolled, "--where", "failure = NodeLostError", "--tail", "1") == [
-        "item 2/1"
-    ]
+    assert shown(capsys, "status", rolled, "--sort", "-trajectory", "--tail", "1") == ["item 0/0"]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--where", "score"], "COLUMN OPERATOR VALUE with = != < <= > >= or ~"),
-        (["--where", "scor > 1"], "--where: unknown column 'scor'; did you mean 'score'?"),
-        (["--where", "score > much"], "column 'score' has numbers; give one"),
-        (["--where", "score > "], "--where score > needs a value"),
         (["--sort", "-size"], "--sort: unknown column 'size'; known: "),
+        (["--sort", "scor"], "--sort: unknown column 'scor'; did you mean 'score'?"),
         (["--tail", "-1"], "-1 is not in the range x>=0"),
         (["--json", "--watch"], "--json prints everything once"),
     ],
 )
-def test_a_wrong_condition_is_named_in_one_sentence(
+def test_a_wrong_choice_of_rows_is_named_in_one_sentence(
     words: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["status", str(loop_run(tmp_path / "generate_1", 3)), *words]) == 2
@@ -103,12 +79,12 @@ def test_a_wrong_condition_is_named_in_one_sentence(
 def test_a_status_follows_a_run_until_it_ends(tmp_path: Path) -> None:
     run_dir = loop_run(tmp_path / "generate_1", 8, made=3)
     with RunLock(run_dir):
-        command = [*HYPERRUN, "status", str(run_dir), "--watch", "--where", "generation > 0"]
+        command = [*HYPERRUN, "status", str(run_dir), "--watch", "--tail", "20"]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
-        lines = [process.stdout.readline() for _ in range(4)]
+        lines = [process.stdout.readline() for _ in range(5)]
         assert "running, 3 of 8 generations" in lines[0]
-        assert [line.split()[0] for line in lines[1:]] == ["GENERATION", "1", "2"]
+        assert [line.split()[0] for line in lines[1:]] == ["GENERATION", "initial", "1", "2"]
         grow(run_dir, 8, [3, 4])
         assert [process.stdout.readline().split()[0] for _ in range(2)] == ["3", "4"]
         grow(run_dir, 8, [6, 5, 7])
