@@ -1,14 +1,15 @@
 """The interface of domains: the tasks and scores against which agents evolve.
 
 A domain runs on the host. Only ``Task.inputs`` enters a container; labels and the scoring code
-never do. A class with the members of ``Domain`` is a domain. It is also a ``TriedDomain`` if it
-runs the answers, and a ``DialogueDomain`` if its tasks have several turns. Design:
-docs/design/loop.md#domains. Guide: docs/writing-a-domain.md.
+never do. A class with the members of ``Domain`` is a domain; ``DomainBase`` has those that it may
+leave out. It is also a ``TriedDomain`` if it runs the answers, and a ``DialogueDomain`` if its
+tasks have several turns. Design: docs/design/loop.md#domains. Guide: docs/writing-a-domain.md.
 """
 
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -165,12 +166,8 @@ class Domain(Protocol):
             ``/``).
         task_timeout_s: seconds that one task may take, all turns together.
 
-    Four optional attributes: ``interface_version`` is the version of this interface that the class
-    was written for (docs/versions.md). With ``container_per_task = True`` each task runs in a fresh
-    container. With ``parallel_tasks = True``, for agents that mostly wait for a model or a
-    simulation, ``--eval-workers`` tasks run at once, and dialogues are called from several threads.
-    ``left_out`` says, by name, why rows of a data set are not among the tasks; see
-    :class:`~hyperruntime.datasets.left_out.LeftOut`.
+    What it may leave out, with the defaults: :class:`DomainBase`. ``interface_version`` of the
+    class is the version of this interface for which it was written (docs/versions.md).
     """
 
     name: str
@@ -182,6 +179,7 @@ class Domain(Protocol):
     protected_paths: tuple[str, ...]
     task_timeout_s: float
 
+    @abstractmethod
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
         """Return the tasks of a split, always in the same order.
 
@@ -194,6 +192,7 @@ class Domain(Protocol):
         """
         ...
 
+    @abstractmethod
     def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value an agent may return
         """Return the score of a prediction; never raises on a malformed or hostile one.
 
@@ -206,6 +205,7 @@ class Domain(Protocol):
         """
         ...
 
+    @abstractmethod
     def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
         """Return the JSON summary of a split, with at least ``score`` (usually the mean) and
         ``total``.
@@ -216,6 +216,7 @@ class Domain(Protocol):
         """
         ...
 
+    @abstractmethod
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
         """Return an SVG document that shows a prediction, or None if it cannot be drawn.
 
@@ -285,3 +286,44 @@ def mean_report(domain: str, split: str, scores: Sequence[Score]) -> dict[str, A
             for score in scores
         },
     }
+
+
+class DomainBase(Domain):
+    """A base class for domains: what they may leave out, and usual values of what they may not.
+
+    A domain needs no base class: one without it gets the same defaults when it is loaded. With it,
+    type checkers know these members: they check their types, and refuse a misspelled one that is
+    marked with ``typing.override``.
+
+    Attributes:
+        container_per_task: whether each task runs in a fresh container.
+        parallel_tasks: whether ``--eval-workers`` tasks run at once, and dialogues are called from
+            several threads; for agents that mostly wait for a model or a simulation.
+        needs: key of a report that agents may see for each split; "" for none.
+    """
+
+    image: str = "base"
+    needs_gpu: bool = False
+    protected_paths: tuple[str, ...] = ("hyperrun.toml", "domains/")
+    container_per_task: bool = False
+    parallel_tasks: bool = False
+    needs: str = ""
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Why rows of a data set are not among the tasks, by name; see
+        :class:`~hyperruntime.datasets.left_out.LeftOut`.
+        """
+        return {}
+
+    def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
+        """Return :func:`mean_report`."""
+        return mean_report(self.name, split, scores)
+
+    def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401 - any JSON value
+        """Return None: there is no picture."""
+        return None
+
+    def picture_png(self, task: Task, prediction: Any) -> bytes | None:  # noqa: ANN401
+        """Return a PNG image that shows a prediction, or None."""
+        return None

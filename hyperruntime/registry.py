@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import attrs
 
@@ -34,6 +34,10 @@ from hyperruntime.errors import (
     unknown_name,
 )
 
+if TYPE_CHECKING:
+    from hyperruntime.domain import DomainBase
+
+T = TypeVar("T")
 RUNTIMES = "hyperruntime.runtimes"
 DOMAINS = "hyperruntime.domains"
 EXECUTORS = "hyperruntime.executors"
@@ -121,7 +125,7 @@ def load_driver(name: str) -> Any:  # noqa: ANN401 - a Driver; core cannot name 
         return made()
 
 
-def load_domain(reference: str) -> Any:  # noqa: ANN401 - a Domain
+def load_domain(reference: str) -> DomainBase:
     """Return a domain by ``NAME`` or ``NAME:ARGUMENT``; it never loads a file, see
     :func:`load_domain_file`.
 
@@ -148,7 +152,7 @@ def load_domain(reference: str) -> Any:  # noqa: ANN401 - a Domain
                 f"{'takes no argument' if colon else f'needs an argument: {name}:ARGUMENT'}"
             )
             raise SpecError("domains", reference, allowed) from None
-        return made(*given)
+        return _completed_domain(made(*given))
 
 
 def is_domain_file(reference: str) -> bool:
@@ -156,7 +160,7 @@ def is_domain_file(reference: str) -> bool:
     return _DOMAIN_FILE.fullmatch(reference) is not None
 
 
-def load_domain_file(reference: str) -> Any:  # noqa: ANN401 - a Domain
+def load_domain_file(reference: str) -> DomainBase:
     """Return a domain by ``PATH/FILE.py:CLASS``; this runs the file. Only for references that this
     user gave.
 
@@ -173,7 +177,32 @@ def load_domain_file(reference: str) -> Any:  # noqa: ANN401 - a Domain
             f"a class with all members of hyperruntime.domain.Domain; it lacks {', '.join(missing)}"
         )
         raise SpecError("domains", reference, why)
-    return domain
+    return _completed_domain(domain)
+
+
+def _completed_domain(domain: object) -> DomainBase:
+    from hyperruntime.domain import DomainBase  # not needed to list plugins
+
+    return completed(domain, DomainBase)
+
+
+def completed(plugin: Any, base: Callable[[], T]) -> T:  # noqa: ANN401 - of any class
+    """Return an object with all members of a base class: the object itself if it is of that class,
+    else another one, whose members are those of the object, and of the base where it has none.
+
+    Args:
+        plugin: the object, of any class.
+        base: the base class; it is made without arguments.
+    """
+    kind: Any = base
+    if isinstance(plugin, kind):
+        return cast(T, plugin)
+
+    def member(name: str) -> property:
+        return property(lambda _: getattr(plugin, name))
+
+    known = [name for name in dir(plugin) if not name.startswith("_")]
+    return cast(T, type(type(plugin).__name__, (kind,), {one: member(one) for one in known})())
 
 
 def load_executor(name: str) -> Any:  # noqa: ANN401 - a callable that returns a concurrent.futures.Executor

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hyperdomain_babyai.episode import Episode
-from hyperruntime.domain import Dialogue, DialogueDomain, Domain, Score, Split, Task
+from hyperruntime.domain import Dialogue, DialogueDomain, DomainBase, Score, Split, Task
 from hyperruntime.errors import ExtraMissingError, SpecError, unknown_name
 
 __all__ = ["BabyAI"]
@@ -25,17 +25,14 @@ _FIRST_SEEDS: Mapping[str, int] = {"train": 1000, "val": 2000, "test": 3000}
 _PREFIX = "BabyAI-"
 
 
-class BabyAI:
+class BabyAI(DomainBase, DialogueDomain):
     """Follow a mission in a world that is described in words.
 
     Attributes:
         name: the name of the entry point.
         description: one line for ``hyperrun domains``.
         splits: the splits; each has the same levels with other worlds.
-        image: the image recipe of the containers.
-        needs_gpu: always False.
         agent: the agent template.
-        protected_paths: the contract file, and the usual directory of harness files.
         task_timeout_s: the deadline of one episode, in seconds.
         parallel_tasks: True, because agents mostly wait for a model.
     """
@@ -47,10 +44,7 @@ class BabyAI:
         Split(name="val"),
         Split(name="test"),
     )
-    image: str = "base"
-    needs_gpu: bool = False
     agent: str = "llm"
-    protected_paths: tuple[str, ...] = ("hyperrun.toml", "domains/")
     task_timeout_s: float = 1200.0
     parallel_tasks: bool = True
 
@@ -135,10 +129,6 @@ class BabyAI:
             },
         }
 
-    def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
-        """Return None: this domain has no pictures."""
-        return None
-
 
 def _of_level(scores: Sequence[Score]) -> dict[str, float | int]:
     average, error = _percent(scores)
@@ -171,8 +161,3 @@ def _check_levels(levels: Sequence[str]) -> None:
             raise SpecError(
                 "babyai", level, f"a level, each once: {unknown_name('level', level, known)}"
             )
-
-
-if TYPE_CHECKING:
-    _conforms: type[Domain] = BabyAI
-    _has_dialogues: type[DialogueDomain] = BabyAI

@@ -9,15 +9,15 @@ runs on the host; only a task's inputs, which do not hold the best known sums, e
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from hyperdomain_circle_packing.picture import png, svg
 from hyperdomain_circle_packing.score import first_violation, parse_circles
-from hyperruntime.domain import Domain, Score, Split, Task, mean_report
+from hyperruntime.domain import DomainBase, Score, Split, Task
 
 __all__ = ["CirclePacking"]
 
@@ -69,27 +69,21 @@ _TIME_LIMIT_S: Mapping[str, float] = MappingProxyType({"train": 2.0, "val": 6.0,
 
 
 @attrs.define(kw_only=True)
-class CirclePacking:
+class CirclePacking(DomainBase):
     """Place n circles in the unit square and maximise the sum of radii.
 
     Attributes:
         name: the name of the entry point.
         description: one line for ``hyperrun domains``.
         splits: small n for training, n=26 and n=32 for validation, n=20 and n=23 for the test.
-        image: the image recipe of the containers.
-        needs_gpu: always False.
         agent: the agent template.
-        protected_paths: the contract file, and the usual directory of harness files.
         task_timeout_s: the deadline of one task in seconds, well above the task's own CPU limit.
     """
 
     name: str = "circle_packing"
     description: str = "n circles in the unit square, largest sum of radii (AlphaEvolve B.12)"
     splits: tuple[Split, ...] = SPLITS
-    image: str = "base"
-    needs_gpu: bool = False
     agent: str = "mutator"
-    protected_paths: tuple[str, ...] = ("hyperrun.toml", "domains/")
     task_timeout_s: float = 60.0
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
@@ -132,12 +126,6 @@ class CirclePacking:
             facts={"n": n, "sum_of_radii": total, "best_known": best},
         )
 
-    def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return the summary of a split; a new record counts with its full value, which is above
-        1.
-        """
-        return mean_report(self.name, split, scores)
-
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
         """Return the packing as SVG, even if it is invalid; None if the answer has no circles."""
         circles, _ = parse_circles(prediction, task.inputs["n"])
@@ -151,7 +139,3 @@ class CirclePacking:
         """Return the packing as PNG, even if it is invalid; None if the answer has no circles."""
         circles, _ = parse_circles(prediction, task.inputs["n"])
         return png(circles) if circles else None
-
-
-if TYPE_CHECKING:
-    _conforms: type[Domain] = CirclePacking

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hyperdomain_polyglot.exercise import Exercise, read_directory, read_shipped
 from hyperruntime.datasets.left_out import LeftOut
-from hyperruntime.domain import Domain, Score, Split, Task, Trial, TrialResult, TriedDomain
+from hyperruntime.domain import DomainBase, Score, Split, Task, Trial, TrialResult, TriedDomain
 
 __all__ = ["Polyglot"]
 
@@ -24,7 +24,7 @@ _SHIPPED = (Split(name="train", staged_samples=3, staged_threshold=0.3), Split(n
 _DIRECTORY = (Split(name="train", staged_samples=10, staged_threshold=0.4, staged_inclusive=True),)
 
 
-class Polyglot:
+class Polyglot(DomainBase, TriedDomain):
     """Write programs that pass tests which the agent does not see.
 
     Attributes:
@@ -33,9 +33,7 @@ class Polyglot:
         splits: ``train`` and ``val`` of our own exercises, or ``train`` with all exercises of a
             directory.
         image: the image recipe of the containers; it must have the toolchains of the languages.
-        needs_gpu: always False.
         agent: the agent template.
-        protected_paths: the contract file, and the usual directory of harness files.
         task_timeout_s: the agent's deadline for one exercise, in seconds.
         container_per_task: True: programs that an agent runs must leave nothing for the next
             exercise.
@@ -44,10 +42,7 @@ class Polyglot:
 
     name: str = "polyglot"
     description: str = "programming exercises with hidden tests"
-    image: str = "base"
-    needs_gpu: bool = False
     agent: str = "llm"
-    protected_paths: tuple[str, ...] = ("hyperrun.toml", "domains/")
     task_timeout_s: float = 600.0
     container_per_task: bool = True
     parallel_tasks: bool = True
@@ -161,10 +156,6 @@ class Polyglot:
             "total_error_ids": ids["error"],
         }
 
-    def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
-        """Return None: this domain has no pictures."""
-        return None
-
     def _exercise(self, task: Task) -> Exercise:
         return next(items[task.id] for items in self._exercises.values() if task.id in items)
 
@@ -196,8 +187,3 @@ def parse_answer(prediction: object, stub: Mapping[str, str]) -> tuple[dict[str,
             return {}, "a file of the answer is not valid Unicode text"
     files = {**stub, **given}
     return ({}, UNCHANGED) if files == dict(stub) else (files, "")
-
-
-if TYPE_CHECKING:
-    _conforms: type[Domain] = Polyglot
-    _is_tried: type[TriedDomain] = Polyglot

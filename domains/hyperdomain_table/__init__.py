@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hyperdomain_table.definition import Definition, load_definition
 from hyperdomain_table.rows import Row, read_rows
 from hyperruntime.datasets.left_out import LeftOut
-from hyperruntime.domain import Domain, Score, Split, Task
+from hyperruntime.domain import DomainBase, Score, Split, Task
 
 __all__ = ["Table"]
 
@@ -23,7 +23,7 @@ NO_ANSWER = "none"
 _MAX_CHARACTERS = 1000
 
 
-class Table:
+class Table(DomainBase):
     """Answer each row of a table with its label.
 
     Attributes:
@@ -31,16 +31,12 @@ class Table:
         description: the definition's description.
         splits: one split for each file of the definition.
         image: the image recipe of the containers.
-        needs_gpu: always False.
         parallel_tasks: True, because agents mostly wait for a model.
         agent: the agent template of the definition.
-        protected_paths: the contract file, and the usual directory of harness files.
         task_timeout_s: the deadline of one row, in seconds.
     """
 
-    needs_gpu: bool = False
     parallel_tasks: bool = True
-    protected_paths: tuple[str, ...] = ("hyperrun.toml", "domains/")
 
     def __init__(self, source: str | None = None) -> None:
         """Read the definition; the rows are read when they are first needed.
@@ -156,10 +152,6 @@ class Table:
             report["normalized_mean_absolute_error"] = _mean_distance(pairs, ordered)
         return report
 
-    def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
-        """Return None: this domain has no pictures."""
-        return None
-
 
 def _as_label(prediction: object, labels: Sequence[str]) -> str | None:
     """Return the label that an answer names, ignoring case and surrounding space; None if there is
@@ -208,7 +200,3 @@ def _mean_distance(pairs: Sequence[tuple[str, str | None]], ordered: Sequence[st
         for label, said in pairs
     ]
     return sum(away) / len(away) if away else 0.0
-
-
-if TYPE_CHECKING:
-    _conforms: type[Domain] = Table

@@ -32,7 +32,7 @@ from hyperruntime.errors import SpecError
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.logs import get_logger
 from hyperruntime.option_fields import ABOVE_ZERO, AtLeast
-from hyperruntime.rollout.environment import Environment, Fresh, Item, Outcome, Verdict
+from hyperruntime.rollout.environment import EnvironmentBase, Fresh, Item, Outcome, Verdict
 from hyperruntime.rollout.origins import source_of
 from hyperruntime.rollout.repositories import Checkout, Repositories
 from hyperruntime.sandbox import Sandbox
@@ -67,7 +67,7 @@ if [ -e pyproject.toml ] || [ -e setup.py ]; then .venv/bin/python -m pip instal
 
 
 @attrs.define(kw_only=True)
-class Swe:
+class Swe(EnvironmentBase):
     """Repair a repository so that given tests pass.
 
     Args:
@@ -485,6 +485,3 @@ def _swe(item: Item) -> SweItem:
 
 def _read_prompt(path: str) -> str:
     return read_utf8(Path(path), "option prompt")
-
-
-_environment: type[Environment] = Swe

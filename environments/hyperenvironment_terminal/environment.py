@@ -25,7 +25,7 @@ from hyperruntime.datasets.left_out import SKIP, UNSUPPORTED, LeftOut
 from hyperruntime.errors import SpecError, TransferError
 from hyperruntime.images.store import ImageStore
 from hyperruntime.option_fields import ABOVE_ZERO, AtLeast, OneOf
-from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
+from hyperruntime.rollout.environment import EnvironmentBase, Fresh, Item, Outcome, Verdict
 from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ContainerSpec, ExecResult, Network
 from hyperruntime.transfer.extract import DEFAULT_MAX_MEMBERS
@@ -41,7 +41,7 @@ _FILES_ONLY = ", and changes to installed programs and libraries do not count"
 
 
 @attrs.define
-class Terminal:
+class Terminal(EnvironmentBase):
     """Terminal tasks in the formats of Harbor (Terminal-Bench 2) and endless-terminals.
 
     Args:
@@ -67,7 +67,6 @@ class Terminal:
 
     Attributes:
         name: name of the entry point.
-        slots_per_container: 1, because the tests need root in the agent's container.
         image_workdir: True, because tasks begin in the working directory of their image.
 
     Raises:
@@ -75,7 +74,7 @@ class Terminal:
     """
 
     name = "terminal"
-    slots_per_container = 1
+    slots_per_container = 1  # the tests need root in the agent's container
     image_workdir = True
     _source: str = attrs.field(default=BUILTIN, alias="tasks")
     _verify: str | None = None

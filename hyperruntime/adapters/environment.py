@@ -15,13 +15,13 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from hyperruntime.adapters.shared_runtime import shared_runtime
 from hyperruntime.concurrency.bridge import Interruptible
 from hyperruntime.concurrency.per_process import LockedDict, PerProcess
 from hyperruntime.errors import PoolClosedError, PoolError, SpecError, WorkdirNotFoundError
 from hyperruntime.pool.sync import SyncPool
 from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.pool.values.results import Slot
-from hyperruntime.runtime import Runtime, open_runtime
 from hyperruntime.spec import (
     DEFAULT_OUTPUT_LIMIT_BYTES,
     ContainerSpec,
@@ -38,8 +38,7 @@ _ARGUMENT_BYTES = 96 * 1024  # the kernel's limit for one argument is 128 KiB, s
 _FROM_STDIN = 'exec 2>&1; eval "$(head -c "$0")"'
 
 # by engine and spec
-_Pools = LockedDict[tuple[str | None, ContainerSpec], tuple[SyncPool, Runtime]]
-_shared: PerProcess[_Pools] = PerProcess(LockedDict)
+_shared: PerProcess[LockedDict[tuple[str | None, ContainerSpec], SyncPool]] = PerProcess(LockedDict)
 
 
 class HyperEnvironment:
@@ -276,7 +275,7 @@ def shared_pool(runtime: str | None, spec: ContainerSpec) -> SyncPool:
     key, pools = (runtime, spec), _shared.get()
     with pools.lock:
         if key in pools:
-            return pools[key][0]
+            return pools[key]
         config = PoolConfig(
             spec=spec,
             slots_per_container=1,
@@ -285,13 +284,7 @@ def shared_pool(runtime: str | None, spec: ContainerSpec) -> SyncPool:
             idle_timeout_s=60.0,
             max_lifetime_s=None,
         )
-        opened = open_runtime(runtime)
-        try:
-            pool = SyncPool(opened, config)
-        except BaseException:
-            opened.close()
-            raise
-        pools[key] = pool, opened
+        pool = pools[key] = SyncPool(shared_runtime(runtime), config)
         return pool
 
 
@@ -303,6 +296,5 @@ def close_shared_pools() -> None:
     with pools.lock:
         ours = list(pools.values())
         pools.clear()
-    for pool, runtime in ours:
+    for pool in ours:
         pool.close()
-        runtime.close()

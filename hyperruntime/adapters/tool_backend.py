@@ -6,30 +6,118 @@ The pool refuses misuse: a stale handle, a second release, a slot of another bac
 
 from __future__ import annotations
 
+import asyncio
+import enum
 import os
 import posixpath
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from hyperruntime.adapters.backend_pools import (
-    BackendSlot,
-    OpensPools,
-    SlotState,
-    open_pools_of,
-    pool_facts,
-    profile_facts,
-)
+import attrs
+
 from hyperruntime.adapters.foreign_config import MODES, environment_config, pool_config, profiles_of
 from hyperruntime.errors import PoolError, SpecError, unknown_name
 from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.tools import artifact
+from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.pool.values.profiles import Profiles, load_profiles, profiles_from_environment
-from hyperruntime.pool.values.results import ExecutionResult, Slot
+from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
+from hyperruntime.runtime import open_runtime
+
+OpensPools = Callable[[], AbstractAsyncContextManager[PoolManager]]
+_APP = "hyperruntime"
+
+
+class SlotState(enum.Enum):
+    """The state of a slot, as a tool backend reports it."""
+
+    AVAILABLE = "available"
+    ACQUIRED = "acquired"
+    EXECUTING = "executing"
+    RELEASING = "releasing"
+    ERROR = "error"
+
+
+@attrs.define(eq=False, kw_only=True)
+class BackendSlot:
+    """A leased slot of a tool backend, with its state.
+
+    The pool checks ``lease`` only, so changing this object cannot make a stale slot valid again.
+
+    Attributes:
+        lease: the pool's slot handle.
+        running: number of the slot's requests that are running.
+        ended: ``ACQUIRED`` while the slot is leased, then ``RELEASING``, ``AVAILABLE`` or
+            ``ERROR``.
+        metadata: the holder's own JSON values.
+    """
+
+    lease: Slot
+    running: int = 0
+    ended: SlotState = SlotState.ACQUIRED
+    metadata: dict[str, Any] = attrs.field(factory=dict)
+
+    @property
+    def slot_id(self) -> str:
+        """The slot's name, unique on this machine."""
+        return self.lease.slot_id
+
+    @property
+    def alloc_id(self) -> str:
+        """Name of the slot's container."""
+        return self.lease.container
+
+    @property
+    def container_addr(self) -> str:
+        """Name of the slot's container, in place of an address: the container has none."""
+        return self.lease.container
+
+    @property
+    def workspace_dir(self) -> str:
+        """Absolute path of the slot's directory in the container."""
+        return self.lease.workspace
+
+    @property
+    def trajectory_id(self) -> str | None:
+        """The trajectory that acquired the slot; None after its release."""
+        return None if self.ended is SlotState.AVAILABLE else self.lease.task_id
+
+    @property
+    def state(self) -> SlotState:
+        """The slot's state now."""
+        if self.ended is SlotState.ACQUIRED and self.running:
+            return SlotState.EXECUTING
+        return self.ended
+
+    @property
+    def is_available(self) -> bool:
+        """Whether the slot was released."""
+        return self.state is SlotState.AVAILABLE
+
+    @property
+    def is_acquired(self) -> bool:
+        """Whether the slot is leased and not being released."""
+        return self.ended is SlotState.ACQUIRED
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the slot as JSON values."""
+        return {
+            "slot_id": self.slot_id,
+            "alloc_id": self.alloc_id,
+            "container_addr": self.container_addr,
+            "workspace_dir": self.workspace_dir,
+            "state": self.state.value,
+            "trajectory_id": self.trajectory_id,
+            "metadata": {
+                **self.metadata,
+                "profile": self.lease.profile,
+                "generation": self.lease.generation,
+            },
+        }
+
 
 Request = tuple[BackendSlot | Slot, str, Mapping[str, Any]]
-
-_APP = "hyperruntime"
 
 
 class SlotToolBackend:
@@ -66,7 +154,7 @@ class SlotToolBackend:
         """
         self.profiles = profiles = profiles_of(config)
         label = str(app_name or getattr(config, "app_name", None) or _APP)
-        self._open_pools = open_pools or (lambda: open_pools_of(profiles, runtime, label))
+        self._open_pools = open_pools or (lambda: _open_pools(profiles, runtime, label))
         self._pools: PoolManager | None = None
         self._open = AsyncExitStack()
         self._held: dict[Slot, BackendSlot] = {}
@@ -303,7 +391,7 @@ class SlotToolBackend:
         Raises:
             PoolError: the backend is not started.
         """
-        pools = {name: pool_facts(status) for name, status in self._need().status().items()}
+        pools = {name: _pool_facts(status) for name, status in self._need().status().items()}
         return {
             **(pools[self.profiles.default] if len(self.profiles.configs) == 1 else {}),
             "profiles": list(self.profiles.configs),
@@ -319,7 +407,7 @@ class SlotToolBackend:
         """
         started = self._pools.status() if self._pools is not None else {}
         return {
-            name: {**profile_facts(config), "active": name in started}
+            name: {**_profile_facts(config), "active": name in started}
             for name, config in self.profiles.configs.items()
         }
 
@@ -376,3 +464,62 @@ def uses_sandbox(backend: SlotToolBackend | None) -> bool:
 
 def _lease(slot: BackendSlot | Slot) -> Slot:
     return slot.lease if isinstance(slot, BackendSlot) else slot
+
+
+@asynccontextmanager
+async def _open_pools(
+    profiles: Profiles, runtime: str | None, app_name: str
+) -> AsyncIterator[PoolManager]:
+    """Open a runtime and its pools for a block; all containers end with the block.
+
+    Args:
+        profiles: the configurations of the pools.
+        runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine that
+            works.
+        app_name: run id in the labels of the containers.
+    """
+    opened = await asyncio.to_thread(open_runtime, runtime, run_id=app_name)
+    try:
+        async with PoolManager(opened, profiles) as pools:
+            yield pools
+    finally:
+        await asyncio.to_thread(opened.close)
+
+
+def _pool_facts(status: PoolStatus) -> dict[str, Any]:
+    """Return a pool's status as JSON values, under the names that other programs use."""
+    return {
+        "sandboxes": status.containers,
+        "healthy_sandboxes": status.containers - status.draining,
+        "max_sandboxes": status.max_containers,
+        "total_slots": status.total_slots,
+        "available_slots": status.available,
+        "slots_per_sandbox": status.slots_per_container,
+        "quarantined_slots": status.quarantined,
+        "waiting": status.waiting,
+        "isolation": status.isolation,
+        "error": status.error,
+    }
+
+
+def _profile_facts(config: PoolConfig) -> dict[str, Any]:
+    """Return a profile as JSON values, also under the names that other programs use; of ``env``
+    only the names.
+    """
+    spec, limits = config.spec, config.spec.limits
+    names = ("slots_per_container", "min_containers", "max_containers")
+    times = ("idle_timeout_s", "max_lifetime_s", "acquire_timeout_s", "lease_timeout_s")
+    gpus = list(spec.gpus) if isinstance(spec.gpus, tuple) else spec.gpus
+    return {
+        "image": spec.image,
+        "network": spec.network,
+        "gpu": gpus,
+        "gpus": gpus,
+        "cpu": limits.cpus,
+        "memory": None if limits.memory_bytes is None else limits.memory_bytes // 1024**2,
+        "limits": attrs.asdict(limits),
+        "env": sorted(spec.env),
+        "slots_per_sandbox": config.slots_per_container,
+        "max_sandboxes": config.max_containers,
+        **{name: getattr(config, name) for name in (*names, *times)},
+    }

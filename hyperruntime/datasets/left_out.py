@@ -76,14 +76,6 @@ def shown(reasons: Mapping[str, str]) -> str:
     return f"{len(reasons)} unsupported: {named}{more}"
 
 
-def left_out_of(source: object) -> Mapping[str, str]:
-    """Return why items of an environment or tasks of a domain were left out, by name; {} if it does
-    not say.
-    """
-    left: Mapping[str, str] = getattr(source, "left_out", {})
-    return left
-
-
 def warn_left_out(left: Mapping[str, str], instead: str, **where: str) -> None:
     """Log what was left out of a data set, if anything.
 

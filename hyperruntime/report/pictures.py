@@ -122,8 +122,7 @@ def _write_answers(view: RunView, best: GenerationRecord, target: Path) -> Itera
         for task in domain.tasks(split):
             svg = domain.picture(task, answers[task.id]) if task.id in answers else None
             if svg is not None:
-                draw = getattr(domain, "picture_png", None)  # optional
-                png = None if draw is None else draw(task, answers[task.id])
+                png = domain.picture_png(task, answers[task.id])
                 drawn = {"svg": svg.encode(), **({} if png is None else {"png": png})}
                 subject = f"best answer to {name} {task.id}, of generation {best.genid}"
                 yield _write(target, f"best_{name}_{task.id}", subject, drawn)

@@ -2,12 +2,13 @@
 
 An environment runs on the host and runs commands in containers through leases. It must not decide a
 reward from files that the agent could write; ``verify`` gets fresh containers for this. Any class
-with the members of ``Environment`` works. Users name it by an entry point of the group
-``hyperruntime.environments``, or by ``module:Class``.
+with the members of ``Environment`` works; ``EnvironmentBase`` has those that it may leave out.
+Users name it by an entry point of the group ``hyperruntime.environments``, or by ``module:Class``.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Protocol
@@ -91,6 +92,7 @@ class UnscoredEnvironment(Protocol):
 
     name: str
 
+    @abstractmethod
     def items(self) -> Iterable[Item]:
         """Return the items, always in the same order.
 
@@ -99,6 +101,7 @@ class UnscoredEnvironment(Protocol):
         """
         ...
 
+    @abstractmethod
     def spec(self, item: Item, base: ContainerSpec, images: ImageStore) -> ContainerSpec:
         """Return the container spec of an item, and build its image if it is missing.
 
@@ -111,6 +114,7 @@ class UnscoredEnvironment(Protocol):
         """
         ...
 
+    @abstractmethod
     async def setup(self, item: Item, lease: Sandbox) -> Mapping[str, Any]:
         """Prepare the agent's workspace.
 
@@ -123,6 +127,7 @@ class UnscoredEnvironment(Protocol):
         """
         ...
 
+    @abstractmethod
     def messages(self, item: Item, meta: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         """Return the opening messages, system and user.
 
@@ -140,23 +145,11 @@ class Environment(UnscoredEnvironment, Protocol):
     Any exception from ``setup`` or ``verify`` is recorded as an infrastructure failure and retried.
     It is never a reward.
 
-    Eight members are optional. ``interface_version`` is the version of this interface that the
-    class was written for (docs/versions.md). ``slots_per_container`` is the number of agents that
-    may share a container, each with its own user; without it each agent has its own container and
-    runs as that container's user. ``image_workdir`` True lets an agent with its own container begin
-    in the working directory of its image, unless the spec names one; without it the agent begins in
-    ``/workspace``. ``time_limit_s(item)`` returns the maximum duration of a conversation in
-    seconds, or None. ``check_items(items, base)`` raises ``SpecError`` if the run's container spec
-    lacks something that its items need; it is called in a thread before anything starts.
-    ``cache_key(item)`` returns the name of what a machine keeps for the item, such as its
-    repository: on a cluster, items with the same name go to the same node if it has room; without
-    it the name is the item's id. ``agent_lease(item, lease, meta)`` is awaited after ``setup`` and
-    returns the lease with which the agent's tools work, such as that of another user
-    (:func:`~hyperruntime.pool.user_lease.lease_as`); ``verify`` gets the first one. ``left_out``
-    says why ``items`` left items out, by name, so that one odd row does not make a data set
-    unusable; see :class:`~hyperruntime.datasets.left_out.LeftOut`.
+    What it may leave out, with the defaults: :class:`EnvironmentBase`. ``interface_version`` of the
+    class is the version of this interface for which it was written (docs/versions.md).
     """
 
+    @abstractmethod
     async def verify(
         self, item: Item, outcome: Outcome, lease: Sandbox, fresh: Fresh, meta: Mapping[str, Any]
     ) -> Verdict:
@@ -170,3 +163,67 @@ class Environment(UnscoredEnvironment, Protocol):
             meta: the value that ``setup`` returned.
         """
         ...
+
+
+class UnscoredEnvironmentBase(UnscoredEnvironment):
+    """The members that an environment may leave out, with their defaults; for one without a reward.
+
+    Attributes:
+        slots_per_container: number of agents that may share a container, each with its own user;
+            None is the pool's default. With 1, each agent has its own container and runs as that
+            container's user.
+        image_workdir: whether an agent with its own container begins in the working directory of
+            its image, unless the spec names one; else it begins in ``/workspace``.
+    """
+
+    slots_per_container: int | None = 1
+    image_workdir: bool = False
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Why ``items`` left items out, by name, so that one odd row does not make a data set
+        unusable; see :class:`~hyperruntime.datasets.left_out.LeftOut`.
+        """
+        return {}
+
+    def check_items(self, items: Sequence[Item], base: ContainerSpec) -> None:
+        """Check that a run has what its items need; called in a thread before anything starts.
+
+        Args:
+            items: the items of the run.
+            base: the run's container spec.
+
+        Raises:
+            SpecError: it lacks something, such as a network.
+        """
+
+    def time_limit_s(self, item: Item) -> float | None:
+        """Return the maximum duration of a conversation in seconds, or None."""
+        return None
+
+    def cache_key(self, item: Item) -> str:
+        """Return the name of what a machine keeps for the item, such as its repository: on a
+        cluster, items with the same name go to the same node if it has room.
+        """
+        return item.id
+
+    async def agent_lease(self, item: Item, lease: Sandbox, meta: Mapping[str, Any]) -> Sandbox:
+        """Return the lease with which the agent's tools work, after ``setup``; ``verify`` gets the
+        first one.
+
+        Args:
+            item: the item.
+            lease: the agent's slot; :func:`~hyperruntime.pool.user_lease.lease_as` makes one of
+                another user.
+            meta: the value that ``setup`` returned.
+        """
+        return lease
+
+
+class EnvironmentBase(UnscoredEnvironmentBase, Environment):
+    """A base class for environments: what they may leave out, with the defaults.
+
+    An environment needs no base class: one without it gets the same defaults when it is loaded.
+    With it, type checkers know these members: they check their types, and refuse a misspelled one
+    that is marked with ``typing.override``.
+    """

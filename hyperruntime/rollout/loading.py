@@ -21,12 +21,17 @@ from hyperruntime.registry import (
     blaming,
     blaming_code,
     check_interface,
+    completed,
     load_code,
     load_environment_class,
     plugins,
 )
 from hyperruntime.rollout.agent.agent import Agent, run_agent
-from hyperruntime.rollout.environment import Environment
+from hyperruntime.rollout.environment import (
+    EnvironmentBase,
+    UnscoredEnvironment,
+    UnscoredEnvironmentBase,
+)
 
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 
@@ -106,7 +111,7 @@ def _as_json(value: Any) -> Any:  # noqa: ANN401 - any default
     )
 
 
-def load_environment(reference: str, options: Mapping[str, Any] | None = None) -> Environment:
+def load_environment(reference: str, options: Mapping[str, Any] | None = None) -> EnvironmentBase:
     """Create an environment.
 
     Args:
@@ -117,7 +122,16 @@ def load_environment(reference: str, options: Mapping[str, Any] | None = None) -
         SpecError: the environment does not exist, or an option is unknown, missing or invalid.
         DriverLoadError: its code is broken.
     """
-    return cast(Environment, load_named(_ENVIRONMENT, reference, options))
+    return completed(load_named(_ENVIRONMENT, reference, options), EnvironmentBase)
+
+
+def completed_environment(environment: UnscoredEnvironment) -> UnscoredEnvironmentBase:
+    """Return an environment of any class with all members of the base class; it gives rewards if it
+    has ``verify``.
+    """
+    if hasattr(environment, "verify"):
+        return completed(environment, EnvironmentBase)
+    return completed(environment, UnscoredEnvironmentBase)
 
 
 def load_agent(reference: str | None) -> Agent:

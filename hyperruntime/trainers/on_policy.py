@@ -16,7 +16,7 @@ import attrs
 
 from hyperruntime.errors import SpecError, TrainerError
 from hyperruntime.option_fields import AtLeast
-from hyperruntime.rollout.environment import Environment
+from hyperruntime.rollout.environment import EnvironmentBase
 from hyperruntime.rollout.models import ModelOptions, open_model
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.runner import Parts, run_rollouts
@@ -111,7 +111,7 @@ class Update:
 async def train(
     runtime: Runtime,
     trainer: PolicyTrainer,
-    environment: Environment,
+    environment: EnvironmentBase,
     options: TrainOptions,
     directory: Path,
     *,

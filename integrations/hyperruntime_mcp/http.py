@@ -20,11 +20,11 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from hyperruntime.adapters.slot_session import SlotSession
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.logs import get_logger
 from hyperruntime.ports.http_connection import BoundedProtocol
 from hyperruntime.wire.tokens import bearer_token, is_token
+from hyperruntime_mcp.slot_session import SlotSession
 
 log = get_logger(__name__)
 _PATH, _BODY_BYTES = "/mcp", 16 * 1024**2

@@ -11,8 +11,8 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 
 import hyperruntime as hr
-from hyperruntime.adapters.slot_session import SlotSession
 from hyperruntime.pool.tools import tool_schemas
+from hyperruntime_mcp.slot_session import SlotSession
 
 TOOLS = ("bash", "read_file", "write_file", "edit_file", "list_files", "search")
 _READ_ONLY = (

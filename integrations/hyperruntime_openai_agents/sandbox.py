@@ -24,10 +24,10 @@ from agents.sandbox.types import ExecResult, ExposedPortEndpoint, User
 from agents.sandbox.util.tar_utils import UnsafeTarMemberError, strip_tar_member_prefix
 
 import hyperruntime as hr
-from hyperruntime.adapters.archives import archive_tree, extract_archive
-from hyperruntime.adapters.background import BackgroundCommands
 from hyperruntime.adapters.shared_runtime import astart_container
 from hyperruntime.exec.options import TerminalKeywords
+from hyperruntime_openai_agents.archives import archive_tree, extract_archive
+from hyperruntime_openai_agents.background_commands import BackgroundCommands
 
 Who: TypeAlias = str | User | None
 Snapshot: TypeAlias = SnapshotSpec | SnapshotBase | None
@@ -72,11 +72,11 @@ class SandboxClient(sessions.BaseSandboxClient[SandboxOptions | None]):
             container: fields of the container, such as ``mounts``, and the table ``limits``; the
                 rest are the SDK's.
         """
-        self._fields, self._runtime, self._dependencies = container or {}, runtime, dependencies
-        self._instrumentation, self._started = (
-            instrumentation,
-            WeakValueDictionary[tuple[object, ...], hr.Container](),
-        )
+        self._fields = container or {}
+        self._runtime = runtime
+        self._dependencies = dependencies
+        self._instrumentation = instrumentation
+        self._started = WeakValueDictionary[tuple[object, ...], hr.Container]()
 
     def _session(self, state: SessionState) -> Session:
         if paths := [
@@ -94,7 +94,8 @@ class SandboxClient(sessions.BaseSandboxClient[SandboxOptions | None]):
 
     async def _start(self, state: SessionState) -> hr.Container:
         made = await astart_container(state.image, self._fields, self._runtime)
-        state.container_name, state.workspace_root_ready = made.name, False
+        state.container_name = made.name
+        state.workspace_root_ready = False
         return self._started.setdefault((state.session_id, made.name, state.image), made)
 
     async def create(
@@ -105,12 +106,12 @@ class SandboxClient(sessions.BaseSandboxClient[SandboxOptions | None]):
         options: SandboxOptions | None = None,
     ) -> sessions.SandboxSession:
         """Return a session whose container runs; the workspace is made when the session starts."""
-        number, fields = uuid.uuid4(), (options or SandboxOptions()).model_dump(exclude={"type"})
+        number = uuid.uuid4()
+        fields = (options or SandboxOptions()).model_dump(exclude={"type"})
         manifest = self._validate_manifest_for_create(manifest or Manifest())
         kept = resolve_snapshot(snapshot, str(number))
-        made = self._session(
-            SessionState(session_id=number, manifest=manifest, snapshot=kept, **fields)
-        )
+        state = SessionState(session_id=number, manifest=manifest, snapshot=kept, **fields)
+        made = self._session(state)
         await made.ensure_container()
         return self._wrap_session(made, instrumentation=self._instrumentation)
 
@@ -138,11 +139,8 @@ def _as(
     try:
         yield
     except causes as error:
-        context = {
-            "retry_safe": isinstance(
-                error, hr.errors.ExecStartError | hr.errors.UnsupportedOptionError
-            )
-        }
+        was_not_run = hr.errors.ExecStartError | hr.errors.UnsupportedOptionError
+        context = {"retry_safe": isinstance(error, was_not_run)}
         failure = kind(**fields, context=context, cause=error)
         failure.args = (f"{failure.message}: {error}",)
         raise failure from error
@@ -155,7 +153,9 @@ class Session(sessions.BaseSandboxSession):
         self, state: SessionState, start: Callable[..., Any], container: hr.Container | None
     ) -> None:
         """Take over a container; without one, ``start`` makes one."""
-        self.state, self._start, self._commands = state, start, BackgroundCommands()
+        self.state = state
+        self._start = start
+        self._commands = BackgroundCommands()
         self._container: Any = container
         self._set_start_state_preserved(container is not None)
 
@@ -180,10 +180,8 @@ class Session(sessions.BaseSandboxSession):
 
     async def _options(self, user: Who) -> TerminalKeywords:
         root = self.state.manifest.root if self.state.workspace_root_ready else None
-        env, name = (
-            await self.state.manifest.environment.resolve(),
-            user.name if isinstance(user, User) else user,
-        )
+        env = await self.state.manifest.environment.resolve()
+        name = user.name if isinstance(user, User) else user
         return {"env": env, "workdir": root, "user": name}
 
     @contextmanager
@@ -220,10 +218,8 @@ class Session(sessions.BaseSandboxSession):
 
     async def read(self, path: Path, *, user: Who = None) -> io.IOBase:
         """Return a file as a stream."""
-        inside, name = (
-            str(await self._validate_path_access(path)),
-            (await self._options(user))["user"],
-        )
+        inside = str(await self._validate_path_access(path))
+        name = (await self._options(user))["user"]
         with (
             _as(sdk.WorkspaceArchiveReadError, _ANY, path=path),
             _as(sdk.WorkspaceReadNotFoundError, _GONE, path=path),
@@ -233,19 +229,15 @@ class Session(sessions.BaseSandboxSession):
     async def write(self, path: Path, data: io.IOBase, *, user: Who = None) -> None:
         """Write a file, and missing directories."""
         content = await asyncio.to_thread(coerce_write_payload(path=path, data=data).stream.read)
-        inside, options = (
-            await self._validate_path_access(path, for_write=True),
-            await self._options(user),
-        )
+        inside = await self._validate_path_access(path, for_write=True)
+        options = await self._options(user)
         with _as(sdk.WorkspaceArchiveWriteError, _ANY, path=path):
             await self._container.awrite_file(str(inside), content, user=options["user"])
 
     async def persist_workspace(self) -> io.IOBase:
         """Return the archive of the workspace."""
-        top, skip = (
-            self._workspace_root_path(),
-            [str(path) for path in self._persist_workspace_skip_relpaths()],
-        )
+        top = self._workspace_root_path()
+        skip = [str(path) for path in self._persist_workspace_skip_relpaths()]
         with _as(sdk.WorkspaceArchiveReadError, _ANY, path=top):
             tar = await archive_tree(self._container, str(top), exclude=skip)
             return await asyncio.to_thread(
@@ -310,7 +302,8 @@ class Session(sessions.BaseSandboxSession):
         input_empty: bool = False,
         **options: Any,  # noqa: ANN401
     ) -> Update:
-        command, given_s = self._commands[number], options.get("yield_time_s")
+        command = self._commands[number]
+        given_s = options.get("yield_time_s")
         wait_ms = int(1000 * (usual_s if given_s is None else given_s))
         output, tokens, ended = await collect_pty_output(
             output_chunks=command.chunks,

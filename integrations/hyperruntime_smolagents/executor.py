@@ -14,10 +14,10 @@ from smolagents.monitoring import AgentLogger, LogLevel
 from smolagents.remote_executors import RemotePythonExecutor
 from smolagents.serialization import SafeSerializer
 
-from hyperruntime.adapters.python_kernel import PythonKernel
 from hyperruntime.adapters.shared_runtime import start_container
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime_smolagents.answers import read_answer
+from hyperruntime_smolagents.python_kernel import PythonKernel
 
 _NAME = "smolagents"
 _MISSING = """import importlib.metadata, importlib.util, sys
@@ -82,11 +82,9 @@ class Executor(RemotePythonExecutor):
         """
         super().__init__(list(additional_imports), logger or AgentLogger(level=LogLevel.OFF))
         self.state: dict[str, Any] = {}  # the agent shows ``_print_outputs`` when a step fails
-        self._timeout_s, self._tools, self._variables = (
-            timeout_s,
-            dict[str, Tool](),
-            dict[str, Any](),
-        )
+        self._timeout_s = timeout_s
+        self._tools: dict[str, Tool] = {}
+        self._variables: dict[str, Any] = {}
         self.container = start_container(image, container or {}, runtime)
         self.cleanup = weakref.finalize(self, self.container.close)
         try:

@@ -14,8 +14,8 @@ from swerex.runtime import abstract
 from swerex.utils.log import get_logger
 
 import hyperruntime as hr
-from hyperruntime.adapters.shell_session import ShellSession
 from hyperruntime.concurrency.blocking import EXECS, blocking
+from hyperruntime_swe_rex.shell_session import ShellSession
 
 
 class ContainerError(exceptions.SwerexException, RuntimeError):
@@ -41,10 +41,8 @@ class Runtime(abstract.AbstractRuntime):
         self, request: abstract.CreateBashSessionRequest
     ) -> abstract.CreateBashSessionResponse:
         """Open a shell."""
-        name, files = (
-            request.session,
-            "\n".join(f"source {path}" for path in request.startup_source),
-        )
+        name = request.session
+        files = "\n".join(f"source {path}" for path in request.startup_source)
         if name in self._sessions:
             raise exceptions.SessionExistsError(
                 f"session {name!r} exists already; close it, or choose another name"
@@ -84,7 +82,8 @@ class Runtime(abstract.AbstractRuntime):
                         f"{action.command!r}: {said}", extra_info=info
                     )
                 found = await session.run(action.command, action.expect, on_terminal=on_terminal)
-        output, code = found.text, found.exit_code if action.check != "ignore" else None
+        output = found.text
+        code = found.exit_code if action.check != "ignore" else None
         if action.is_interactive_command:  # a program that edits lines shows what is typed
             output = output.lstrip().removeprefix(action.command).strip()
         if on_terminal:

@@ -3,7 +3,7 @@
 
 readonly ENVIRONMENTS=.venv/envs INTEGRATIONS=.venv/integrations
 # The extras whose packages the unit tests import. The frameworks of integrations have environments of their own
-# (scripts/integrations), with versions that fit together; torch (`train`, `verl`) takes gigabytes.
+# (scripts/integrations), with versions that fit together; torch (`train`) takes gigabytes.
 readonly TESTED_EXTRAS=(report tokens hpc babyai swe terminal mcp pytest dev)
 
 # find_python_version VERSION: print a Python of this version, from PATH or pyenv.

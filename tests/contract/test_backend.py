@@ -17,8 +17,12 @@ from typing import Any
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.adapters.backend_pools import SlotState
-from hyperruntime.adapters.tool_backend import SlotToolBackend, create_tool_backend, uses_sandbox
+from hyperruntime.adapters.tool_backend import (
+    SlotState,
+    SlotToolBackend,
+    create_tool_backend,
+    uses_sandbox,
+)
 from hyperruntime.errors import HyperRuntimeError, SlotTimeoutError, StaleLeaseError
 from tests.doubles.sandbox_config import SandboxConfig
 

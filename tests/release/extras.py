@@ -22,7 +22,6 @@ MODULES = {
     "openai-agents": ("agents", "hyperruntime_openai_agents"),
     "smolagents": ("smolagents", "hyperruntime_smolagents"),
     "swe-rex": ("swerex", "hyperruntime_swe_rex"),
-    "verl": ("verl", "hyperruntime_verl"),
     "mcp": ("mcp", "hyperruntime_mcp"),
     "pytest": ("pytest", "hyperruntime_pytest.plugin"),
     "babyai": ("minigrid", "hyperdomain_babyai"),
@@ -51,7 +50,7 @@ MODULES = {
     ),
 }
 # Only resolved, not installed: torch and what it needs take gigabytes.
-RESOLVED_ONLY = ("train", "verl")
+RESOLVED_ONLY = ("train",)
 
 
 def foreign() -> set[str]:

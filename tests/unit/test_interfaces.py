@@ -27,7 +27,7 @@ PLUGINS = """
 class Driver:
     name = "x"
 
-class Domain: pass
+class Domain: tasks = score = None
 class Environment: pass
 class Trainer: pass
 def executor(workers): pass

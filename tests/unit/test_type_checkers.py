@@ -43,6 +43,24 @@ WRONG = {
     "a pool that is a number": "hr.PoolManager(lambda config: 3, profiles)",
     "a container where an event loop runs": "async_only: hr.Sandbox = container",
     "models as texts": "hr.GatewayConfig(upstreams=[], models=['a'])",
+    "a misspelled member of an environment": (
+        "class Slow(EnvironmentBase):\n"
+        "    @override\n"
+        "    def time_limits_s(self, item: Item) -> float | None: return 60.0"
+    ),
+    "a misspelled member of a domain": (
+        "class Clean(DomainBase):\n"
+        "    @override\n"
+        "    def picture_pgn(self, task: Task, prediction: object) -> bytes | None: return None"
+    ),
+    "a member of an environment with another type": (
+        "class Few(EnvironmentBase):\n    slots_per_container = 'two'"
+    ),
+    "a member of a domain with another type": (
+        "class Busy(DomainBase):\n    parallel_tasks = 'yes'"
+    ),
+    "the use of a member that environments do not have": "environment.time_limits_s",
+    "the use of a member that domains do not have": "domain.tasks_in_parallel",
 }
 RIGHT = """
 try:
@@ -60,16 +78,32 @@ hr.GatewayConfig(upstreams=[], models=())
 hr.ClusterConfig(setup=("module load apptainer",))
 GenerateOptions(domains="table")
 GenerateOptions(domains=["table", "polyglot"])
+class Shared(EnvironmentBase):
+    slots_per_container = 8
+    @override
+    def time_limit_s(self, item: Item) -> float | None: return 60.0
+class Parallel(DomainBase):
+    parallel_tasks = True
 """
 HEAD = """
 from pathlib import Path
 
 import hyperruntime as hr
 from hyperruntime import gateway
+from hyperruntime.domain import DomainBase, Task
 from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.rollout.environment import EnvironmentBase, Item
+from typing_extensions import override
 
 
-def use(runtime: hr.Runtime, container: hr.Container, sandbox: hr.Sandbox, profiles: hr.Profiles) -> None:
+def use(
+    runtime: hr.Runtime,
+    container: hr.Container,
+    sandbox: hr.Sandbox,
+    profiles: hr.Profiles,
+    environment: EnvironmentBase,
+    domain: DomainBase,
+) -> None:
 """
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
+from hyperruntime.rollout.environment import EnvironmentBase, Fresh, Item, Outcome, Verdict
 
 if TYPE_CHECKING:
     from hyperruntime.images.store import ImageStore
@@ -39,7 +39,7 @@ VOCABULARY = (
 )
 
 
-class Toy:
+class Toy(EnvironmentBase):
     """The toy environment, with one item for each word.
 
     Attributes:

@@ -282,8 +282,7 @@ class NodeEpisodes:
         return failed_trajectory(self._options, self._model.name, job, lost, "node")
 
     def _key_of(self, item: Item) -> str:
-        key_of = getattr(self._environment, "cache_key", None)
-        return item.id if key_of is None else str(key_of(item))
+        return self._environment.cache_key(item)
 
     async def _take(self, key: str) -> _Place:
         """Return a node with a free place, if possible one that has the caches of a key, and take

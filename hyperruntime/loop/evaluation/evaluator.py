@@ -13,7 +13,7 @@ from pathlib import Path
 
 import attrs
 
-from hyperruntime.domain import Domain, Score, Split
+from hyperruntime.domain import DomainBase, Score, Split
 from hyperruntime.loop.evaluation.predictions import Prediction, prediction_to_json
 from hyperruntime.loop.evaluation.scoring import Scorer
 from hyperruntime.loop.evaluation.task_runner import TaskRunner
@@ -60,10 +60,10 @@ class SplitResult:
 
 Results = dict[str, dict[str, SplitResult]]
 _TIMED_OUT = re.compile(r"the task took more than \S+ s")  # as the harness writes it
-OnResult = Callable[[Domain, Split, SplitResult], None]
+OnResult = Callable[[DomainBase, Split, SplitResult], None]
 
 
-def evaluated_splits(domain: Domain, *, test: bool, only: str = "") -> tuple[Split, ...]:
+def evaluated_splits(domain: DomainBase, *, test: bool, only: str = "") -> tuple[Split, ...]:
     """Return the splits that a run evaluates.
 
     Args:
@@ -76,7 +76,7 @@ def evaluated_splits(domain: Domain, *, test: bool, only: str = "") -> tuple[Spl
     return tuple(split for split in domain.splits if test or split.name != TEST_SPLIT)
 
 
-def selected_split(domain: Domain) -> str:
+def selected_split(domain: DomainBase) -> str:
     """Return the split that decides about parents: ``val`` if the domain has it, else ``train``."""
     return (
         SELECTED_SPLIT
@@ -85,7 +85,7 @@ def selected_split(domain: Domain) -> str:
     )
 
 
-def selection_score(domains: Sequence[Domain], results: Results) -> float | None:
+def selection_score(domains: Sequence[DomainBase], results: Results) -> float | None:
     """Return the score for parent selection: the mean over the domains; None if a domain has no
     score.
 
@@ -154,7 +154,7 @@ class Evaluator:
         self._runner, self._scorer, self._on_result = runner, scorer, on_result
 
     def run_split(
-        self, domain: Domain, split: Split, *, samples: int | None, staged: bool
+        self, domain: DomainBase, split: Split, *, samples: int | None, staged: bool
     ) -> SplitResult:
         """Run the remaining tasks of a split and return the whole result.
 
@@ -185,7 +185,7 @@ class Evaluator:
 
 
 def evaluate_domains(
-    evaluator: Evaluator, domains: Sequence[Domain], options: GenerateOptions, only: str = ""
+    evaluator: Evaluator, domains: Sequence[DomainBase], options: GenerateOptions, only: str = ""
 ) -> bool:
     """Evaluate an agent on all domains; return whether the evaluation stopped after the first
     stage.
@@ -227,7 +227,7 @@ def evaluate_domains(
     return False
 
 
-def _passes(evaluator: Evaluator, domain: Domain, split: Split, samples: int | None) -> bool:
+def _passes(evaluator: Evaluator, domain: DomainBase, split: Split, samples: int | None) -> bool:
     known = evaluator.results.get(domain.name, {}).get(split.name)
     if not split.staged_samples or (known is not None and len(known.scores) > split.staged_samples):
         return True  # no first stage, or more than it was run before an interrupt
@@ -235,7 +235,7 @@ def _passes(evaluator: Evaluator, domain: Domain, split: Split, samples: int | N
     return split.is_passed(result.mean)
 
 
-def write_results(folder: Path, domain: Domain, split: str, result: SplitResult) -> None:
+def write_results(folder: Path, domain: DomainBase, split: str, result: SplitResult) -> None:
     """Write the predictions and the report of one split; write nothing if no task was run.
 
     Args:

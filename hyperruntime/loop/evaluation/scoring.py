@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from hyperruntime.concurrency.parallel_map import parallel_map
-from hyperruntime.domain import Domain, Score, Task, Trial, TrialResult, TriedDomain
+from hyperruntime.domain import DomainBase, Score, Task, Trial, TrialResult, TriedDomain
 from hyperruntime.errors import ContainerLostError, HyperRuntimeError, SpecError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.predictions import Prediction
@@ -42,7 +42,7 @@ class Scorer:
         self._trials = count(1)
 
     def score(
-        self, domain: Domain, tasks: Sequence[Task], predictions: Sequence[Prediction]
+        self, domain: DomainBase, tasks: Sequence[Task], predictions: Sequence[Prediction]
     ) -> tuple[Score, ...]:
         """Return the scores, in the order of the tasks.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from hyperruntime.concurrency.parallel_map import parallel_map
-from hyperruntime.domain import Dialogue, DialogueDomain, Domain, Split, Task
+from hyperruntime.domain import Dialogue, DialogueDomain, DomainBase, Split, Task
 from hyperruntime.loop.evaluation.predictions import (
     MAX_PREDICTION_BYTES,
     LineReader,
@@ -81,7 +81,9 @@ class TaskRunner:
             args, "the load check", self._options.timeout_check_s, self._on_output, "does-not-load"
         )
 
-    def ask(self, domain: Domain, split: Split, tasks: Sequence[Task]) -> tuple[Prediction, ...]:
+    def ask(
+        self, domain: DomainBase, split: Split, tasks: Sequence[Task]
+    ) -> tuple[Prediction, ...]:
         """Return the answers to tasks of a split, in the order of the tasks.
 
         Args:
@@ -97,17 +99,17 @@ class TaskRunner:
             return ()
         deadline = time.monotonic() + self._options.timeout_eval_s
         name = evaluation_name(domain.name, split.name)
-        workers = self._options.eval_workers if getattr(domain, "parallel_tasks", False) else 1
-        if not _is_per_task(domain) and not isinstance(domain, DialogueDomain):
+        workers = self._options.eval_workers if domain.parallel_tasks else 1
+        if not domain.container_per_task and not isinstance(domain, DialogueDomain):
             return self._ask_together(self._container, domain, name, tasks, deadline, workers)
         return parallel_map(
             workers, lambda task: self._ask_one(domain, name, task, deadline), tasks
         )
 
-    def _ask_one(self, domain: Domain, name: str, task: Task, deadline: float) -> Prediction:
+    def _ask_one(self, domain: DomainBase, name: str, task: Task, deadline: float) -> Prediction:
         with (
             self._fresh_container(name)
-            if _is_per_task(domain)
+            if domain.container_per_task
             else nullcontext(self._container) as container
         ):
             if isinstance(domain, DialogueDomain):
@@ -119,7 +121,7 @@ class TaskRunner:
     def _ask_together(
         self,
         container: AgentContainer,
-        domain: Domain,
+        domain: DomainBase,
         name: str,
         tasks: Sequence[Task],
         deadline: float,
@@ -128,7 +130,7 @@ class TaskRunner:
         args = self._harness_args("tasks", name, domain.task_timeout_s, tasks, workers)
         reader = PredictionReader((task.id for task in tasks), self._on_output)
         result = container.exec(args, timeout_s=_left(deadline, name), on_output=reader.take)
-        alone = len(tasks) == 1 and _is_per_task(domain)
+        alone = len(tasks) == 1 and domain.container_per_task
         _check_end(result, bool(reader.predictions) or alone, name, self._options.timeout_eval_s)
         missing = (
             f"the evaluation ended before this task was answered (exit code {result.exit_code})"
@@ -174,10 +176,6 @@ class TaskRunner:
         file = f"spec_{next(self._specs)}.json"
         write_file(self._harness_dir / file, json.dumps(spec).encode())
         return [*_HARNESS_ARGS, command, f"{HARNESS}/{file}", f"{self._contract.out}/{name}"]
-
-
-def _is_per_task(domain: Domain | DialogueDomain) -> bool:
-    return bool(getattr(domain, "container_per_task", False))
 
 
 def _left(deadline: float, name: str) -> float:

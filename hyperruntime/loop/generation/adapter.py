@@ -13,7 +13,7 @@ from typing import Protocol
 
 import attrs
 
-from hyperruntime.domain import Domain
+from hyperruntime.domain import DomainBase
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.evaluation.evaluator import Results
 from hyperruntime.loop.generation.phases import Phases
@@ -130,7 +130,7 @@ class ContractAdapter(Protocol):
     runs_in_checkout: bool
     offers_models: bool
 
-    def load_domains(self, names: Sequence[str], *, code: bool = False) -> tuple[Domain, ...]:
+    def load_domains(self, names: Sequence[str], *, code: bool = False) -> tuple[DomainBase, ...]:
         """Return the domains with these references.
 
         Args:
@@ -144,7 +144,7 @@ class ContractAdapter(Protocol):
         """
         ...
 
-    def check_tasks(self, names: Sequence[str], domains: Sequence[Domain]) -> None:
+    def check_tasks(self, names: Sequence[str], domains: Sequence[DomainBase]) -> None:
         """Make each domain read its tasks; called before the run directory is made.
 
         Args:
@@ -157,7 +157,7 @@ class ContractAdapter(Protocol):
         """
         ...
 
-    def check_agent(self, options: GenerateOptions, domains: Sequence[Domain]) -> str:
+    def check_agent(self, options: GenerateOptions, domains: Sequence[DomainBase]) -> str:
         """Return the agent's path or template name; called before the run directory is made.
 
         Args:
@@ -186,7 +186,7 @@ class ContractAdapter(Protocol):
     def prepare(
         self,
         options: GenerateOptions,
-        domains: tuple[Domain, ...],
+        domains: tuple[DomainBase, ...],
         layout: Layout,
         store: RepositoryStore,
         agent: str,
@@ -222,7 +222,7 @@ class ContractAdapter(Protocol):
         ...
 
     def open_views(
-        self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]
+        self, options: GenerateOptions, layout: Layout, domains: tuple[DomainBase, ...]
     ) -> tuple[View, ...]:
         """Return the views of a run that this contract shows in addition to the generations; called
         at each start.
@@ -237,7 +237,7 @@ class ContractAdapter(Protocol):
         """
         ...
 
-    def publish_evaluation(self, domain: Domain, source: Path, target: Path) -> None:
+    def publish_evaluation(self, domain: DomainBase, source: Path, target: Path) -> None:
         """Show the training evaluation of a finished generation to later meta agents.
 
         Args:

@@ -12,7 +12,7 @@ from threading import Lock
 
 from hyperruntime import registry
 from hyperruntime.agents import agent_folder, copy_template, is_template, template_path
-from hyperruntime.domain import SPLITS, Domain, Split
+from hyperruntime.domain import SPLITS, DomainBase, Split
 from hyperruntime.errors import AgentError, SpecError
 from hyperruntime.git.store import RepositoryStore, inspect_repository
 from hyperruntime.host.owner import owned_directory
@@ -111,7 +111,7 @@ class DefaultGeneration:
             for split, result in self.results.get(domain.name, {}).items():
                 write_results(self._attempt.folder, domain, split, result)
 
-    def _keep_split(self, domain: Domain, split: Split, result: SplitResult) -> None:
+    def _keep_split(self, domain: DomainBase, split: Split, result: SplitResult) -> None:
         self._copy_histories(self.trial, evaluation_name(domain.name, split.name))
         self._attempt.phases.keep_split(domain.name, split.name, result)
 
@@ -169,7 +169,7 @@ class DefaultContract:
     runs_in_checkout = False
     offers_models = False
 
-    def load_domains(self, names: Sequence[str], *, code: bool = False) -> tuple[Domain, ...]:
+    def load_domains(self, names: Sequence[str], *, code: bool = False) -> tuple[DomainBase, ...]:
         """Return the domains with these references: ``NAME``, ``NAME:ARGUMENT``, or with code
         ``FILE.py:CLASS``.
         """
@@ -180,7 +180,7 @@ class DefaultContract:
             for name in names
         )
 
-    def check_tasks(self, names: Sequence[str], domains: Sequence[Domain]) -> None:
+    def check_tasks(self, names: Sequence[str], domains: Sequence[DomainBase]) -> None:
         """Make each domain read its tasks."""
         for name, domain in zip(names, domains, strict=True):
             of_file = registry.is_domain_file(name)
@@ -190,7 +190,7 @@ class DefaultContract:
             ):
                 _check_splits(domain)
 
-    def check_agent(self, options: GenerateOptions, domains: Sequence[Domain]) -> str:
+    def check_agent(self, options: GenerateOptions, domains: Sequence[DomainBase]) -> str:
         """Return the agent's path or template name."""
         agent = options.agent or domains[0].agent
         if options.copy_root_dir is not None:
@@ -220,7 +220,7 @@ class DefaultContract:
     def prepare(
         self,
         options: GenerateOptions,
-        domains: tuple[Domain, ...],
+        domains: tuple[DomainBase, ...],
         layout: Layout,
         store: RepositoryStore,
         agent: str,
@@ -251,18 +251,18 @@ class DefaultContract:
         return [*context.contract.select_parent, *options]
 
     def open_views(
-        self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]
+        self, options: GenerateOptions, layout: Layout, domains: tuple[DomainBase, ...]
     ) -> tuple[View, ...]:
         """Return no views: this contract has no ensembles."""
         return ()
 
-    def publish_evaluation(self, domain: Domain, source: Path, target: Path) -> None:
+    def publish_evaluation(self, domain: DomainBase, source: Path, target: Path) -> None:
         """Link the predictions, the report and the chat histories."""
         for part in (PREDICTIONS, REPORT, HISTORY_FOLDER):
             link_tree(source / part, target / part, below=source.parent.parent)
 
 
-def _check_splits(domain: Domain) -> None:
+def _check_splits(domain: DomainBase) -> None:
     names = [split.name for split in domain.splits]
     if SPLITS[0] not in names or len(set(names)) != len(names):
         raise SpecError(

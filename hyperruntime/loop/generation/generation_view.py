@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Protocol
 
-from hyperruntime.domain import Domain
+from hyperruntime.domain import DomainBase
 from hyperruntime.loop.evaluation.evaluator import TEST_SPLIT
 from hyperruntime.loop.generation.meta_patches import FOLDER as META_PATCHES
 from hyperruntime.loop.run_files.archive import Archive
@@ -54,7 +54,7 @@ class AddEvaluation(Protocol):
     """Writes the view of one split of a generation."""
 
     def __call__(
-        self, domain: Domain, split: str, source: Path, target: Path, *, full: bool
+        self, domain: DomainBase, split: str, source: Path, target: Path, *, full: bool
     ) -> None:
         """Write the view of one split.
 
@@ -79,7 +79,7 @@ class GenerationView:
     """
 
     def __init__(
-        self, layout: Layout, name: str, domains: tuple[Domain, ...], add: AddEvaluation
+        self, layout: Layout, name: str, domains: tuple[DomainBase, ...], add: AddEvaluation
     ) -> None:
         """Open the view in the run directory; make its directory if it is missing.
 
@@ -123,7 +123,7 @@ class GenerationView:
 
 
 def add_generation(
-    domains: tuple[Domain, ...],
+    domains: tuple[DomainBase, ...],
     source: Path,
     target: Path,
     add: AddEvaluation,
@@ -154,7 +154,7 @@ def add_generation(
 
 
 def add_evaluations(
-    domains: tuple[Domain, ...],
+    domains: tuple[DomainBase, ...],
     source: Path,
     target: Path,
     add: AddEvaluation,
@@ -255,19 +255,18 @@ def shown_report(report: Mapping[str, Any], split: str, *, needs: str = "") -> d
     }
 
 
-def write_figures(domain: Domain, split: str, source: Path, target: Path) -> None:
+def write_figures(domain: DomainBase, split: str, source: Path, target: Path) -> None:
     """Write the visible part of a report to another path; skip the split ``test``."""
     if split != TEST_SPLIT:
-        needs = getattr(domain, "needs", "")
         write_file(
             target,
             json_document(
-                shown_report(read_json(source, source.parent.parent), split, needs=needs)
+                shown_report(read_json(source, source.parent.parent), split, needs=domain.needs)
             ),
         )
 
 
-def add_figures(domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:
+def add_figures(domain: DomainBase, split: str, source: Path, target: Path, *, full: bool) -> None:
     """Write a split's visible report for parent selection, see :class:`AddEvaluation`; skip the
     split ``test``.
     """

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from hyperruntime.domain import Domain
+from hyperruntime.domain import DomainBase
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.evaluation.evaluator import mean_score
 from hyperruntime.loop.generation.generation_view import without_host_paths
@@ -227,7 +227,7 @@ def amend_marked(layout: Layout, archive: Archive) -> None:
 def publish(
     layout: Layout,
     record: GenerationRecord,
-    domains: tuple[Domain, ...],
+    domains: tuple[DomainBase, ...],
     adapter: ContractAdapter,
     store: RepositoryStore,
 ) -> None:
@@ -275,7 +275,7 @@ def publish(
 def publish_missing(
     layout: Layout,
     archive: Archive,
-    domains: tuple[Domain, ...],
+    domains: tuple[DomainBase, ...],
     adapter: ContractAdapter,
     store: RepositoryStore,
 ) -> None:

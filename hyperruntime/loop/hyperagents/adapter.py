@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hyperruntime.concurrency.parallel_map import parallel_map
-from hyperruntime.domain import Domain
+from hyperruntime.domain import DomainBase
 from hyperruntime.errors import PatchError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
@@ -259,14 +259,14 @@ class HyperAgentsContract:
     runs_in_checkout = True
     offers_models = True
 
-    def load_domains(self, names: Sequence[str], *, code: bool = False) -> tuple[Domain, ...]:
+    def load_domains(self, names: Sequence[str], *, code: bool = False) -> tuple[DomainBase, ...]:
         """Return domains that the repository's own harness evaluates."""
         return tuple(repository_domain(name) for name in names)
 
-    def check_tasks(self, names: Sequence[str], domains: Sequence[Domain]) -> None:
+    def check_tasks(self, names: Sequence[str], domains: Sequence[DomainBase]) -> None:
         """Do nothing: the repository's harness knows the tasks."""
 
-    def check_agent(self, options: GenerateOptions, domains: Sequence[Domain]) -> str:
+    def check_agent(self, options: GenerateOptions, domains: Sequence[DomainBase]) -> str:
         """Return the path of the agent's checkout, after checks."""
         check_ensembles(options, domains)
         return check_checkout(
@@ -283,7 +283,7 @@ class HyperAgentsContract:
     def prepare(
         self,
         options: GenerateOptions,
-        domains: tuple[Domain, ...],
+        domains: tuple[DomainBase, ...],
         layout: Layout,
         store: RepositoryStore,
         agent: str,
@@ -307,7 +307,7 @@ class HyperAgentsContract:
         return commands.with_python(commands.select_next_parent(names, context.contract.evals))
 
     def open_views(
-        self, options: GenerateOptions, layout: Layout, domains: tuple[Domain, ...]
+        self, options: GenerateOptions, layout: Layout, domains: tuple[DomainBase, ...]
     ) -> tuple[View, ...]:
         """Return the overview of the run for meta agents, and all answers for ensembles if the run
         has them.
@@ -321,7 +321,7 @@ class HyperAgentsContract:
             )
         return (overview,)
 
-    def publish_evaluation(self, domain: Domain, source: Path, target: Path) -> None:
+    def publish_evaluation(self, domain: DomainBase, source: Path, target: Path) -> None:
         """Copy the evaluations of the agent and of the ensemble without the labels of their
         tables.
         """

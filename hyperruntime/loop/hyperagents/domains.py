@@ -7,14 +7,14 @@ domains and gives no verdicts; see ``evaluation``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import attrs
 
-from hyperruntime.domain import Domain, Score, Split, Task, mean_report
+from hyperruntime.domain import DomainBase, Score, Split, Task
 from hyperruntime.errors import DomainNotFoundError, SpecError
 from hyperruntime.json_values import is_number
 from hyperruntime.loop.run_files.layout import REPORT, evaluation_name, read_json
@@ -24,7 +24,7 @@ _HOST_ONLY = ("polyglot",)
 
 
 @attrs.define(kw_only=True)
-class OriginalDomain:
+class OriginalDomain(DomainBase):
     """A domain of such a repository; the other attributes are those of a domain.
 
     Attributes:
@@ -112,14 +112,6 @@ class OriginalDomain:
         return Score(
             task_id=task.id, value=0.0, valid=False, detail="judged by the repository's own report"
         )
-
-    def report(self, split: str, scores: Sequence[Score]) -> Mapping[str, Any]:
-        """Return the mean of the scores that the repository's report gave."""
-        return mean_report(self.name, split, scores)
-
-    def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401 - any JSON value
-        """Return None: there are no pictures."""
-        return None
 
 
 def _balrog(name: str, episodes: int) -> OriginalDomain:
@@ -213,6 +205,3 @@ def repository_domain(name: str) -> OriginalDomain:
         )
         raise SpecError("domains", name, allowed)
     return DOMAINS[name]
-
-
-_: type[Domain] = OriginalDomain

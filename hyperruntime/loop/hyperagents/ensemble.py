@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from hyperruntime.domain import Domain
+from hyperruntime.domain import DomainBase
 from hyperruntime.errors import AgentError, PatchError
 from hyperruntime.loop.evaluation.evaluator import Results, evaluated_splits
 from hyperruntime.loop.generation.adapter import Attempt
@@ -58,7 +58,7 @@ LOG = "ensemble.log"
 _INSIDE = "/opt/hyperruntime/generations"
 
 
-def has_ensembles(options: GenerateOptions, domains: Iterable[Domain]) -> bool:
+def has_ensembles(options: GenerateOptions, domains: Iterable[DomainBase]) -> bool:
     """Return whether a run evaluates ensembles."""
     wanted = "ensemble" in options.optimize_option and "no_archive" not in (
         options.run_baseline or ""
@@ -71,7 +71,7 @@ def evaluates_agents(options: GenerateOptions) -> bool:
     return "agent" in options.optimize_option.split("_")
 
 
-def check_ensembles(options: GenerateOptions, domains: Iterable[Domain]) -> None:
+def check_ensembles(options: GenerateOptions, domains: Iterable[DomainBase]) -> None:
     """Check that the ensemble of ``agent_archive_path`` can evolve; do nothing without this option.
 
     Args:
@@ -107,7 +107,7 @@ def _agent_archive(path: str) -> list[GenId]:
     return ids
 
 
-def add_answers(domain: Domain, split: str, source: Path, target: Path, *, full: bool) -> None:
+def add_answers(domain: DomainBase, split: str, source: Path, target: Path, *, full: bool) -> None:
     """Write the view of one split for ensembles: answers without labels, and a scaled score.
 
     Args:
@@ -154,7 +154,7 @@ def show_training_answers(domain: OriginalDomain, source: Path, target: Path) ->
 
 
 def prepare_agent_archive(
-    options: GenerateOptions, domains: tuple[Domain, ...], layout: Layout
+    options: GenerateOptions, domains: tuple[DomainBase, ...], layout: Layout
 ) -> None:
     """Copy the views of the run in ``agent_archive_path`` for the ensemble and for meta agents.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hyperruntime.domain import Domain
+from hyperruntime.domain import DomainBase
 from hyperruntime.loop.generation.meta_patches import meta_patch_paths
 from hyperruntime.loop.generation.series import every_series, progress_info, whose_scores
 from hyperruntime.loop.run_files.archive import Archive
@@ -30,7 +30,9 @@ _SHOWN = (
 class RunOverview:
     """The overview of a run on disk, in the directory that meta agents see."""
 
-    def __init__(self, options: GenerateOptions, layout: Layout, domains: Sequence[Domain]) -> None:
+    def __init__(
+        self, options: GenerateOptions, layout: Layout, domains: Sequence[DomainBase]
+    ) -> None:
         """Append the options of this start to the log.
 
         Args:
@@ -68,7 +70,7 @@ class RunOverview:
             )
 
 
-def shown_arguments(options: GenerateOptions, domains: Sequence[Domain]) -> str:
+def shown_arguments(options: GenerateOptions, domains: Sequence[DomainBase]) -> str:
     """Return the options that agents may see, in the form of HyperAgents' log.
 
     Args:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from hyperruntime.datasets.left_out import FAIL, left_out_of, shown, warn_left_out
-from hyperruntime.domain import Domain
+from hyperruntime.datasets.left_out import FAIL, shown, warn_left_out
+from hyperruntime.domain import DomainBase
 from hyperruntime.errors import SpecError
 from hyperruntime.loop.generation.adapter import ContractAdapter
 from hyperruntime.loop.generation.default_adapter import DefaultContract
@@ -38,7 +38,7 @@ def agent_here() -> str | None:
 
 def load_domains(
     names: Sequence[str], adapter: ContractAdapter, *, code: bool = False
-) -> tuple[Domain, ...]:
+) -> tuple[DomainBase, ...]:
     """Return the domains with these references.
 
     Args:
@@ -63,7 +63,7 @@ def load_domains(
     return domains
 
 
-def check_left_out(domains: Sequence[Domain], unsupported: str) -> None:
+def check_left_out(domains: Sequence[DomainBase], unsupported: str) -> None:
     """Log what the domains leave out of their data sets, or refuse it.
 
     Args:
@@ -75,7 +75,7 @@ def check_left_out(domains: Sequence[Domain], unsupported: str) -> None:
             ``fail``.
     """
     for domain in domains:
-        left = left_out_of(domain)
+        left = domain.left_out
         if left and unsupported == FAIL:
             raise SpecError("domains", domain.name, f"a data set without odd rows; {shown(left)}")
         warn_left_out(left, "--unsupported fail", domain=domain.name)

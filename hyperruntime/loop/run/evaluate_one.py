@@ -15,7 +15,7 @@ from pathlib import Path
 import attrs
 from filelock import FileLock
 
-from hyperruntime.domain import Domain
+from hyperruntime.domain import DomainBase
 from hyperruntime.errors import RunError, SpecError
 from hyperruntime.json_values import parse_json
 from hyperruntime.loop.generation.generation import make_with_results
@@ -155,12 +155,12 @@ def image_to_evaluate(run_dir: str | os.PathLike[str], *, trust: bool) -> str:
     )[1]
 
 
-def _has(domain: Domain, split: str) -> bool:
+def _has(domain: DomainBase, split: str) -> bool:
     return any(part.name == split for part in domain.splits)
 
 
 def _chosen(
-    options: GenerateOptions, domains: Sequence[Domain], split: str, samples: int | None
+    options: GenerateOptions, domains: Sequence[DomainBase], split: str, samples: int | None
 ) -> GenerateOptions:
     """Return the options of the evaluation, with only the domains that have the split."""
     names = [

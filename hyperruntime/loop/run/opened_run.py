@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.domain import Domain
+from hyperruntime.domain import DomainBase
 from hyperruntime.errors import RepositoryError, RunError
 from hyperruntime.git.change_rules import ChangeRules
 from hyperruntime.git.store import RepositoryStore
@@ -57,7 +57,7 @@ class OpenedRun:
     options: GenerateOptions
     layout: Layout
     adapter: ContractAdapter
-    domains: tuple[Domain, ...]
+    domains: tuple[DomainBase, ...]
     stored: Mapping[str, Any]
     archive: Archive
     store: RepositoryStore = attrs.field(init=False)

@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from hyperruntime import registry
-from hyperruntime.domain import Domain
+from hyperruntime.domain import DomainBase
 from hyperruntime.errors import AgentError, RunError, SpecError
 from hyperruntime.gateway.config.source import absolute_source
 from hyperruntime.gateway.config.values import GatewayConfig
@@ -48,7 +48,7 @@ class RunPlan:
 
     options: GenerateOptions
     adapter: ContractAdapter
-    domains: tuple[Domain, ...]
+    domains: tuple[DomainBase, ...]
     image: str
     layout: Layout
     gateway: GatewayConfig | None
@@ -197,7 +197,7 @@ def _changed(options: GenerateOptions, changes: Mapping[str, Any]) -> GenerateOp
 
 
 def check_agent(
-    options: GenerateOptions, domains: Sequence[Domain], adapter: ContractAdapter
+    options: GenerateOptions, domains: Sequence[DomainBase], adapter: ContractAdapter
 ) -> str:
     """Return the agent's path or template name, after checks.
 
@@ -229,7 +229,7 @@ def checked_domains(
     *,
     given: Collection[tuple[str, ...]] = (),
     trust: bool,
-) -> tuple[tuple[Domain, ...], str]:
+) -> tuple[tuple[DomainBase, ...], str]:
     """Return the domains and the image of an existing run, after a check of what the run asks of
     the host.
 
@@ -275,7 +275,7 @@ def _absolute_reference(reference: str) -> str:
     )
 
 
-def choose_image(options: GenerateOptions, domains: Sequence[Domain]) -> str:
+def choose_image(options: GenerateOptions, domains: Sequence[DomainBase]) -> str:
     """Return the image of all containers of a run: the user's, else that of the domains or the
     agent.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.domain import Domain
+from hyperruntime.domain import DomainBase
 from hyperruntime.errors import RunError
 from hyperruntime.gateway.config.environment import read_dotenv
 from hyperruntime.gateway.config.source import RECORD
@@ -52,7 +52,7 @@ def check_received(
     check_requests(layout.run, stored, requests, trust=trust)
 
 
-def domains_to_show(view: RunView) -> tuple[Domain, ...]:
+def domains_to_show(view: RunView) -> tuple[DomainBase, ...]:
     """Return the domains of a run that is only shown, where no user is asked.
 
     Raises:

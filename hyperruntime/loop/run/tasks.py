@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.domain import Domain
+from hyperruntime.domain import DomainBase
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.generation.adapter import ContractAdapter
@@ -99,7 +99,7 @@ class SentRun:
     adapter: ContractAdapter
     root: str
     first: str
-    domains: tuple[Domain, ...]
+    domains: tuple[DomainBase, ...]
     image: str
 
     @classmethod

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hyperruntime.domain import Domain
+from hyperruntime.domain import DomainBase
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.git.user_repository import ENV_FILE
 from hyperruntime.loop.run_files.contract import CONTRACT_FILE, Contract
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _LABEL = "io.hyperruntime"
 
 
-def protected_paths(domains: Sequence[Domain]) -> tuple[str, ...]:
+def protected_paths(domains: Sequence[DomainBase]) -> tuple[str, ...]:
     """Return the paths of an agent repository that no patch may change."""
     paths = (path for domain in domains for path in domain.protected_paths)
     return tuple(dict.fromkeys((CONTRACT_FILE, ENV_FILE, *paths)))
@@ -58,7 +58,7 @@ class RunContext:
     adapter: ContractAdapter
     root: str
     first: str
-    domains: tuple[Domain, ...]
+    domains: tuple[DomainBase, ...]
     image: str
     containers: OpenContainers
     events: Events

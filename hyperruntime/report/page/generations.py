@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hyperruntime.domain import Domain, Task
+from hyperruntime.domain import DomainBase, Task
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.loop.run.received import domains_to_show
 from hyperruntime.loop.run_files.archive import RunView
@@ -256,7 +256,7 @@ class LoopRun:
         return base64.b64encode(data).decode()
 
     @cached_property
-    def _domains(self) -> dict[str, Domain]:
+    def _domains(self) -> dict[str, DomainBase]:
         try:
             return {one.name: one for one in domains_to_show(self._view)}
         except HyperRuntimeError as error:

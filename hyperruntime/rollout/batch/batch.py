@@ -19,7 +19,7 @@ import attrs
 
 from hyperruntime.errors import SpecError
 from hyperruntime.rollout.batch.prompts import PromptRow
-from hyperruntime.rollout.environment import Item
+from hyperruntime.rollout.environment import Item, UnscoredEnvironmentBase
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.runner import Parts, check_model, complete_parts, run_rollouts
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
@@ -59,13 +59,12 @@ class BatchSummary:
     left_out: Mapping[str, str] = attrs.field(factory=dict, hash=False)
 
 
-class Prompts:
+class Prompts(UnscoredEnvironmentBase):
     """The environment of a batch: each row is an item; there is no reward.
 
     Attributes:
         name: name of the environment.
         rows: the rows by id.
-        left_out: why lines of the file are not among the rows, by name.
     """
 
     name = "batch"
@@ -80,8 +79,14 @@ class Prompts:
             system: system message for rows that do not start with one, or "".
             left_out: why lines of the file are not among the rows, by name.
         """
-        self.rows, self.left_out = {row.id: row for row in rows}, dict(left_out or {})
+        self.rows = {row.id: row for row in rows}
+        self._left_out = dict(left_out or {})
         self._system = system
+
+    @property
+    def left_out(self) -> Mapping[str, str]:
+        """Why lines of the file are not among the rows, by name."""
+        return self._left_out
 
     def items(self) -> Iterable[Item]:
         """Return an item for each row."""

@@ -25,7 +25,12 @@ from hyperruntime.rollout.agent.agent import Agent, AgentLimits, AgentResult, Ag
 from hyperruntime.rollout.agent.model import Model, Sampling
 from hyperruntime.rollout.agent.recorder import RecordedModel, Stopwatch, recorded_handler
 from hyperruntime.rollout.agent.replay import Replay
-from hyperruntime.rollout.environment import Item, Outcome, UnscoredEnvironment, Verdict
+from hyperruntime.rollout.environment import (
+    EnvironmentBase,
+    Item,
+    Outcome,
+    UnscoredEnvironmentBase,
+)
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, SCORED, UNSCORED, Trajectory
 from hyperruntime.rollout.run_files.turn_journal import TurnJournal
 
@@ -90,7 +95,7 @@ class EpisodeContext:
     """
 
     options: RolloutOptions
-    environment: UnscoredEnvironment
+    environment: UnscoredEnvironmentBase
     model: Model
     slots: PooledSlots
     specs: Specs
@@ -201,17 +206,12 @@ class _Episode:
             with self._in("setup"):
                 async with asyncio.timeout(context.options.setup_s):
                     meta = await context.environment.setup(item, lease)
-                    agents = await self._lease_of_agent(lease, meta)
+                    agents = await context.environment.agent_lease(item, lease, meta)
             self._phase = "agent"
             self._result = await self._speak(agents, meta)
             self._replay.check()  # an agent may have caught the error
             self._ending = await self._score(self._result, lease, meta)
             self._phase = "release"
-
-    async def _lease_of_agent(self, lease: Sandbox, meta: Mapping[str, Any]) -> Sandbox:
-        """Return the lease with which the agent's tools work."""
-        make = getattr(self._context.environment, "agent_lease", None)
-        return lease if make is None else await make(self._job.item, lease, meta)
 
     async def _speak(self, lease: Sandbox, meta: Mapping[str, Any]) -> AgentResult:
         context = self._context
@@ -235,8 +235,8 @@ class _Episode:
         self, result: AgentResult, lease: Sandbox, meta: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the fields of the trajectory that the environment's verification decides."""
-        verify = getattr(self._context.environment, "verify", None)
-        if verify is None:
+        environment = self._context.environment
+        if not isinstance(environment, EnvironmentBase):
             return {"status": UNSCORED}
         outcome = Outcome(
             messages=result.messages,
@@ -247,7 +247,9 @@ class _Episode:
         with self._in("verify"):
             async with asyncio.timeout(self._context.options.verify_s):
                 await lease.end_processes()
-                verdict: Verdict = await verify(self._job.item, outcome, lease, self._fresh, meta)
+                verdict = await environment.verify(
+                    self._job.item, outcome, lease, self._fresh, meta
+                )
             numbers: list[Any] = [verdict.reward, *verdict.parts.values()]
             if not all(
                 isinstance(number, (int, float)) and math.isfinite(number) for number in numbers
@@ -318,8 +320,7 @@ def _sampling(options: RolloutOptions, job: Job) -> Sampling:
 
 def _limits(context: EpisodeContext, item: Item) -> AgentLimits:
     """Return the limits of the run, with the lower of its time limit and the item's."""
-    limit_of = getattr(context.environment, "time_limit_s", None)
-    allowed = None if limit_of is None else limit_of(item)
+    allowed = context.environment.time_limit_s(item)
     times = [time_s for time_s in (context.options.limits.time_s, allowed) if time_s is not None]
     return attrs.evolve(context.options.limits, time_s=min(times, default=None))
 

@@ -17,13 +17,18 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from hyperruntime.datasets.left_out import left_out_of, shown, warn_left_out
+from hyperruntime.datasets.left_out import shown, warn_left_out
 from hyperruntime.errors import SpecError, name_hint
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.agent.agent import Agent, Toolset, slot_tools
 from hyperruntime.rollout.agent.model import Model
-from hyperruntime.rollout.environment import Item, UnscoredEnvironment
-from hyperruntime.rollout.loading import load_agent, load_environment
+from hyperruntime.rollout.environment import (
+    EnvironmentBase,
+    Item,
+    UnscoredEnvironment,
+    UnscoredEnvironmentBase,
+)
+from hyperruntime.rollout.loading import completed_environment, load_agent, load_environment
 from hyperruntime.rollout.models import open_model
 from hyperruntime.rollout.models.server import check_server
 from hyperruntime.rollout.run.episode import EpisodeContext, Specs
@@ -48,7 +53,8 @@ class Parts:
     """Objects that the caller passes to a run; fields that are None are created from the options.
 
     Attributes:
-        environment: the environment; without a ``verify``, the trajectories get no reward.
+        environment: the environment, of any class; without a ``verify``, the trajectories get no
+            reward.
         model: the model; the run does not close it.
         slots: leases slots and containers for verification; the run does not close it.
         agent: the agent.
@@ -66,7 +72,7 @@ class Parts:
 class CompleteParts(Parts):
     """Parts of which only ``slots`` may be None."""
 
-    environment: UnscoredEnvironment
+    environment: UnscoredEnvironmentBase
     model: Model
     agent: Agent
     toolset: Toolset
@@ -129,7 +135,7 @@ async def run_episodes(
         made = await complete_parts(stack, options, parts)  # validate before creating the directory
         if not resumed:
             await check_model(options, parts)
-        if hasattr(made.environment, "verify"):
+        if isinstance(made.environment, EnvironmentBase):
             # a run without rewards sends a seed only if the options have one
             options = options.settled()
         items, left = await asyncio.to_thread(_checked_items, made.environment, options)
@@ -157,19 +163,17 @@ async def run_episodes(
 
 
 def _checked_items(
-    environment: UnscoredEnvironment, options: RolloutOptions
+    environment: UnscoredEnvironmentBase, options: RolloutOptions
 ) -> tuple[list[Item], Mapping[str, str]]:
     """Return the items of a run, and why items that the options choose were left out, by name."""
     items = chosen_items(environment, options)
-    known = left_out_of(environment)
     left = {
         name: why
-        for name, why in known.items()
+        for name, why in environment.left_out.items()
         if not options.items or chosen_names(options.items, [name])
     }
     warn_left_out(left, "--option unsupported=fail")
-    if (check := getattr(environment, "check_items", None)) is not None:
-        check(items, options.base_spec())
+    environment.check_items(items, options.base_spec())
     return items, left
 
 
@@ -204,7 +208,11 @@ async def complete_parts(
         model = open_model(options.model)
         stack.push_async_callback(model.close)
     return CompleteParts(
-        environment=environment, agent=agent, toolset=toolset, model=model, slots=parts.slots
+        environment=completed_environment(environment),
+        agent=agent,
+        toolset=toolset,
+        model=model,
+        slots=parts.slots,
     )
 
 
@@ -261,7 +269,7 @@ async def open_here(
         )
 
 
-def chosen_items(environment: UnscoredEnvironment, options: RolloutOptions) -> list[Item]:
+def chosen_items(environment: UnscoredEnvironmentBase, options: RolloutOptions) -> list[Item]:
     """Return the items of a run.
 
     Args:
@@ -277,7 +285,7 @@ def chosen_items(environment: UnscoredEnvironment, options: RolloutOptions) -> l
         if item.id in items:
             raise SpecError("items", item.id, "an id that is unique in the environment")
         items[item.id] = item
-    left = left_out_of(environment)
+    left = environment.left_out
     for wanted in options.items:
         if not chosen_names([wanted], items):
             if refused := chosen_names([wanted], left):

@@ -10,7 +10,7 @@ import attrs
 from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.values.config import DEFAULT_SLOTS, PoolConfig
 from hyperruntime.pool.values.profiles import Profiles
-from hyperruntime.rollout.environment import UnscoredEnvironment
+from hyperruntime.rollout.environment import UnscoredEnvironmentBase
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.spec import ContainerSpec
 
@@ -29,7 +29,7 @@ class PooledSlots:
     """
 
     def __init__(
-        self, runtime: Runtime, options: RolloutOptions, environment: UnscoredEnvironment
+        self, runtime: Runtime, options: RolloutOptions, environment: UnscoredEnvironmentBase
     ) -> None:
         """Configure the pools; no container starts yet.
 
@@ -40,7 +40,7 @@ class PooledSlots:
                 the pool's default. Its ``image_workdir`` applies as well.
         """
         pool = options.pool
-        slots = pool.slots_per_container or getattr(environment, "slots_per_container", 1)
+        slots = pool.slots_per_container or environment.slots_per_container
         most = pool.max_containers or -(-options.parallel // (slots or 1))
         self.capacity = most * (slots or (DEFAULT_SLOTS if runtime.info.users else 1))
         base = self._base = options.base_spec()
@@ -51,7 +51,7 @@ class PooledSlots:
             min_containers=min(pool.min_containers, most),
             max_containers=most,
             acquire_timeout_s=pool.acquire_timeout_s,
-            image_workdir=bool(getattr(environment, "image_workdir", False)),
+            image_workdir=environment.image_workdir,
         )
         judges = attrs.evolve(
             agents,

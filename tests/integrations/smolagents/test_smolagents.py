@@ -131,7 +131,7 @@ def test_answers_come_back_with_their_types(executor: Executor) -> None:
 def test_a_step_that_does_not_end_is_interrupted_and_its_variables_stay(
     runtime_name: str, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyperruntime.adapters.python_kernel._INTERRUPT_S", 2.0)
+    monkeypatch.setattr("hyperruntime_smolagents.python_kernel._INTERRUPT_S", 2.0)
     executor = Executor(base_image, runtime=runtime_name, timeout_s=2)
     try:
         executor.send_variables({"given": 7})

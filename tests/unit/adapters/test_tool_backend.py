@@ -18,8 +18,13 @@ from typing import Any, Protocol, cast
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.adapters.backend_pools import BackendSlot, SlotState
-from hyperruntime.adapters.tool_backend import SlotToolBackend, create_tool_backend, uses_sandbox
+from hyperruntime.adapters.tool_backend import (
+    BackendSlot,
+    SlotState,
+    SlotToolBackend,
+    create_tool_backend,
+    uses_sandbox,
+)
 from hyperruntime.errors import EngineUnavailableError, PoolError, SpecError, StaleLeaseError
 from hyperruntime.pool.values.config import PoolConfig
 from hyperruntime.pool.values.profiles import Profiles

@@ -125,8 +125,7 @@ STATES: dict[str, tuple[Callable[[], Held], Callable[[], object]]] = {
 def test_a_child_that_is_forked_while_the_lock_of_a_state_is_held_can_use_the_state(
     state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (environment, shared_runtime):
-        monkeypatch.setattr(module, "open_runtime", lambda _: Runtime(FakeDriver()))
+    monkeypatch.setattr(shared_runtime, "open_runtime", lambda _: Runtime(FakeDriver()))
     owner.release_on_fork(holder())  # so that the hook is there
     lock, use = STATES[state]
     with lock():

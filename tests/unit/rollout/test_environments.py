@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -11,9 +13,13 @@ from click.testing import CliRunner
 from hyperruntime.cli.app import app
 from hyperruntime.cli.command import State
 from hyperruntime.errors import DriverLoadError, SpecError
+from hyperruntime.rollout.environment import EnvironmentBase, Item
 from hyperruntime.rollout.loading import load_environment
+from hyperruntime.spec import ContainerSpec
 
 PROGRAM = """
+from hyperruntime.rollout.environment import EnvironmentBase
+
 class Word:
     name = "word"
     def __init__(self, *, count: int = 3, rate: float | None = None, loud: bool = False, words: tuple[str, ...] = ()):
@@ -31,6 +37,15 @@ class Broken(Word):
 class Half:
     name = "half"
     def items(self): ...
+
+class Own(Word):
+    slots_per_container = None
+    left_out = {"odd": "no word"}
+    def time_limit_s(self, item): return 60.0
+
+class Based(EnvironmentBase):
+    name = "based"
+    items = spec = setup = messages = verify = Word.items
 """
 
 
@@ -57,6 +72,24 @@ def test_options_are_converted_to_the_annotated_types(file: str) -> None:
     assert made.given == (5, 0.5, True, ("a", "b"))  # type: ignore[attr-defined]
     made = load_environment(f"{file}:Word", {"count": 7})
     assert made.given == (7, None, False, ())  # type: ignore[attr-defined]
+
+
+def test_an_environment_without_the_base_class_has_its_defaults(file: str) -> None:
+    item = Item(id="first")
+    for name in ("Word", "Based"):
+        made = load_environment(f"{file}:{name}")
+        assert (made.slots_per_container, made.image_workdir, made.left_out) == (1, False, {})
+        assert (made.time_limit_s(item), made.cache_key(item)) == (None, "first")
+        made.check_items([item], ContainerSpec(image="base"))
+        lease: Any = object()
+        assert asyncio.run(made.agent_lease(item, lease, {})) is lease
+
+
+def test_an_environment_without_the_base_class_keeps_its_own_members(file: str) -> None:
+    made = load_environment(f"{file}:Own")
+    assert (made.slots_per_container, made.left_out) == (None, {"odd": "no word"})
+    assert (made.time_limit_s(Item(id="first")), made.cache_key(Item(id="first"))) == (60, "first")
+    assert isinstance(made, EnvironmentBase)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime.domain import Score, Split, Task, mean_report
+from hyperruntime.domain import DomainBase, Score, Split, Task, mean_report
 from hyperruntime.loop.evaluation.evaluator import (
     Evaluator,
     SplitResult,
@@ -27,17 +27,14 @@ TASKS = 10
 
 
 @attrs.define(kw_only=True)
-class Graded:
+class Graded(DomainBase):
     """A domain in which an agent's first answers are right; ``right`` is their number."""
 
     name: str
     splits: tuple[Split, ...] = (Split(name="train"),)
     right: int = TASKS
     description: str = "for tests"
-    image: str = "base"
-    needs_gpu: bool = False
     agent: str = "mutator"
-    protected_paths: tuple[str, ...] = ()
     task_timeout_s: float = 1.0
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
@@ -54,10 +51,6 @@ class Graded:
         """Return the mean score; like many reports, it needs at least one score."""
         assert scores
         return mean_report(self.name, split, scores)
-
-    def picture(self, task: Task, prediction: Any) -> str | None:
-        """Return None."""
-        return None
 
 
 class Answers:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.cli.config_file import agent_domains
+from hyperruntime.domain import DialogueDomain, Task, TriedDomain
 from hyperruntime.errors import AgentError, DriverLoadError, HyperRuntimeError, RunError, SpecError
 from hyperruntime.loop.generation.default_adapter import DefaultContract
 from hyperruntime.loop.run.contracts import load_domains
@@ -31,6 +32,20 @@ class Mine(CirclePacking):
 
 class Half:
     name = "half"
+
+class Plain:
+    name = description = image = agent = "plain"
+    splits, needs_gpu, protected_paths, task_timeout_s = (), False, (), 1.0
+    parallel_tasks = True
+    def __init__(self): self.given = {"odd": "no label"}
+    @property
+    def left_out(self): return self.given
+    def tasks(self, split, limit=None): return ()
+    def score(self, task, prediction): ...
+    def report(self, split, scores): return {"score": 0.5}
+    def picture(self, task, prediction): ...
+    def trial(self, task, prediction): return "the trial"
+    def verdict(self, task, prediction, result): ...
 
 def broken():
     raise RuntimeError("of the file")
@@ -59,6 +74,28 @@ def test_a_domain_of_a_file_is_loaded_where_the_user_names_it(
         f"{file}:Mine",
         "circle_packing",
     )
+
+
+def test_a_domain_without_the_base_class_has_its_defaults_and_keeps_its_own_members(
+    file: Path,
+) -> None:
+    (domain,) = load_domains([f"{file}:Plain"], DefaultContract(), code=True)
+    task = Task(id="t", inputs={})
+    assert (type(domain).__name__, domain.parallel_tasks, domain.left_out) == (
+        "Plain",
+        True,
+        {"odd": "no label"},
+    )
+    assert (domain.container_per_task, domain.needs, domain.picture_png(task, 1)) == (
+        False,
+        "",
+        None,
+    )
+    assert domain.report("train", []) == {"score": 0.5}
+    assert not isinstance(domain, DialogueDomain)
+    assert isinstance(domain, TriedDomain)
+    trial: object = domain.trial(task, 1)
+    assert trial == "the trial"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from hyperdomain_circle_packing import CirclePacking
-from hyperruntime import registry
 from hyperruntime.errors import SpecError
 from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
@@ -46,9 +45,7 @@ def test_no_gpu_is_requested_if_no_domain_needs_one(tmp_path: Path) -> None:
 def test_a_domain_that_needs_gpus_gets_the_gpus_of_the_run_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], expected: object
 ) -> None:
-    monkeypatch.setattr(
-        registry, "load_domain", lambda name: CirclePacking(name=name, needs_gpu=True)
-    )
+    monkeypatch.setattr(CirclePacking, "needs_gpu", True)
     assert {spec.gpus for spec in specs_of_a_run(tmp_path, **options)} == {expected}
 
 

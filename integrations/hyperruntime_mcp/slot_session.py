@@ -28,14 +28,15 @@ _LOST = (
 class SlotSession:
     """The slot of one client; ``async with`` releases it at the end."""
 
-    def __init__(self, pool: Pool, policy: ToolPolicy | None = None) -> None:
+    def __init__(self, pool: Pool, policy: ToolPolicy) -> None:
         """Make a session without a slot.
 
         Args:
             pool: the started pool.
-            policy: limits and rights of all calls; None means the pool's.
+            policy: limits and rights of all calls, in place of the pool's.
         """
-        self._pool, self._policy = pool, policy
+        self._pool = pool
+        self._policy = policy
         self._slot: Slot | None = None
         self._leasing = asyncio.Lock()
 

@@ -8,12 +8,11 @@ import json
 import secrets
 import threading
 from contextlib import suppress
-from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import attrs
 
-from hyperruntime.concurrency.closing import Closing
 from hyperruntime.container import Container
 from hyperruntime.exec.output_streams import OutputBuffer
 from hyperruntime.json_values import count_values, parse_json
@@ -23,6 +22,7 @@ _MOST_VALUES = 1000  # JSON values of a reply; a valid reply has a few
 _LOG_BYTES = 1024**2
 _INTERRUPT_S = 5.0  # that code has to end after an interrupt
 _PIPE_BYTES = 65536
+_PROGRAM = Path(__file__).with_name("python_loop.py")
 
 
 @attrs.frozen
@@ -44,24 +44,22 @@ class PythonResult:
     value: str = ""
 
 
-class PythonKernel(Closing):
+class PythonKernel:
     """One Python process of a container; it runs one piece of code at a time."""
 
-    def __init__(self, container: Container, *, user: str | None = None) -> None:
+    def __init__(self, container: Container) -> None:
         """Start it; the image needs Python 3.8 or newer.
 
-        Args:
-            container: the container.
-            user: as for :meth:`~hyperruntime.container.Container.spawn`, whose errors are raised.
+        The errors are those of :meth:`~hyperruntime.container.Container.spawn`.
         """
         self._changed = threading.Condition()
-        self._reply, self._logs, self._recent = bytearray(), OutputBuffer(_LOG_BYTES), b""
-        self._mark, self._marked = _new_mark(), False
-        program = resources.files("hyperruntime.adapters").joinpath("python_loop.py").read_text()
-        args = ["python3", "-u", "-c", program]
-        self._process = container.spawn(
-            args, on_output=self._take, output_limit_bytes=_PIPE_BYTES, user=user
-        )
+        self._reply = bytearray()
+        self._logs = OutputBuffer(_LOG_BYTES)
+        self._recent = b""
+        self._mark = _new_mark()
+        self._marked = False
+        args = ["python3", "-u", "-c", _PROGRAM.read_text()]
+        self._process = container.spawn(args, on_output=self._take, output_limit_bytes=_PIPE_BYTES)
         self._process.ended.listen(self._wake)
 
     def _take(self, stream: str, chunk: bytes) -> None:
@@ -88,10 +86,6 @@ class PythonKernel(Closing):
         """Whether the process can run more code."""
         return not self._process.ended.is_set
 
-    def close(self) -> None:
-        """Kill the process with all that it started; may be called again."""
-        self._process.close()
-
     def run(self, code: str, timeout_s: float | None) -> PythonResult:
         """Run code; interrupt it after ``timeout_s``, and kill the process if the code does not
         stop.
@@ -104,7 +98,9 @@ class PythonKernel(Closing):
             HyperRuntimeError: the container ended.
         """
         with self._changed:
-            self._mark, self._marked, self._recent = _new_mark(), False, b""
+            self._mark = _new_mark()
+            self._marked = False
+            self._recent = b""
             self._reply.clear()
         request = json.dumps({"code": code, "mark": self._mark.decode()}).encode() + b"\n"
         # it may never be read
@@ -132,11 +128,10 @@ class PythonKernel(Closing):
 
     def _outcome(self, late: str) -> PythonResult:
         with self._changed:
-            taken, self._logs = (
-                self._logs.value().replace(self._mark, b""),
-                OutputBuffer(_LOG_BYTES),
-            )
-            reply, size = _parse(bytes(self._reply)), len(self._reply)
+            taken = self._logs.value().replace(self._mark, b"")
+            self._logs = OutputBuffer(_LOG_BYTES)
+            reply = _parse(bytes(self._reply))
+            size = len(self._reply)
         logs = taken.decode(errors="replace")
         if late:
             return PythonResult(logs=logs, error=late)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.adapters.python_kernel import PythonKernel
+from hyperruntime_smolagents.python_kernel import PythonKernel
 
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture
-def kernel(container: hr.Container) -> Iterator[PythonKernel]:
-    with PythonKernel(container) as started:
-        yield started
+def kernel(container: hr.Container) -> PythonKernel:
+    return PythonKernel(container)  # ends with its container
 
 
 def test_variables_stay_and_the_last_value_comes_back(kernel: PythonKernel) -> None:
@@ -44,7 +41,7 @@ def test_a_text_is_interrupted_and_variables_stay(kernel: PythonKernel) -> None:
 def test_a_text_that_cannot_be_interrupted_is_killed(
     kernel: PythonKernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyperruntime.adapters.python_kernel._INTERRUPT_S", 0.5)
+    monkeypatch.setattr("hyperruntime_smolagents.python_kernel._INTERRUPT_S", 0.5)
     late = kernel.run(
         "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass", 1
     )

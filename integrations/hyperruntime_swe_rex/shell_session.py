@@ -1,7 +1,7 @@
 """A shell session as at a terminal: wait for a pattern in the output, and type input to interactive
 programs.
 
-For frameworks whose sessions are terminals. Commands run in a persistent shell without a terminal.
+Sessions of SWE-ReX are terminals. Here commands run in a persistent shell without a terminal.
 An interactive program gets its own terminal while it runs.
 """
 
@@ -68,7 +68,8 @@ class ShellSession:
 
     def __init__(self, container: Container) -> None:
         """Open a shell of a container; bash starts with the first command."""
-        self._container, self._running = container, _Running()
+        self._container = container
+        self._running = _Running()
         self._shell = container.shell(env={} if "TERM" in container.spec.env else {"TERM": "dumb"})
         self._parser = container.shell()
 
@@ -162,12 +163,11 @@ class _Running:
         self, shell: Shell | None = None, text: str = "", terminal: Terminal | None = None
     ) -> None:
         """Start the text in a thread; without a shell, make one that has ended."""
-        self.terminal, self._is_readable = terminal, terminal is not None
-        self._data, self._lock, self._wakers = (
-            bytearray(),
-            threading.Lock(),
-            set[Callable[[], None]](),
-        )
+        self.terminal = terminal
+        self._is_readable = terminal is not None
+        self._data = bytearray()
+        self._lock = threading.Lock()
+        self._wakers: set[Callable[[], None]] = set()
         self._dropped = 0  # bytes of output since the last call, before the data
         self._result: Future[ExecResult | None] = Future()
         if shell is None:

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.adapters.archives import archive_tree, extract_archive
 from hyperruntime.errors import TransferError, UnsafeArchiveError
+from hyperruntime_openai_agents.archives import archive_tree, extract_archive
 
 pytestmark = pytest.mark.engine
 
@@ -59,14 +59,17 @@ def test_an_archive_leaves_out_what_it_is_told_and_has_hard_links_as_files(
     run(look)
 
 
-def test_an_archive_that_is_too_large_or_forged_is_refused(container: hr.Container) -> None:
+def test_an_archive_that_is_too_large_or_forged_is_refused(
+    container: hr.Container, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hyperruntime_openai_agents.archives._MOST_BYTES", 1000000)
     container.exec(
         ["sh", "-c", "mkdir -p /tmp/large && head -c 3000000 /dev/zero >/tmp/large/file"]
     ).check()
 
     async def look() -> None:
         with pytest.raises(UnsafeArchiveError, match="more than 1000000 bytes"):
-            await archive_tree(container, "/tmp/large", limit_bytes=1000000)
+            await archive_tree(container, "/tmp/large")
         with pytest.raises(TransferError, match="No such file"):
             await archive_tree(container, "/tmp/missing")
 

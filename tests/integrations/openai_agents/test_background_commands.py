@@ -9,24 +9,20 @@ import asyncio
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.adapters.background import BackgroundCommand, BackgroundCommands
+from hyperruntime_openai_agents.background_commands import BackgroundCommands
 
 pytestmark = pytest.mark.engine
-
-
-async def output(command: BackgroundCommand) -> bytes:
-    """Return all output of a command, at its end."""
-    await command.end
-    await command.poll()
-    return b"".join(command.chunks)
 
 
 @pytest.mark.parametrize("tty", [False, True])
 def test_output_is_kept_in_bounded_memory(container: hr.Container, tty: bool) -> None:
     async def main() -> None:
         script = "echo first; head -c 1500000 /dev/zero | tr '\\0' x; echo last; exit 3"
-        command = await BackgroundCommand.start(container, ["sh", "-c", script], tty=tty)
-        said = await output(command)
+        commands = BackgroundCommands()
+        command = commands[await commands.start(container, ["sh", "-c", script], tty=tty)]
+        await command.end
+        await command.poll()
+        said = b"".join(command.chunks)
         assert (said.split()[0], said.split()[-1][-4:]) == (b"first", b"last")
         assert len(said) < 1024**2 + 1000
         assert command.end.result() == 3
@@ -38,10 +34,10 @@ def test_output_is_kept_in_bounded_memory(container: hr.Container, tty: bool) ->
 def test_a_killed_command_has_ended_with_all_it_started(container: hr.Container) -> None:
     async def main() -> None:
         for tty in (False, True):
-            command = await BackgroundCommand.start(
-                container, ["sh", "-c", "sleep 7654 & sleep 7654"], tty=tty
-            )
-            await command.close()
+            commands = BackgroundCommands()
+            args = ["sh", "-c", "sleep 7654 & sleep 7654"]
+            command = commands[await commands.start(container, args, tty=tty)]
+            await commands.close()
             assert command.end.result() != 0
         assert container.exec(["pgrep", "-f", "sleep 7654"]).exit_code == 1
 
@@ -51,7 +47,7 @@ def test_a_killed_command_has_ended_with_all_it_started(container: hr.Container)
 def test_the_number_of_commands_has_a_limit(
     container: hr.Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyperruntime.adapters.background._MOST", 2)
+    monkeypatch.setattr("hyperruntime_openai_agents.background_commands._MOST", 2)
 
     async def main() -> None:
         commands = BackgroundCommands()

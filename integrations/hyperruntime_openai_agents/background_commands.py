@@ -1,4 +1,4 @@
-"""Background commands that a framework polls, on terminals or on pipes."""
+"""Commands of a session that the SDK polls, on terminals or on pipes."""
 
 from __future__ import annotations
 
@@ -35,37 +35,14 @@ class BackgroundCommand:
 
     def __init__(self, process: Process, terminal: Terminal | None) -> None:
         """Follow a command that runs; in an event loop."""
-        self.terminal, self.ended, self._process = terminal, asyncio.Event(), process
-        self.chunks, self.used = deque[bytes](), time.monotonic()
+        self.terminal = terminal
+        self._process = process
+        self.ended = asyncio.Event()
+        self.chunks = deque[bytes]()
+        self.used = time.monotonic()
         self._unread = OutputBuffer(_UNREAD_BYTES)
         self.end = asyncio.create_task(self._follow())
         self.end.add_done_callback(lambda _: self.ended.set())
-
-    @classmethod
-    async def start(
-        cls,
-        container: Container,
-        args: Sequence[str],
-        *,
-        tty: bool,
-        **options: Unpack[TerminalKeywords],
-    ) -> BackgroundCommand:
-        """Start a command on a terminal, or on a pipe that merges both streams.
-
-        Args:
-            container: the container.
-            args: argv.
-            tty: whether it gets a terminal.
-            options: as for :meth:`~hyperruntime.container.Container.terminal`, which also lists the
-                errors.
-        """
-        if tty:
-            terminal = await container.aterminal(args, **options)
-            return cls(terminal.process, terminal)
-        process = await container.aspawn(
-            args, input=b"", merge_output=True, output_limit_bytes=_UNREAD_BYTES, **options
-        )
-        return cls(process, None)
 
     async def _follow(self) -> int:
         while self.terminal is not None and (chunk := await self.terminal.aread()):
@@ -122,8 +99,23 @@ class BackgroundCommands:
         tty: bool,
         **options: Unpack[TerminalKeywords],
     ) -> int:
-        """Start a command as :meth:`BackgroundCommand.start` does, and return its number."""
-        command = await BackgroundCommand.start(container, args, tty=tty, **options)
+        """Start a command on a terminal, or on a pipe that merges both streams; return its number.
+
+        Args:
+            container: the container.
+            args: argv.
+            tty: whether it gets a terminal.
+            options: as for :meth:`~hyperruntime.container.Container.terminal`, which also lists the
+                errors.
+        """
+        if tty:
+            terminal = await container.aterminal(args, **options)
+            command = BackgroundCommand(terminal.process, terminal)
+        else:
+            process = await container.aspawn(
+                args, input=b"", merge_output=True, output_limit_bytes=_UNREAD_BYTES, **options
+            )
+            command = BackgroundCommand(process, None)
         number = next(self._numbers)
         self._commands[number] = command
         if len(self._commands) > _MOST:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tracemalloc
 
-from hyperruntime.adapters.python_kernel import _parse
+from hyperruntime_smolagents.python_kernel import _parse
 
 
 def test_a_reply_of_very_many_values_is_refused_before_it_is_parsed() -> None:

@@ -9,11 +9,11 @@ from typing import Any, BinaryIO, cast
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.adapters import archives
-from hyperruntime.adapters.archives import archive_tree
 from hyperruntime.errors import UnsafeArchiveError
 from hyperruntime.spec import ExecResult
 from hyperruntime.transfer.extract import ExtractLimits
+from hyperruntime_openai_agents import archives
+from hyperruntime_openai_agents.archives import archive_tree
 
 
 class Sender:

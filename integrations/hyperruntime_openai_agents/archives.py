@@ -1,6 +1,4 @@
-"""The tree of a container as an archive on disk, for frameworks that keep snapshots of a
-workspace.
-"""
+"""The tree of a container as an archive on disk: a snapshot of a workspace."""
 
 from __future__ import annotations
 
@@ -29,6 +27,7 @@ tar $hard -cf - -C "$1" -- "$2"; code=$?
 [ "$code$hard" = 1--hard-dereference ] || exit $code"""
 # of long names and attributes: a reader may keep those of all members
 _MOST_RECORD_BYTES = 64 * MIB
+_MOST_BYTES = DEFAULT_LIMITS.max_bytes
 _TYPES: dict[Kind, bytes] = {
     "file": tarfile.REGTYPE,
     "directory": tarfile.DIRTYPE,
@@ -39,11 +38,7 @@ _UNPACK = 'mkdir -p -- "$1" && exec tar -xf - -C "$1"'
 
 
 async def archive_tree(
-    container: Container,
-    path: str,
-    *,
-    exclude: Collection[str] = (),
-    limit_bytes: int = DEFAULT_LIMITS.max_bytes,
+    container: Container, path: str, *, exclude: Collection[str] = ()
 ) -> BinaryIO:
     """Return a tar archive of a directory, as a file at its start; names begin with the name of the
     directory.
@@ -57,12 +52,10 @@ async def archive_tree(
         container: the container; its image needs ``tar``.
         path: absolute path of the directory.
         exclude: paths below it to leave out, with all that is in them.
-        limit_bytes: largest size of the archive.
 
     Raises:
         TransferError: the directory cannot be read, or the archive is corrupt.
-        UnsafeArchiveError: the archive has more than ``limit_bytes``, too many members, or a sparse
-            file.
+        UnsafeArchiveError: the archive is too large, has too many members, or a sparse file.
         HyperRuntimeError: as :meth:`~hyperruntime.container.Container.exec`.
     """
     check_inside_path("path", path)
@@ -75,9 +68,9 @@ async def archive_tree(
             nonlocal taken
             if stream == "stdout":
                 taken += len(chunk)
-                if taken > limit_bytes:
+                if taken > _MOST_BYTES:
                     raise UnsafeArchiveError(
-                        f"the archive of {path!r} has more than {limit_bytes} bytes; remove files"
+                        f"the archive of {path!r} has more than {_MOST_BYTES} bytes; remove files"
                     )
                 archive.write(chunk)
 

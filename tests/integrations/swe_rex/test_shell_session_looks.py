@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from hyperruntime.adapters.shell_session import _OTHERS, _Running
+from hyperruntime_swe_rex.shell_session import _OTHERS, _Running
 
 LOOK_S, OUTPUTS = 0.01, 60
 

@@ -8,7 +8,7 @@ import asyncio
 from typing import cast
 
 import hyperruntime as hr
-from hyperruntime.adapters.slot_session import SlotSession
+from hyperruntime_mcp.slot_session import SlotSession
 from tests.doubles.slots import PromisedRuntime
 
 LOST = (
@@ -28,7 +28,10 @@ def pool_of(runtime: PromisedRuntime) -> hr.SlotPool:
 def test_a_slot_is_leased_with_the_first_call_and_kept_until_the_end() -> None:
     async def work() -> None:
         async with pool_of(PromisedRuntime()) as pool:
-            async with SlotSession(pool) as session, SlotSession(pool) as waiting:
+            async with (
+                SlotSession(pool, pool.config.tools) as session,
+                SlotSession(pool, pool.config.tools) as waiting,
+            ):
                 assert pool.status().leased == 0
                 results = await asyncio.gather(
                     *(session.call("bash", {"command": "true"}) for _ in range(5))
@@ -46,7 +49,7 @@ def test_a_slot_is_leased_with_the_first_call_and_kept_until_the_end() -> None:
 def test_a_lost_container_fails_one_call_and_is_replaced() -> None:
     async def work() -> None:
         runtime = PromisedRuntime()
-        async with pool_of(runtime) as pool, SlotSession(pool) as session:
+        async with pool_of(runtime) as pool, SlotSession(pool, pool.config.tools) as session:
             first = await session.call("bash", {"command": "true"})
             runtime.containers[-1].end()
             assert (await session.call("bash", {"command": "true"})).error == LOST
@@ -72,7 +75,7 @@ def test_the_policy_of_a_session_replaces_that_of_its_pool() -> None:
 def test_a_pool_that_was_stopped_is_reported() -> None:
     async def work() -> None:
         pool = pool_of(PromisedRuntime())
-        async with SlotSession(pool) as session:
+        async with SlotSession(pool, pool.config.tools) as session:
             async with pool:
                 assert (await session.call("bash", {"command": "true"})).success
             assert (await session.call("bash", {"command": "true"})).error

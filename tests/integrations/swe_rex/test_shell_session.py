@@ -9,8 +9,8 @@ import asyncio
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.adapters.shell_session import SessionOutput, ShellSession
 from hyperruntime.errors import ContainerStateError
+from hyperruntime_swe_rex.shell_session import SessionOutput, ShellSession
 
 pytestmark = pytest.mark.engine
 
