@@ -54,6 +54,11 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing, B
         spec: the spec from which it was made.
         name: its name, unique on this machine.
         closed: set when it was closed and removed.
+
+    Example:
+        >>> with runtime.container(spec) as container:
+        ...     container.exec(["printf", "hello"]).stdout
+        b'hello'
     """
 
     def __init__(

@@ -25,6 +25,10 @@ class Task:
     Attributes:
         id: unique within the domain and split; letters, digits, ``-``, ``_`` and ``.``.
         inputs: JSON values that ``TaskAgent.forward`` receives.
+
+    Example:
+        >>> hr.Task(id="circles-26", inputs={"n": 26}).inputs
+        {'n': 26}
     """
 
     id: str
@@ -42,6 +46,11 @@ class Score:
         valid: whether the prediction was well formed and feasible.
         detail: one readable sentence: why it is invalid, or the raw value.
         facts: raw values for reports; JSON values.
+
+    Example:
+        >>> score = hr.Score(task_id="circles-26", value=0, valid=False, detail="they overlap")
+        >>> score.valid, score.detail
+        (False, 'they overlap')
     """
 
     task_id: str
@@ -60,6 +69,11 @@ class Split:
         staged_samples: number of tasks in the first, cheap stage; 0 is no first stage.
         staged_threshold: the full stage runs if the mean score of the first stage is above this.
         staged_inclusive: whether a mean score equal to the threshold is enough.
+
+    Example:
+        >>> train = hr.Split(name="train", staged_samples=5, staged_threshold=0.2)
+        >>> train.is_passed(0.3)
+        True
     """
 
     name: str = attrs.field(validator=attrs.validators.in_(SPLITS))
@@ -168,6 +182,12 @@ class Domain(Protocol):
 
     What it may leave out, with the defaults: :class:`DomainBase`. ``interface_version`` of the
     class is the version of this interface for which it was written (docs/versions.md).
+
+    Example:
+        >>> from hyperdomain_circle_packing import CirclePacking
+        >>> domain: hr.Domain = CirclePacking()
+        >>> domain.name, domain.splits[0].name
+        ('circle_packing', 'train')
     """
 
     name: str

@@ -51,6 +51,12 @@ class EngineInfo:
             containers write in their mounts, such as a command that enters the containers' user
             namespace; empty if this user may change them anyway. The program sees the paths of the
             host, and owns this user's files.
+
+    Example:
+        >>> "none" in runtime.info.networks
+        True
+        >>> hr.EngineInfo(engine="podman", version="5.4", rootless=True).networks
+        ('none',)
     """
 
     engine: str
@@ -97,6 +103,10 @@ class PostMortem:
         log_tail: the engine's last lines about it.
         ended_by: why this library ended it, as part of a sentence, or "".
         limit: name of the field of the limits that it exceeded when this library ended it, or "".
+
+    Example:
+        >>> hr.PostMortem(state="exited", exit_code=137, oom_killed=True).oom_killed
+        True
     """
 
     state: str

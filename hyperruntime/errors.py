@@ -21,6 +21,13 @@ class HyperRuntimeError(Exception):
 
     Attributes:
         exit_code: exit code of ``hyperrun``: 1 the work failed, 2 wrong usage, 3 no usable runtime.
+
+    Example:
+        >>> try:
+        ...     hr.Limits(cpus=0)
+        ... except hr.HyperRuntimeError as error:
+        ...     type(error).__name__, error.exit_code
+        ('SpecError', 2)
     """
 
     exit_code: int = 1

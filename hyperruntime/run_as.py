@@ -46,6 +46,11 @@ class RunAs:
             None means no limit. Linux counts them over all containers of a user namespace, so with
             a rootful engine use a uid in one container only.
         umask: file mode mask of its commands.
+
+    Example:
+        >>> user = hr.RunAs(uid=1000, pids=64)  # for `container.exec(args, user=user)`
+        >>> user.gid
+        1000
     """
 
     uid: int = attrs.field(validator=_id)

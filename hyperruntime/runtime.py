@@ -65,6 +65,12 @@ class Runtime(AsyncClosing):
 
     Attributes:
         name: the driver's name.
+
+    Example:
+        >>> image = runtime.images.ensure("base")
+        >>> with runtime.container(spec) as container:
+        ...     container.exec(["true"]).exit_code
+        0
     """
 
     def __init__(self, driver: Driver, *, run_id: str = "") -> None:

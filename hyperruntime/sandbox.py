@@ -90,6 +90,17 @@ class Sandbox(Protocol):
 
     Attributes:
         slot: the handle of the lease.
+
+    Example:
+        >>> async def count(sandbox: hr.Sandbox) -> int:
+        ...     return len(await sandbox.listdir("."))
+        >>> async def main() -> int:
+        ...     config = hr.PoolConfig(spec=spec)
+        ...     async with hr.SlotPool(runtime, config) as pool, pool.lease() as sandbox:
+        ...         await sandbox.write_file("answer", b"42")
+        ...         return await count(sandbox)
+        >>> asyncio.run(main())
+        1
     """
 
     slot: Slot
@@ -236,7 +247,15 @@ class Sandbox(Protocol):
 
 
 class BlockingSandbox(Protocol):
-    """Where commands of somebody else run, for threads; the verbs are those of :class:`Sandbox`."""
+    """Where commands of somebody else run, for threads; the verbs are those of :class:`Sandbox`.
+
+    Example:
+        >>> def said(sandbox: hr.BlockingSandbox) -> bytes:
+        ...     return sandbox.exec(["printf", "hello"]).stdout
+        >>> with runtime.container(spec) as container:
+        ...     said(container)
+        b'hello'
+    """
 
     def exec(self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]) -> ExecResult:
         """Run a command and return its result."""
@@ -359,6 +378,13 @@ class Pool(Protocol):
 
     Attributes:
         config: the pool's configuration.
+
+    Example:
+        >>> async def free(pool: hr.Pool) -> int:
+        ...     async with pool:
+        ...         return pool.status().free
+        >>> asyncio.run(free(hr.SlotPool(runtime, hr.PoolConfig(spec=spec)))) > 0
+        True
     """
 
     config: PoolConfig

@@ -200,6 +200,11 @@ class Mount:
             starts.
         target: absolute path in the container.
         read_only: whether the mount is read-only.
+
+    Example:
+        >>> mount = hr.Mount(source=".", target="/data")
+        >>> mount.read_only, mount.source.startswith("/")
+        (True, True)
     """
 
     source: str = attrs.field(converter=_host_path)
@@ -228,6 +233,11 @@ class Limits:
         wall_s: lifetime of the container in seconds; enforced by this library on every engine.
         disk_bytes: size of its writable mounts (with their earlier content), its changes to the
             image's files and its memory file systems; enforced by this library on every engine.
+
+    Example:
+        >>> limits = hr.Limits(memory_bytes=512 * 1024**2, cpus=1.5, wall_s=600)
+        >>> hr.ContainerSpec(image="base", limits=limits).limits.cpus
+        1.5
     """
 
     memory_bytes: int | None = attrs.field(
@@ -271,6 +281,11 @@ class ContainerSpec:
         labels: additional labels of the container.
         pull: ``never`` uses only images on this machine; ``missing`` pulls the image if it is not
             there; ``always`` pulls it with every start, in case its tag has moved.
+
+    Example:
+        >>> spec = hr.ContainerSpec(image="docker.io/library/debian:12", env={"WORD": "hello"})
+        >>> spec.network
+        'none'
     """
 
     image: str
@@ -411,6 +426,12 @@ class ExecResult:
             missing. False for a program that itself ends with 126 or 127, such as ``sh`` with an
             unknown command.
         duration_s: seconds from the call to the end.
+
+    Example:
+        >>> with runtime.container(spec) as container:
+        ...     result = container.exec(["sh", "-c", "printf no >&2; exit 3"])
+        >>> result.exit_code, result.stderr
+        (3, b'no')
     """
 
     args: tuple[str, ...]

@@ -152,7 +152,7 @@ async def _carry_large(agent: Sandbox, judge: Sandbox, path: bytes, entry: Entry
             await agent.get(name, copy, limits=limits, timeout_s=_COPY_TIMEOUT_S)
         except TransferError as error:
             raise StateError(str(error)) from error
-        if os.path.islink(copy) or not os.path.isfile(copy):
+        if not await asyncio.to_thread(_is_regular, copy):
             raise StateError(f"the agent's container did not return the regular file {name!r}")
         await judge.put(copy, name, timeout_s=_COPY_TIMEOUT_S)
     owner, mode = f"{entry.uid}:{entry.gid}", f"{entry.mode:o}"
@@ -162,6 +162,10 @@ async def _carry_large(agent: Sandbox, judge: Sandbox, path: bytes, entry: Entry
         ["touch", "--date", f"@{entry.mtime.decode()}"],
     ):
         _check(await judge.exec([*args, "--", name], workdir="/"), "written")
+
+
+def _is_regular(path: str) -> bool:
+    return os.path.isfile(path) and not os.path.islink(path)
 
 
 def _batches(paths: Sequence[bytes], listing: Listing) -> Iterator[list[bytes]]:

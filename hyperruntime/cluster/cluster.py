@@ -40,6 +40,14 @@ class Cluster:
         config: which nodes.
         head: the connections to them.
         error: why no node can be started; None while one may still start.
+
+    Example:
+        >>> async def on_a_node(config, work):
+        ...     async with hr.Cluster(config) as cluster:
+        ...         cluster.want(1)
+        ...         return await work(await cluster.wait_for_node())
+        >>> hr.Cluster(hr.ClusterConfig(max_nodes=2)).nodes()  # none before it is opened
+        []
     """
 
     def __init__(

@@ -69,6 +69,11 @@ class ClusterConfig:
         parsl: ``module:name`` of a function without arguments that returns a
             ``parsl.config.Config``, used in place of ``provider`` and what is asked for above; ""
             for none.
+
+    Example:
+        >>> config = hr.ClusterConfig(provider="slurm", partition="cpu", walltime="1-00:00:00")
+        >>> config.walltime_s
+        86400.0
     """
 
     provider: str = attrs.field(default="local", validator=OneOf(PROVIDERS))

@@ -374,8 +374,9 @@ class ImageSource:
         return bool((await node.peer.call("directory", args)).value)
 
     async def _send(self, node: Node, archive: Path) -> None:
-        digest, size = await asyncio.to_thread(file_digest, archive), archive.stat().st_size
-        with archive.open("rb") as file:
+        digest = await asyncio.to_thread(file_digest, archive)
+        with await asyncio.to_thread(archive.open, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
             for offset in range(0, size, PART_BYTES):
                 part = await asyncio.to_thread(file.read, PART_BYTES)
                 args = {"digest": digest, "offset": offset, "last": offset + len(part) >= size}

@@ -43,6 +43,15 @@ class Access(Closing):
     Attributes:
         seat: the container's seat, with its usage and its budget.
         port: the forwarder's port on 127.0.0.1 in the container.
+
+    Example:
+        >>> upstream = hr.Upstream(name="local", url="http://127.0.0.1:8000/v1")
+        >>> rule = hr.ModelRule(name="*", upstream="local")
+        >>> gateway = hr.Gateway(hr.GatewayConfig(upstreams=[upstream], models=[rule]))
+        >>> with gateway, runtime.container(spec) as container:
+        ...     with hr.Access(gateway, container, "agent", hr.Budget(requests=9)) as access:
+        ...         "OPENAI_BASE_URL" in access.env
+        True
     """
 
     def __init__(

@@ -103,7 +103,15 @@ class Seat(Closing):
 
 
 class Gateway(Closing):
-    """Serves models to containers until it is closed. Thread-safe."""
+    """Serves models to containers until it is closed. Thread-safe.
+
+    Example:
+        >>> upstream = hr.Upstream(name="lab", url="http://127.0.0.1:8000/v1")
+        >>> rule = hr.ModelRule(name="*", upstream="lab")
+        >>> with hr.Gateway(hr.GatewayConfig(upstreams=[upstream], models=[rule])) as gateway:
+        ...     gateway.spent.requests
+        0
+    """
 
     def __init__(self, config: GatewayConfig, spent: Spent | None = None) -> None:
         """Start the gateway's thread.

@@ -43,6 +43,14 @@ class Lease(PooledSandbox[LocalPool]):
     Attributes:
         slot: the handle of the lease.
         pool: the pool that the slot belongs to.
+
+    Example:
+        >>> config = hr.PoolConfig(spec=spec)
+        >>> async def main():
+        ...     async with hr.SlotPool(runtime, config) as pool, pool.lease() as lease:
+        ...         return (await lease.exec(["printf", "hello"])).stdout
+        >>> asyncio.run(main())
+        b'hello'
     """
 
     async def _run(self, work: Callable[[SlotExec], Coroutine[Any, Any, T]]) -> T:

@@ -38,6 +38,15 @@ class PoolManager:
     Attributes:
         default_profile: the profile to use if the caller names none.
         max_spec_pools: how many unused pools of :meth:`pool_for` may keep their containers.
+
+    Example:
+        >>> async def main():
+        ...     profiles = hr.Profiles.of(hr.PoolConfig(name="small", spec=spec))
+        ...     async with hr.PoolManager(runtime, profiles) as pools:
+        ...         async with pools.lease("task-1", "small") as lease:
+        ...             return lease.slot.profile
+        >>> asyncio.run(main())
+        'small'
     """
 
     def __init__(

@@ -49,6 +49,15 @@ class SlotPool(Pool):
 
     Attributes:
         config: the pool's configuration.
+
+    Example:
+        >>> config = hr.PoolConfig(spec=spec)
+        >>> async def main():
+        ...     async with hr.SlotPool(runtime, config) as pool, pool.lease() as lease:
+        ...         result = await pool.execute(lease.slot, "bash", {"command": "printf hello"})
+        ...         return result.output
+        >>> asyncio.run(main())
+        'hello'
     """
 
     def __init__(self, runtime: Runtime, config: PoolConfig) -> None:

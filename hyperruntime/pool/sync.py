@@ -89,6 +89,11 @@ class SyncPool(Closing):
 
     Attributes:
         pool: the asynchronous pool, for coroutines given to :meth:`submit`.
+
+    Example:
+        >>> with hr.open_pool(hr.PoolConfig(spec=spec), runtime) as pool, pool.lease() as lease:
+        ...     pool.execute(lease.slot, "bash", {"command": "printf hello"}).output
+        'hello'
     """
 
     def __init__(self, runtime: Runtime, config: PoolConfig) -> None:

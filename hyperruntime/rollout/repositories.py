@@ -18,11 +18,12 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import attrs
 from filelock import FileLock, Timeout
 
+from hyperruntime.concurrency.blocking import EXECS, blocking
 from hyperruntime.errors import (
     HyperRuntimeError,
     PatchError,
@@ -78,6 +79,9 @@ class Checkout:
             store.borrow(os.path.join(self.repository, "objects"))
             yield store
 
+    def _open_tar(self) -> BinaryIO:
+        return open(self.tar, "rb")
+
     async def unpack(self, lease: Sandbox, repo_dir: str) -> None:
         """Write the clone to a directory of a slot, as the slot's user; needs ``tar`` in the image.
 
@@ -88,7 +92,8 @@ class Checkout:
         Raises:
             TransferError: the clone could not be unpacked in the slot.
         """
-        with open(self.tar, "rb") as source:
+        source = await blocking(EXECS, self._open_tar, undo=lambda file: file.close())
+        with source:
             args = [
                 "/bin/sh",
                 "-c",

@@ -40,6 +40,11 @@ class ExtractLimits:
         max_member_bytes: a larger file is refused and the extraction continues; None for no limit
             per file.
         max_depth: components of a name below the target.
+
+    Example:
+        >>> limits = hr.ExtractLimits(max_bytes=1024**2)  # for `container.get(..., limits=limits)`
+        >>> limits.max_depth
+        128
     """
 
     max_bytes: int = attrs.field(default=16 * GIB, validator=AtLeast(1))

@@ -7,8 +7,8 @@ from __future__ import annotations
 import asyncio
 import socket
 import uuid
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 
 import uvicorn
 from mcp.server.lowlevel import Server
@@ -53,17 +53,18 @@ class HttpSessions:
 
     async def serve(self, listener: socket.socket) -> None:
         """Serve clients until this is cancelled; then all sessions end."""
-        options = {
-            "lifespan": "off",
-            "log_config": None,
-            "access_log": False,
-            "server_header": False,
-            "ws": "none",
-        }
-        web = uvicorn.Server(
-            uvicorn.Config(self, **options, http=Connection, timeout_graceful_shutdown=3)
+        web = _WebServer(
+            uvicorn.Config(
+                self,
+                http=Connection,
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=3,
+            )
         )
-        web.capture_signals = nullcontext  # they are the program's
         serving = asyncio.create_task(web.serve(sockets=[listener]))
         try:
             await asyncio.shield(serving)
@@ -154,5 +155,12 @@ def _refusal(status: int, code: int, why: str, **data: object) -> JSONResponse:
     )
 
 
-class Connection(BoundedProtocol, AutoHTTPProtocol):
+class _WebServer(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the program."""
+        yield
+
+
+class Connection(BoundedProtocol, AutoHTTPProtocol):  # type: ignore[valid-type,misc]
     """A connection of a client."""

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 from weakref import WeakValueDictionary
 
 from agents.sandbox import Manifest
@@ -27,7 +27,7 @@ import hyperruntime as hr
 from hyperruntime.adapters.shared_runtime import astart_container
 from hyperruntime.exec.options import TerminalKeywords
 from hyperruntime_openai_agents.archives import archive_tree, extract_archive
-from hyperruntime_openai_agents.background_commands import BackgroundCommands
+from hyperruntime_openai_agents.background_commands import BackgroundCommand, BackgroundCommands
 
 Who: TypeAlias = str | User | None
 Snapshot: TypeAlias = SnapshotSpec | SnapshotBase | None
@@ -120,21 +120,23 @@ class SandboxClient(sessions.BaseSandboxClient[SandboxOptions | None]):
         await session.shutdown()
         return session
 
-    async def resume(self, state: SessionState) -> sessions.SandboxSession:
+    async def resume(self, state: sessions.SandboxSessionState) -> sessions.SandboxSession:
         """Return a session with its container if this client started that and it runs, else with a
         new one.
         """
+        if not isinstance(state, SessionState):
+            raise TypeError(f"a state of a session of {self.backend_id} is needed, not {state!r}")
         state.assert_path_grants_rebound()
         return self._wrap_session(self._session(state), instrumentation=self._instrumentation)
 
-    def deserialize_session_state(self, payload: dict[str, object]) -> SessionState:
+    def deserialize_session_state(self, payload: dict[str, object]) -> sessions.SandboxSessionState:
         """Return the state of a session from JSON."""
-        return self._deserialize_session_state_payload(payload, SessionState)  # type: ignore[no-any-return]
+        return self._deserialize_session_state_payload(payload, SessionState)
 
 
 @contextmanager
 def _as(
-    kind: type[sdk.SandboxError], causes: tuple[type[Exception], ...], **fields: object
+    kind: Callable[..., sdk.SandboxError], causes: tuple[type[Exception], ...], **fields: object
 ) -> Iterator[None]:
     try:
         yield
@@ -241,7 +243,10 @@ class Session(sessions.BaseSandboxSession):
         with _as(sdk.WorkspaceArchiveReadError, _ANY, path=top):
             tar = await archive_tree(self._container, str(top), exclude=skip)
             return await asyncio.to_thread(
-                strip_tar_member_prefix, tar, prefix=top.name, relativize_symlinks_under=top
+                strip_tar_member_prefix,
+                cast(io.IOBase, tar),
+                prefix=top.name,
+                relativize_symlinks_under=top,
             )
 
     async def hydrate_workspace(self, data: io.IOBase) -> None:
@@ -282,9 +287,8 @@ class Session(sessions.BaseSandboxSession):
 
     async def pty_write_stdin(self, *, session_id: int, chars: str, **options: Any) -> Update:  # noqa: ANN401
         """Write to a terminal, and return its output of the next ``yield_time_s``."""
-        command = self._resolve_pty_session_entry(
-            pty_processes=self._commands, session_id=session_id
-        )
+        commands = cast("Mapping[int, BackgroundCommand]", self._commands)
+        command = self._resolve_pty_session_entry(pty_processes=commands, session_id=session_id)
         if chars and command.terminal is None:
             raise RuntimeError("stdin is not available for this process")
         await command.write(chars.encode())

@@ -126,7 +126,7 @@ class Executor(RemotePythonExecutor):
             raise UnsupportedOptionError(_NAME, "additional_imports", why)
         return additional_imports
 
-    def send_tools(self, tools: dict[str, Tool]) -> None:
+    def send_tools(self, tools: dict[str, Any]) -> None:
         """Define the tools in the container; their code runs there.
 
         Raises:

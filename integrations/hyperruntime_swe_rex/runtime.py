@@ -105,12 +105,13 @@ class Runtime(abstract.AbstractRuntime):
         args = ["/bin/sh", "-c", *words] if command.shell else words
         with _as_theirs(repr(command.command)):
             workdir = await self._path(command.cwd) if command.cwd else None
-            options = {
-                "env": command.env,
-                "merge_output": command.merge_output_streams,
-                "workdir": workdir,
-            }
-            result = await self.container.aexec(args, timeout_s=command.timeout, **options)
+            result = await self.container.aexec(
+                args,
+                timeout_s=command.timeout,
+                env=command.env,
+                merge_output=command.merge_output_streams,
+                workdir=workdir,
+            )
             if result.timed_out:
                 raise TimeoutError
         stdout, stderr = (
@@ -142,7 +143,7 @@ class Runtime(abstract.AbstractRuntime):
 
     async def upload(self, request: abstract.UploadRequest) -> abstract.UploadResponse:
         """Copy a file or directory of this machine into the container."""
-        source = os.path.realpath(request.source_path, strict=True)
+        source = await blocking(EXECS, lambda: os.path.realpath(request.source_path, strict=True))
         with _as_theirs(request.target_path):
             await self.container.aput(source, await self._path(request.target_path))
         return abstract.UploadResponse()

@@ -64,6 +64,7 @@ make_integration() {
     rm -rf "$place"
     .venv/bin/python -m venv --without-pip "$place"
     run_uv pip install --quiet --python "$place/bin/python" pytest pytest-asyncio pytest-timeout pytest-xdist hypothesis \
+        mypy types-psutil types-PyYAML \
         --editable ".[${1//_/-}]" --requirement "tests/integrations/$1/requirements.txt" >&2 \
         || die "uv could not install into $place; check the bounds of the extra ${1//_/-} in setup.cfg."
     rm -rf ./*.egg-info # Python would find the entry points of an older checkout first

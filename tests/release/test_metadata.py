@@ -162,6 +162,28 @@ def test_scripts_that_workflows_call_exist_and_can_be_run() -> None:
     assert [name for name in called if not (ROOT / name).stat().st_mode & 0o100] == []
 
 
+def test_each_action_of_a_workflow_is_pinned_by_a_commit_with_its_version() -> None:
+    used = [line for path in WORKFLOWS for line in re.findall(r"uses: (.+)", path.read_text())]
+    assert len(used) > 10
+    assert [
+        one for one in used if not re.fullmatch(r"\S+@[0-9a-f]{40} # v\d+\.\d+\.\d+", one)
+    ] == []
+
+
+def test_a_release_is_published_after_the_suite_has_passed() -> None:
+    steps = [step.get("run") for step in jobs()["release.suite"]["steps"]]
+    assert {"make test", "make test-engines"} <= set(steps)
+    assert "suite" in jobs()["release.publish"]["needs"]
+
+
+def test_the_newest_requirements_are_tested_every_night() -> None:
+    (tests,) = [path for path in WORKFLOWS if path.stem == "tests"]
+    assert "schedule" in _workflow(tests)[True]  # `on`
+    assert "if" not in jobs()["tests.unit"]
+    environments = (ROOT / "scripts/lib/environments.sh").read_text()
+    assert "wanted=highest" in environments  # what scripts/pythons installs
+
+
 def test_no_text_of_a_workflow_expression_reaches_a_shell() -> None:
     steps = [step["run"] for job in jobs().values() for step in job["steps"] if "run" in step]
     assert [step for step in steps if "${{" in step] == []

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import attrs
 import click
 
+from hyperruntime.cli.cluster.up import shared_directory
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.params import DURATION
 from hyperruntime.cli.signals import run_until_signal
@@ -55,8 +56,8 @@ def check(
     """
     from hyperruntime.cluster.config import read_config
 
-    config = read_config(file, state.runtime)
-    checked = run_until_signal(_checked(config, directory.resolve(), image, timeout), state)
+    config, shared = read_config(file, state.runtime), shared_directory(directory)
+    checked = run_until_signal(_checked(config, shared, image, timeout), state)
     if as_json:
         print_json(
             [
@@ -83,10 +84,6 @@ async def _checked(
 
     from hyperruntime.cluster.node_types import node_types
 
-    if not directory.is_dir():
-        raise ClusterError(
-            f"{directory} is not a directory; name one that all nodes share with --directory"
-        )
     # each type has a head and a job of its own
     one = attrs.evolve(config, min_nodes=0, max_nodes=1, port=0, images=())
     kinds = await asyncio.to_thread(node_types, one)

@@ -11,6 +11,7 @@ import click
 
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.signals import run_until_signal
+from hyperruntime.errors import ClusterError
 
 if TYPE_CHECKING:
     from hyperruntime.cluster.config import ClusterConfig
@@ -40,7 +41,22 @@ def up(state: State, file: Path, nodes: int | None, directory: Path) -> None:
     """
     from hyperruntime.cluster.config import read_config
 
-    run_until_signal(_keep(read_config(file, state.runtime), nodes, directory.resolve()), state)
+    config = read_config(file, state.runtime)
+    run_until_signal(_keep(config, nodes, shared_directory(directory)), state)
+
+
+def shared_directory(directory: Path) -> Path:
+    """Return the absolute path of a directory that all nodes see.
+
+    Raises:
+        ClusterError: it is not a directory.
+    """
+    if not directory.is_dir():
+        raise ClusterError(
+            f"{directory.resolve()} is not a directory; name one that all nodes share with "
+            "--directory"
+        )
+    return directory.resolve()
 
 
 async def _keep(config: ClusterConfig, count: int | None, directory: Path) -> None:
@@ -49,14 +65,10 @@ async def _keep(config: ClusterConfig, count: int | None, directory: Path) -> No
     from hyperruntime.cluster.cluster import Cluster
     from hyperruntime.cluster.head import Node
     from hyperruntime.cluster.job_directory import JOBS_PREFIX, job_directory
-    from hyperruntime.errors import ClusterError, NodeLostError
+    from hyperruntime.errors import NodeLostError
 
     count = count or config.max_nodes
     config = attrs.evolve(config, min_nodes=count, max_nodes=max(count, config.max_nodes))
-    if not directory.is_dir():
-        raise ClusterError(
-            f"{directory} is not a directory; name one that all nodes share with --directory"
-        )
 
     def joined(node: Node) -> None:
         job = f" (job {node.facts.job})" if node.facts.job else ""

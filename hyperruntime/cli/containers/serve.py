@@ -53,6 +53,16 @@ class _Address:
         if self.no_token and self.token_file is not None:
             raise WrongUsageError("--no-token and --token-file exclude each other; leave one out")
 
+    def file_of_token(self) -> Path | None:
+        from hyperruntime.storage.token_file import default_token_file
+
+        if self.no_token:
+            return None
+        return Path(self.token_file or default_token_file()).expanduser().absolute()
+
+    def path_of_socket(self) -> Path | None:
+        return None if self.socket is None else Path(self.socket).expanduser().absolute()
+
 
 @click.command(
     cls=Command,
@@ -176,18 +186,14 @@ async def _serve(
     from hyperruntime.ports.listeners import LOOPBACK, listen_on_loopback, listen_on_socket
     from hyperruntime.serve.container_service import ContainerService
     from hyperruntime.serve.http_server import HttpServer, serving
-    from hyperruntime.storage.token_file import default_token_file, token_of
+    from hyperruntime.storage.token_file import token_of
 
     ended = asyncio.Event()
     if with_parent:
         on_end_of_input(asyncio.get_running_loop(), ended.set)
-    file = (
-        None
-        if address.no_token
-        else Path(address.token_file or default_token_file()).expanduser().absolute()
-    )
+    file = address.file_of_token()
     token = None if file is None else token_of(file)
-    path = None if address.socket is None else Path(address.socket).expanduser().absolute()
+    path = address.path_of_socket()
     listener = listen_on_loopback(address.port or 0, 0) if path is None else listen_on_socket(path)
     own = None if path is None else os.lstat(path)
     url = (

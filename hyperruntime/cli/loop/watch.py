@@ -8,6 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from socket import socket as Listener  # noqa: N812 - `socket` is the option
 
 import click
 
@@ -57,11 +58,12 @@ def watch(
         raise WrongUsageError("--port and --socket exclude each other; leave one out")
     if with_parent:
         os.nice(_NICE)
+    path = None if socket is None else Path(socket).expanduser().absolute()
     with ended_by_interrupt(state):
-        run_until_signal(_serve(run_dir, port or 0, socket, with_parent=with_parent), state)
+        run_until_signal(_serve(run_dir, port or 0, path, with_parent=with_parent), state)
 
 
-async def _serve(run_dir: str, port: int, socket: str | None, *, with_parent: bool) -> None:
+async def _serve(run_dir: str, port: int, socket: Path | None, *, with_parent: bool) -> None:
     """Serve until this is cancelled, or with a parent until the parent closes our standard
     input.
     """
@@ -72,17 +74,17 @@ async def _serve(run_dir: str, port: int, socket: str | None, *, with_parent: bo
     parent_ended = asyncio.Event()
     if with_parent:
         on_end_of_input(asyncio.get_running_loop(), parent_ended.set)
-        while not Path(run_dir, _RUN_FILE).is_file():
+        while not await asyncio.to_thread(Path(run_dir, _RUN_FILE).is_file):
             if parent_ended.is_set():
                 return
             await asyncio.sleep(_LOOK_S)
-    path = Path(ANY_RUN_DIRECTORY.convert(run_dir, None, None))
-    ticket = ticket_of(path)
+    path = Path(await asyncio.to_thread(ANY_RUN_DIRECTORY.convert, run_dir, None, None))
+    ticket = await asyncio.to_thread(ticket_of, path)
     if socket is None:
         listener = listen_on_loopback(port, ticket.port)
         ticket = ticket.at(listener.getsockname()[1])
     else:
-        listener = listen_on_socket(Path(socket).expanduser())
+        listener = listen_on_socket(socket)
     try:
         ticket.keep()
         server = LiveServer(_opener(path), ticket.token)
@@ -91,7 +93,7 @@ async def _serve(run_dir: str, port: int, socket: str | None, *, with_parent: bo
             if socket is None:
                 click.echo(f"http://{LOOPBACK}:{ticket.port}{ticket.path}")
             else:
-                _say_how(Path(socket).expanduser().absolute(), ticket.path)
+                _say_how(socket, ticket.path)
             sys.stdout.flush()
             try:
                 await parent_ended.wait()
@@ -99,9 +101,13 @@ async def _serve(run_dir: str, port: int, socket: str | None, *, with_parent: bo
                 # else open pages keep polling a port that another user may take
                 await asyncio.shield(server.end())
     finally:
-        listener.close()
-        if socket is not None:
-            Path(socket).expanduser().unlink(missing_ok=True)
+        _close(listener, socket)
+
+
+def _close(listener: Listener, socket: Path | None) -> None:
+    listener.close()
+    if socket is not None:
+        socket.unlink(missing_ok=True)
 
 
 def _say_how(socket: Path, path: str) -> None:

@@ -81,8 +81,8 @@ class EpisodeService:
         once.
         """
         args = call.args
-        if os.path.isdir(args["directory"]):
-            os.chdir(args["directory"])  # options may name files relative to it
+        # options may name files relative to it
+        await asyncio.to_thread(_enter_if_there, args["directory"])
         options = from_json(RolloutOptions, args["options"], strict=True)
         container = attrs.evolve(options.container, env={**options.container.env, **args["env"]})
         options = attrs.evolve(options, container=container, env_names=())
@@ -204,6 +204,11 @@ class EpisodeService:
     def _head(self) -> Peer:
         assert self._node.head is not None, "set by the node server"
         return self._node.head
+
+
+def _enter_if_there(directory: str) -> None:
+    if os.path.isdir(directory):
+        os.chdir(directory)
 
 
 async def _send(lines: asyncio.Queue[tuple[float, bytes]], call: Call) -> None:

@@ -55,6 +55,14 @@ class ClusterPool(Pool):
 
     Attributes:
         config: the configuration of the pool on each node.
+
+    Example:
+        >>> async def in_slot(cluster, config, args):
+        ...     async with hr.ClusterPool(cluster, config) as pool, pool.lease() as lease:
+        ...         return await lease.exec(args)
+        >>> cluster = hr.Cluster(hr.ClusterConfig(max_nodes=2))
+        >>> hr.ClusterPool(cluster, hr.PoolConfig(spec=spec)).config.max_containers  # per node
+        5
     """
 
     def __init__(self, cluster: Cluster, config: PoolConfig) -> None:

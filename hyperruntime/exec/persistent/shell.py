@@ -58,6 +58,12 @@ class Shell(AsyncClosing, TakesSignals):
     Attributes:
         exit_code: the value that the next text sees in ``$?``.
         series: the marks of its processes.
+
+    Example:
+        >>> with runtime.container(spec) as container, container.shell() as shell:
+        ...     _ = shell.run("cd /tmp; word=hello")
+        ...     shell.run('printf "$PWD $word"').stdout
+        b'/tmp hello'
     """
 
     def __init__(

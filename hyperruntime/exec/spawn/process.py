@@ -140,6 +140,13 @@ class Process(AsyncClosing, TakesSignals):
 
     It ends with :meth:`close`, or with its container. Used as a context manager, it is closed after
     the block.
+
+    Example:
+        >>> with runtime.container(spec) as container, container.spawn(["cat"]) as process:
+        ...     process.write(b"hello")
+        ...     process.close_stdin()
+        ...     process.wait().stdout
+        b'hello'
     """
 
     def __init__(self, options: ExecOptions, prepare: Callable[[ExecOptions], Command]) -> None:

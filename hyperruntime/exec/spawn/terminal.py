@@ -79,6 +79,11 @@ class Terminal(AsyncClosing, TakesSignals):
     Attributes:
         process: the command; its standard streams are the terminal.
         name: path of the terminal in the container.
+
+    Example:
+        >>> with runtime.container(spec) as container, container.terminal(["tty"]) as terminal:
+        ...     terminal.wait()  # its exit code
+        0
     """
 
     def __init__(self, process: Process, pty: TerminalEnd) -> None:

@@ -42,6 +42,11 @@ class Upstream:
             the whole file is.
         proxy: URL of an HTTP proxy for this server, or None.
         token_ids: whether the server sends token ids on request, as vLLM does.
+
+    Example:
+        >>> upstream = hr.Upstream(name="lab", url="http://127.0.0.1:8000/v1", key_env="LAB_KEY")
+        >>> upstream.wire
+        'openai'
     """
 
     name: str
@@ -129,6 +134,11 @@ class ModelRule:
         send_as: model name for the upstream; None sends the agent's name.
         input_price: price of a million input tokens, in any currency.
         output_price: price of a million output tokens.
+
+    Example:
+        >>> rule = hr.ModelRule(name="gpt-*", upstream="lab", send_as="our-model")
+        >>> rule.matches("gpt-4o"), rule.matches("claude")
+        (True, False)
     """
 
     name: str
@@ -157,6 +167,10 @@ class Budget:
         requests: number of requests sent on.
         tokens: input and output tokens together.
         money: cost by the prices of the model rules.
+
+    Example:
+        >>> hr.Budget(requests=100, tokens=2_000_000).money is None  # no limit
+        True
     """
 
     requests: int | None = attrs.field(default=None, validator=NOT_NEGATIVE)
@@ -221,6 +235,15 @@ class GatewayConfig:
         tokens: whether the log has each generated token with its log probability (OpenAI's format
             only).
         record: file to which each exchange is appended for ``replay:FILE``; None for no recording.
+
+    Example:
+        >>> config = hr.GatewayConfig(
+        ...     upstreams=[hr.Upstream(name="lab", url="http://127.0.0.1:8000/v1")],
+        ...     models=[hr.ModelRule(name="*", upstream="lab")],
+        ... )
+        >>> rule, upstream = config.rule_for("any-model", "openai")
+        >>> rule.name, upstream.name
+        ('*', 'lab')
     """
 
     upstreams: tuple[Upstream, ...] = attrs.field(converter=tuple[Upstream, ...])

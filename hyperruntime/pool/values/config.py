@@ -79,6 +79,11 @@ class ToolPolicy:
         read_roots: directories in which file tools may only read.
         allow_network: False refuses calls in containers that have a network, True in containers
             without one; None allows both.
+
+    Example:
+        >>> policy = hr.ToolPolicy(tools=("bash", "read_file"), output_chars=8000)
+        >>> hr.PoolConfig(spec=spec, tools=policy).tools.tools
+        ('bash', 'read_file')
     """
 
     tools: tuple[str, ...] | None = attrs.field(default=None, converter=_names_or_all)
@@ -149,6 +154,11 @@ class PoolConfig:
         image_workdir: where a slot with its own container works if the spec has no ``workdir``:
             True means the working directory of the image, False means ``/workspace``.
         tools: the policy for tools.
+
+    Example:
+        >>> config = hr.PoolConfig(spec=spec, max_containers=2, slots_per_container=1)
+        >>> config.min_containers, config.reset
+        (1, 'auto')
     """
 
     spec: ContainerSpec

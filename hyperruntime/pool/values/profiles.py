@@ -46,6 +46,11 @@ class Profiles:
     Attributes:
         configs: the configurations by name.
         default: the profile to use if the caller names none.
+
+    Example:
+        >>> profiles = hr.Profiles.of(hr.PoolConfig(name="small", spec=spec))
+        >>> profiles.default, list(profiles.configs)
+        ('small', ['small'])
     """
 
     configs: Mapping[str, PoolConfig] = attrs.field(hash=False)

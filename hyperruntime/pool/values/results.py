@@ -20,6 +20,13 @@ class Slot:
         profile: name of the pool.
         workspace: absolute path of the slot's directory inside the container.
         container: the container's name.
+
+    Example:
+        >>> with hr.open_pool(hr.PoolConfig(spec=spec), runtime) as pool:
+        ...     slot = pool.acquire("task-1")
+        ...     pool.release(slot)
+        >>> slot.task_id, slot.workspace, slot.generation
+        ('task-1', '/workspace', 0)
     """
 
     slot_id: str
@@ -107,6 +114,12 @@ class ExecutionResult:
         duration_s: seconds from the call to its end.
         metadata: JSON values. ``returncode`` is always present: the exit code; 124 at a deadline; 0
             or 1 for tools that run no command; None if the call could not be carried out.
+
+    Example:
+        >>> with hr.open_pool(hr.PoolConfig(spec=spec), runtime) as pool, pool.lease() as lease:
+        ...     result = pool.execute(lease.slot, "bash", {"command": "ls nothing"})
+        >>> result.success, result.exit_code, result.stdout
+        (False, 2, '')
     """
 
     success: bool

@@ -33,6 +33,10 @@ class ModelOptions:
             the cost.
         output_price: price of a million output tokens.
         extra: more fields of each request (``chat``), or more sampling parameters (other wires).
+
+    Example:
+        >>> hr.ModelOptions(name="my-model", base_url="http://127.0.0.1:8000/v1").wire
+        'chat'
     """
 
     name: str

@@ -194,6 +194,12 @@ class RolloutOptions:
         verify_s: timeout of ``Environment.verify``.
         retry_failed: whether a resumed run retries trajectories that ended with an infrastructure
             failure.
+
+    Example:
+        >>> model = hr.ModelOptions(name="my-model", base_url="http://127.0.0.1:8000/v1")
+        >>> options = hr.RolloutOptions(environment="swe", model=model, group_size=4, max_items=10)
+        >>> options.group_size, options.attempts
+        (4, 3)
     """
 
     environment: str = option(

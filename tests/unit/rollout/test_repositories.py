@@ -22,7 +22,8 @@ from hyperruntime.errors import RepositoryError, SpecError
 from hyperruntime.git.command import git
 from hyperruntime.host.process import run_process
 from hyperruntime.rollout.origins import source_of
-from hyperruntime.rollout.repositories import Repositories
+from hyperruntime.rollout.repositories import Checkout, Repositories
+from hyperruntime.spec import ExecResult
 
 
 def make_origin(where: Path) -> list[str]:
@@ -336,3 +337,37 @@ def test_prune_reports_an_entry_that_another_process_is_fetching(tmp_path: Path)
     ):
         Repositories(tmp_path / "cache", fetch_timeout_s=0.1).prune(0)
     assert entry.is_dir()
+
+
+class Unpacks:
+    """A lease that only reads what it is given to unpack."""
+
+    def __init__(self) -> None:
+        self.got = b""
+
+    async def exec(self, args: list[str], *, input: Any, timeout_s: float) -> ExecResult:  # noqa: A002 - as a lease
+        self.got = await asyncio.to_thread(input.read)
+        return ExecResult(args=tuple(args), exit_code=0, stdout=b"", stderr=b"")
+
+
+@pytest.mark.timeout(60)  # a blocked loop never comes to the writer that the reader waits for
+def test_a_checkout_that_cannot_be_opened_yet_does_not_block_the_loop(tmp_path: Path) -> None:
+    tar = tmp_path / "workspace.tar"
+    os.mkfifo(tar)
+    lease: Any = Unpacks()
+
+    async def scenario() -> None:
+        unpacking = asyncio.create_task(
+            Checkout(commit="", tar=str(tar), repository="").unpack(lease, "repo")
+        )
+        while not unpacking.done():
+            await asyncio.sleep(0.01)
+            with suppress(OSError):  # nobody reads yet, or any more
+                writer = os.open(tar, os.O_WRONLY | os.O_NONBLOCK)
+                os.write(writer, b"a tar")
+                os.close(writer)
+                break
+        await unpacking
+
+    asyncio.run(scenario())
+    assert lease.got == b"a tar"
