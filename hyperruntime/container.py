@@ -75,7 +75,8 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing, B
         Raises:
             HyperRuntimeError: it cannot be started; the subclass gives the reason.
         """
-        self.spec, self.closed = spec, EndEvent()
+        self.spec = spec
+        self.closed = EndEvent()
         self.name = f"hyperruntime-{uuid.uuid4().hex[:12]}"
         self._pid = os.getpid()
         self._removal: threading.Thread | None = None

@@ -50,7 +50,9 @@ class SpecError(HyperRuntimeError, ValueError):
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         """Make the message from the field, the value and the allowed form."""
-        self.field, self.value, self.allowed = field, value, allowed
+        self.field = field
+        self.value = value
+        self.allowed = allowed
         shown = (
             text
             if len(text := repr(value)) <= _SHOWN_CHARACTERS
@@ -85,7 +87,9 @@ class UnsupportedOptionError(HyperRuntimeError):
 
     def __init__(self, driver: str, field: str, why: str) -> None:
         """Make the message from the driver, the field and the reason."""
-        self.driver, self.field, self.why = driver, field, why
+        self.driver = driver
+        self.field = field
+        self.why = why
         instead = "; or ask for limits_mode='watchdog'" if field == "limits.memory_bytes" else ""
         super().__init__(f"{driver} cannot honour {field}: {why}{instead}")
 
@@ -137,7 +141,9 @@ class EngineUnavailableError(HyperRuntimeError):
 
     def __init__(self, driver: str, why: str, next_step: str = "") -> None:
         """Make the message from the driver, the reason and the next step."""
-        self.driver, self.why, self.next_step = driver, why, next_step
+        self.driver = driver
+        self.why = why
+        self.next_step = next_step
         super().__init__(
             f"{driver} cannot be used: {why}" + (f"; {next_step}" if next_step else "")
         )
@@ -169,7 +175,8 @@ class PruneError(EngineError):
 
     def __init__(self, removed: tuple[str, ...], reasons: tuple[str, ...]) -> None:
         """Make the message from both lists."""
-        self.removed, self.reasons = removed, reasons
+        self.removed = removed
+        self.reasons = reasons
         super().__init__(
             f"{len(removed)} removed, {len(reasons)} not: {'; '.join(reasons)}; see `hyperrun ps`"
         )

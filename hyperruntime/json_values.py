@@ -50,7 +50,8 @@ def parse_json_slowly(text: str) -> Any:  # noqa: ANN401 - any JSON value
         ValueError: the text is not JSON, or nests too deeply.
     """
     decoder: Any = json.JSONDecoder()
-    decoder.parse_array, decoder.parse_object = JSONArray, JSONObject
+    decoder.parse_array = JSONArray
+    decoder.parse_object = JSONObject
     decoder.scan_once = py_make_scanner(decoder)
     return _parse(lambda: decoder.decode(text))
 
@@ -173,7 +174,8 @@ class ValueCounter:
 
     def __init__(self) -> None:
         """Start a text."""
-        self.values, self.outside = 1, 0
+        self.values = 1
+        self.outside = 0
         self._inside = False
         self._rest = b""
 
@@ -184,7 +186,8 @@ class ValueCounter:
         self._rest = piece[len(piece) - odd :]
         if b"\\" in piece:
             piece = piece[: len(piece) - odd].replace(b"\\\\", b"").replace(b'\\"', b"")
-        quotes, outside = piece.count(b'"'), piece
+        quotes = piece.count(b'"')
+        outside = piece
         if quotes * _SHORT < len(piece):  # else the strings are short, and splitting takes long
             outside = b"".join(piece.split(b'"')[1 if self._inside else 0 :: 2])
         self._inside ^= quotes % 2 == 1

@@ -32,7 +32,8 @@ class _OnImport(MetaPathFinder, Loader):
         if _STRUCTLOG in sys.modules:
             configure()
             return
-        self.level, self._configure = level, configure
+        self.level = level
+        self._configure = configure
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 

@@ -181,7 +181,8 @@ def parts(options: Mapping[str, Option]) -> dict[str, Any]:
 def option_fields(kind: type) -> Iterator[OptionField]:
     """Yield the options of an attrs class, in the order of its fields."""
     for field in attrs.fields(kind):
-        found, default = field.metadata.get(_OPTION, {}), default_of(field)
+        found = field.metadata.get(_OPTION, {})
+        default = default_of(field)
         if isinstance(found, Option):
             yield OptionField(path=(field.name,), option=found, default=default)
             continue
@@ -234,7 +235,8 @@ def _requests(
     its class.
     """
     for field in attrs.fields(type(value)):
-        path, now = (*above, field.name), getattr(value, field.name)
+        path = (*above, field.name)
+        now = getattr(value, field.name)
         before = default_of(field) if usual is None else getattr(usual, field.name)
         inner = {
             name.partition(".")[2]: one

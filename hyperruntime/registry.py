@@ -315,10 +315,8 @@ def check_interface(group: str, plugin: object, whose: str, point: Plugin | None
     if interface.oldest < interface.version:
         ours = f"versions {interface.oldest} to {interface.version}"
     if type(declared) is not int or declared < 1:
-        what, step = (
-            f"declares interface_version = {declared!r}",
-            "it must be a positive integer; correct that package",
-        )
+        what = f"declares interface_version = {declared!r}"
+        step = "it must be a positive integer; correct that package"
     else:
         what = f"is written for version {declared} of the {interface.seam} interface"
         newer = declared > interface.version

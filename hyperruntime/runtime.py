@@ -81,7 +81,8 @@ class Runtime(AsyncClosing):
             run_id: id of the run, for the labels of every container; "" means none.
         """
         self.name = driver.name
-        self._driver, self._run_id = driver, run_id
+        self._driver = driver
+        self._run_id = run_id
         identity = OwnerIdentity.current()
         self._owner = Owner(driver.cleanup_args(f"{LABEL}={identity.token}"), identity)
         try:
@@ -227,7 +228,8 @@ class Runtime(AsyncClosing):
             PruneError: some could not be removed; the others were.
             EngineError: the runtime is closed.
         """
-        removed, reasons = [], []
+        removed = []
+        reasons = []
         for owned in self.containers():
             if owned.owner_state != "dead":
                 continue
@@ -291,7 +293,8 @@ class Runtime(AsyncClosing):
 
     def _start(self, spec: ContainerSpec, labels: Mapping[str, str]) -> Container:
         """Start a container; retry for a few seconds while no process is left for it."""
-        deadline, pause_s = time.monotonic() + _START_TRIES_S, 0.2
+        deadline = time.monotonic() + _START_TRIES_S
+        pause_s = 0.2
         while True:
             try:
                 return self._try_start(spec, labels)

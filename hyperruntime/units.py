@@ -6,7 +6,9 @@ import re
 
 from hyperruntime.errors import SpecError
 
-KIB, MIB, GIB = 1024, 1024**2, 1024**3
+KIB = 1024
+MIB = 1024**2
+GIB = 1024**3
 _FACTORS = {"": 1, "k": KIB, "m": MIB, "g": GIB, "t": 1024**4}
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _SECONDS = {"": 1.0, "s": 1.0, "ms": 0.001, "m": 60.0, "h": 3600.0}

@@ -36,7 +36,9 @@ class Episode:
         levels.__dict__["print"] = lambda *_: None
         self._world = gymnasium.make(level)
         self._seen, _ = self._world.reset(seed=seed)
-        self._turns, self._failed, self._progress = 0, 0, 0.0
+        self._turns = 0
+        self._failed = 0
+        self._progress = 0.0
         self._actions: list[str] = []
         self._over = False
 
@@ -118,7 +120,8 @@ def describe(view: Any) -> str:  # noqa: ANN401 - an array (width, height, 3) of
 
 def _things(view: Any) -> Iterator[str]:  # noqa: ANN401
     """Yield all usable things in the view, nearest first."""
-    middle, last = view.shape[0] // 2, view.shape[1] - 1
+    middle = view.shape[0] // 2
+    last = view.shape[1] - 1
     cells = [
         (last - y + abs(x - middle), last - y, x - middle)
         for x in range(view.shape[0])
@@ -133,7 +136,8 @@ def _walls(view: Any) -> Iterator[str]:  # noqa: ANN401
     """Yield the nearest wall ahead, on the left and on the right."""
     for step_forward, step_right in ((1, 0), (0, -1), (0, 1)):
         for steps in range(1, view.shape[0]):
-            forward, right = steps * step_forward, steps * step_right
+            forward = steps * step_forward
+            right = steps * step_right
             if abs(right) > view.shape[0] // 2:
                 break
             if _kind(view, forward, right) == "wall":
@@ -156,7 +160,8 @@ def _kind(view: Any, forward: int, right: int) -> str:  # noqa: ANN401
 def _named(view: Any, forward: int, right: int) -> str:  # noqa: ANN401
     from minigrid.core.constants import IDX_TO_COLOR
 
-    kind, cell = _kind(view, forward, right), _cell(view, forward, right)
+    kind = _kind(view, forward, right)
+    cell = _cell(view, forward, right)
     words = f"{IDX_TO_COLOR[int(cell[1])]} {kind}"
     words = f"{_DOORS[int(cell[2])]} {words}" if kind == "door" else words
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"

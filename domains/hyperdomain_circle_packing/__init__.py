@@ -116,7 +116,8 @@ class CirclePacking(DomainBase):
         problem = problem or first_violation(circles)
         if problem:
             return Score(task_id=task.id, value=0.0, valid=False, detail=problem, facts={"n": n})
-        total, best = math.fsum(r for _, _, r in circles), BEST_KNOWN[n]
+        total = math.fsum(r for _, _, r in circles)
+        best = BEST_KNOWN[n]
         return Score(
             task_id=task.id,
             value=total / best,

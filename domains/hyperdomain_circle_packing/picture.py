@@ -134,10 +134,12 @@ def _paint(rows: list[bytearray], centre: tuple[float, float], radius: float, fi
     """
     cx, cy = centre
     for top in range(max(0, int(cy - radius - 1)), min(len(rows), int(cy + radius + 2))):
-        row, dy = rows[top], top + 0.5 - cy
+        row = rows[top]
+        dy = top + 0.5 - cy
         outer = math.sqrt(max(0.0, (radius + 0.5) ** 2 - dy * dy))
         inner = math.sqrt(max(0.0, (radius - 0.5) ** 2 - dy * dy)) if radius > 0.5 else 0.0
-        left, right = max(0, int(cx - outer - 1)), min(len(row) // 3, int(cx + outer + 2))
+        left = max(0, int(cx - outer - 1))
+        right = min(len(row) // 3, int(cx + outer + 2))
         full = range(
             max(left, math.ceil(cx - inner - 0.5)), min(right, math.floor(cx + inner - 0.5) + 1)
         )

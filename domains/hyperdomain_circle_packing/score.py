@@ -59,7 +59,9 @@ def first_violation(circles: Sequence[Circle], tolerance: Fraction = TOLERANCE) 
             return f"circle {i} leaves the square by {float(reach):.3g}"
     for i, (x, y, r) in enumerate(exact):
         for j in range(i):
-            dx, dy, asked = x - exact[j][0], y - exact[j][1], r + exact[j][2] - tolerance
+            dx = x - exact[j][0]
+            dy = y - exact[j][1]
+            asked = r + exact[j][2] - tolerance
             if asked > 0 and dx * dx + dy * dy < asked * asked:
                 overlap = float(asked + tolerance) - math.hypot(dx, dy)
                 return f"circles {j} and {i} overlap by {overlap:.3g}"

@@ -53,7 +53,8 @@ class Polyglot(DomainBase, TriedDomain):
         Args:
             directory: a directory of exercises; None means our own exercises.
         """
-        self._directory, self._left = directory, LeftOut()
+        self._directory = directory
+        self._left = LeftOut()
         self.splits: tuple[Split, ...] = _SHIPPED if directory is None else _DIRECTORY
 
     @cached_property

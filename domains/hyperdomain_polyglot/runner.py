@@ -27,7 +27,8 @@ class Canary(unittest.TestCase):
 
 def main(arguments: list[str]) -> None:
     """Do both runs, each in its own process, and print the result."""
-    plain, canary = run(arguments), run([_CANARY, *arguments])
+    plain = run(arguments)
+    canary = run([_CANARY, *arguments])
     ran = plain.get("ran")
     caught = type(ran) is int and canary.get("ran") == ran + 1 and canary.get("canary") == "failed"
     print(json.dumps({"ran": ran, "passed": plain.get("passed"), "canary": caught}))

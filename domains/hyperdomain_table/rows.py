@@ -87,7 +87,8 @@ def _csv_records(path: Path, left: LeftOut, prefix: str) -> Iterator[tuple[int, 
         reader = csv.DictReader(file, strict=True)
         _check_utf8(reader.fieldnames or (), str(path), "text in UTF-8 in its first line")
         for number in count(1):
-            name, begin = f"{prefix}row {number}", reader.reader.line_num + 1
+            name = f"{prefix}row {number}"
+            begin = reader.reader.line_num + 1
             with left.reading(name):
                 try:
                     record = next(reader)

@@ -279,10 +279,12 @@ def _changes(source: _Source, statement: ast.stmt, chance: random.Random) -> Ite
 
 def _negation(source: _Source, test: ast.expr) -> Edit:
     """Return the change of a condition to its opposite."""
-    start, end = source.start(test), source.end(test)
+    start = source.start(test)
+    end = source.end(test)
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         pattern, opposite = _OPERATORS[type(test.ops[0])]
-        first, last = source.end(test.left), source.start(test.comparators[0])
+        first = source.end(test.left)
+        last = source.start(test.comparators[0])
         if len(found := list(re.finditer(pattern, source.text[first:last]))) == 1:
             return Edit(first + found[0].start(), first + found[0].end(), opposite)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
@@ -298,7 +300,8 @@ def _literals(source: _Source, values: Iterable[ast.expr], chance: random.Random
     values.
     """
     for value in values:
-        start, end = source.start(value), source.end(value)
+        start = source.start(value)
+        end = source.end(value)
         match value:
             case ast.Constant(value=known):
                 if (other := _other(source.text[start:end], known, chance)) is not None:

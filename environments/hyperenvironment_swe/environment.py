@@ -292,7 +292,8 @@ class Swe(EnvironmentBase):
         with tempfile.TemporaryDirectory(
             prefix="hyperruntime-swe-", ignore_cleanup_errors=True
         ) as scratch:
-            tree, clone = os.path.join(scratch, "agent"), os.path.join(scratch, "state")
+            tree = os.path.join(scratch, "agent")
+            clone = os.path.join(scratch, "state")
             try:
                 problem, left = await read_out(lease, one.repo_dir, tree)
                 if problem:
@@ -349,10 +350,8 @@ class Swe(EnvironmentBase):
         every = {test for means in located.values() for test in means}
         files = {**files_of_tests(one, every, clone), f"{_SETTINGS}{suffix}": settings}
         repaired = {test for name in one.fail_to_pass for test in located[name]}
-        first, more = (
-            [name for name in ids if name in repaired],
-            [name for name in ids if name not in repaired],
-        )
+        first = [name for name in ids if name in repaired]
+        more = [name for name in ids if name not in repaired]
         chance = random.SystemRandom()
         controls = make_controls(first, more, files, _CONTROLS, chance) if state.changed else []
         return Trial(

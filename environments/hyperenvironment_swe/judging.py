@@ -167,7 +167,8 @@ class Court:
             lease: the container.
             env: environment variables of the candidate's commands.
         """
-        self._lease, self._env = lease, env
+        self._lease = lease
+        self._env = env
         self._tree = self._home = ""
 
     async def receive(self, clone: str, repo_dir: str) -> None:
@@ -272,7 +273,8 @@ def read_findings(
     if answer["installed"] is not None:
         installed = Ended(**answer["installed"])
         if installed.exit_code != 0 or installed.timed_out:
-            output, timed_out = installed.output, installed.timed_out
+            output = installed.output
+            timed_out = installed.timed_out
             return Findings(ran=False, output=output, timed_out=timed_out, protections=protections)
     begun, *ends = [Ended(**one) for one in answer["runs"]]
     first = _records(begun)

@@ -37,7 +37,10 @@ _TEST_DIRECTORIES = ("tests", "test", "testing")
 _LEAVE = '[ -d "$1" ] && [ ! -L "$1" ] && cd -- "$1" && { rm -rf .venv venv .tox .nox || :; }'
 _READ_OUT_TIMEOUT_S = 300.0
 _TREE_LIMITS = ExtractLimits(max_bytes=4 * GIB, max_members=400_000, max_member_bytes=256 * MIB)
-_BASE, _TESTS, _AGENT, _JUDGED = "base", "tests", "agent", "judged"
+_BASE = "base"
+_TESTS = "tests"
+_AGENT = "agent"
+_JUDGED = "judged"
 
 
 @attrs.frozen(kw_only=True)
@@ -66,7 +69,8 @@ class TreeFiles(Mapping[str, bytes]):
 
     def __init__(self, store: RepositoryStore, commit: str) -> None:
         """List the files of a commit."""
-        self._store, self._commit = store, commit
+        self._store = store
+        self._commit = commit
         self._names = dict.fromkeys(os.fsdecode(path) for path in store.entries(commit))
 
     def __getitem__(self, path: str) -> bytes:

@@ -12,7 +12,8 @@ from hyperruntime.rollout.environment import Verdict
 
 # What is reported of tests that skip themselves, or are expected to fail. A skip is no failure.
 _NO_RESULT = ("setup skipped", "call skipped", "call passed")
-_LISTED, _TAIL = 20, 4000
+_LISTED = 20
+_TAIL = 4000
 
 
 def nothing(detail: str, state: State | None = None) -> Verdict:

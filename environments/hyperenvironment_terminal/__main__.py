@@ -74,7 +74,8 @@ def _check_all(runtime: Runtime, environment: Terminal, network: str) -> int:
         try:
             good, line = asyncio.run(_check(runtime, environment, item, base))
         except HyperRuntimeError as error:
-            good, line = False, f"failed: {error}"
+            good = False
+            line = f"failed: {error}"
         print(f"{item.id}: {line}", flush=True)
         worst = worst or int(not good)
     return worst
@@ -111,7 +112,8 @@ async def _check(
             begins = await environment.begins_right(item, lease)
         async with fresh() as lease:
             nothing = await reward(lease)
-        good, solved = begins is not False and nothing < 1.0, "no known solution"
+        good = begins is not False and nothing < 1.0
+        solved = "no known solution"
         if environment.has_solution(item):
             async with fresh() as lease:
                 await environment.solve(item, lease)

@@ -155,7 +155,8 @@ async def _carry_large(agent: Sandbox, judge: Sandbox, path: bytes, entry: Entry
         if not await asyncio.to_thread(_is_regular, copy):
             raise StateError(f"the agent's container did not return the regular file {name!r}")
         await judge.put(copy, name, timeout_s=_COPY_TIMEOUT_S)
-    owner, mode = f"{entry.uid}:{entry.gid}", f"{entry.mode:o}"
+    owner = f"{entry.uid}:{entry.gid}"
+    mode = f"{entry.mode:o}"
     for args in (
         ["chown", owner],
         ["chmod", mode],
@@ -174,7 +175,8 @@ def _batches(paths: Sequence[bytes], listing: Listing) -> Iterator[list[bytes]]:
     for path in paths:
         if batch and (size + listing[path].size > _BATCH_BYTES or len(batch) >= _BATCH_FILES):
             yield batch
-            batch, size = [], 0
+            batch = []
+            size = 0
         batch.append(path)
         size += listing[path].size
     if batch:
@@ -237,13 +239,11 @@ _TYPES = {b"f": tarfile.REGTYPE, b"d": tarfile.DIRTYPE, b"l": tarfile.SYMTYPE}
 
 def _header(path: bytes, entry: Entry, size: int) -> tarfile.TarInfo:
     info = tarfile.TarInfo(path[1:].decode("utf-8", "surrogateescape"))
-    info.type, info.mode, info.uid, info.gid, info.size = (
-        _TYPES[entry.kind],
-        entry.mode,
-        entry.uid,
-        entry.gid,
-        size,
-    )
+    info.type = _TYPES[entry.kind]
+    info.mode = entry.mode
+    info.uid = entry.uid
+    info.gid = entry.gid
+    info.size = size
     info.mtime = float(entry.mtime)
     info.linkname = entry.link.decode("utf-8", "surrogateescape")
     return info

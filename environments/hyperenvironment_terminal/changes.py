@@ -69,7 +69,8 @@ def plan_changes(pristine: Listing, listing: Listing, protection: Protection) ->
     withheld: set[bytes] = set()
 
     for path in sorted(listing):
-        entry, before = listing[path], pristine.get(path)
+        entry = listing[path]
+        before = pristine.get(path)
         below_real = posixpath.dirname(path) in real
         if before is not None and before.same(entry):
             becomes = entry.kind
@@ -211,7 +212,9 @@ def _resolve(path: bytes, pristine: Listing) -> bytes:
     """Resolve the links of a path in an image; return the path itself after too many links (a
     loop).
     """
-    done, todo, steps = b"/", path.split(b"/"), 0
+    done = b"/"
+    todo = path.split(b"/")
+    steps = 0
     while todo:
         name = todo.pop(0)
         if name == b"..":

@@ -172,7 +172,8 @@ class Terminal(EnvironmentBase):
             spec = attrs.evolve(spec, limits=attrs.evolve(base.limits, **task.limits), gpus=gpus)
         if task.agent_user or task.tests_user:
             spec = attrs.evolve(spec, user="0:0")  # only root runs commands as others
-        self._specs[item.id], self._tests_networks[item.id] = spec, tests_network
+        self._specs[item.id] = spec
+        self._tests_networks[item.id] = tests_network
         return spec
 
     async def setup(self, item: Item, lease: Sandbox) -> Mapping[str, Any]:
@@ -244,7 +245,8 @@ class Terminal(EnvironmentBase):
         Raises:
             VerifierError: the tests reach no verdict, neither with the agent's work nor without it.
         """
-        task, mode = self._tasks[item.id], self._mode(self._tasks[item.id])
+        task = self._tasks[item.id]
+        mode = self._mode(self._tasks[item.id])
         if outcome.tool_calls == 0:
             return _verdict(0.0, "agent", "no tool was called", {"verify": mode})
         env = self._env(task, task.verifier_env)

@@ -34,7 +34,8 @@ from hyperruntime.pool.user_lease import UserLease
 from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ExecResult
 
-REWARD_TEXT, REWARD_JSON = f"{LOGS}/verifier/reward.txt", f"{LOGS}/verifier/reward.json"
+REWARD_TEXT = f"{LOGS}/verifier/reward.txt"
+REWARD_JSON = f"{LOGS}/verifier/reward.json"
 _MAKE_ANEW = f"rm -rf {TESTS} {LOGS} {TOOLS} && mkdir -p {TESTS} {LOGS}/verifier {LOGS}/agent"
 _SHOWN = 4000
 _REWARD_LIMIT = 65536
@@ -181,7 +182,8 @@ async def _rewards(container: Sandbox) -> dict[str, float]:
     Source: Harbor, ``src/harbor/verifier/verifier.py``: ``Verifier.verify`` and
     ``_parse_reward_json``.
     """
-    found, text = await _read(container, REWARD_JSON), await _read(container, REWARD_TEXT)
+    found = await _read(container, REWARD_JSON)
+    text = await _read(container, REWARD_TEXT)
     if found is None:
         return {} if text is None else _parse_text(text)
     numbers = (

@@ -12,7 +12,9 @@ from hyperruntime.errors import TransferError
 from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ExecResult
 
-FILE, DIRECTORY, LINK = b"f", b"d", b"l"
+FILE = b"f"
+DIRECTORY = b"d"
+LINK = b"l"
 _NUMBER = rb"\d{1,19}"
 _LINE = re.compile(
     rb"(?P<kind>[a-zA-Z]) (?P<mode>[0-7]{1,5}) (?P<uid>" + _NUMBER + rb") (?P<gid>" + _NUMBER + rb") (?P<size>"

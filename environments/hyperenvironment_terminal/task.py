@@ -24,12 +24,20 @@ from hyperruntime.json_values import parse_toml
 from hyperruntime.storage.text_file import read_utf8
 from hyperruntime.units import MIB, parse_size
 
-SAME, FRESH = "same", "fresh"
+SAME = "same"
+FRESH = "fresh"
 # Directories in a container.
-TESTS, LOGS, SOLUTION, TOOLS = "/tests", "/logs", "/solution", "/.hyperruntime-judge"
-TEST_SCRIPT, TEST_STATE, TEST_BEGINNING = "test.sh", "test_final_state.py", "test_initial_state.py"
-INSTRUCTION, SETTINGS = "instruction.md", "task.toml"
-_DEFINITION, _CONTAINERFILES = "container.def", ("Dockerfile", "Containerfile")
+TESTS = "/tests"
+LOGS = "/logs"
+SOLUTION = "/solution"
+TOOLS = "/.hyperruntime-judge"
+TEST_SCRIPT = "test.sh"
+TEST_STATE = "test_final_state.py"
+TEST_BEGINNING = "test_initial_state.py"
+INSTRUCTION = "instruction.md"
+SETTINGS = "task.toml"
+_DEFINITION = "container.def"
+_CONTAINERFILES = ("Dockerfile", "Containerfile")
 _USER = "/home/user"  # the working directory of endless-terminals tasks
 _CANARY = re.compile(
     r"\s*(?:<!--(?:(?!-->).)*?canary.*?-->|#[^\n]*canary[^\n]*)", re.DOTALL | re.IGNORECASE
@@ -116,11 +124,10 @@ def read_task(folder: Path, *, name: str = "") -> Task:
     """
     settings = _settings(folder / SETTINGS)
     reader = _Reader(folder / SETTINGS)
-    environment, verifier = (
-        reader.table(settings, "environment"),
-        reader.table(settings, "verifier"),
-    )
-    agent, metadata = reader.table(settings, "agent"), reader.table(settings, "metadata")
+    environment = reader.table(settings, "environment")
+    verifier = reader.table(settings, "verifier")
+    agent = reader.table(settings, "agent")
+    metadata = reader.table(settings, "metadata")
     _refuse_what_is_not_done(reader, settings, folder)
     main = read_main(folder / "environment")
     internet = _internet(reader, environment, "environment", main.has_network)
@@ -220,10 +227,8 @@ def _settings(path: Path) -> dict[str, Any]:
 
 
 def _refuse_what_is_not_done(reader: _Reader, settings: Mapping[str, Any], folder: Path) -> None:
-    environment, verifier = (
-        reader.table(settings, "environment"),
-        reader.table(settings, "verifier"),
-    )
+    environment = reader.table(settings, "environment")
+    verifier = reader.table(settings, "verifier")
     if (folder / "steps").is_dir() or settings.get("steps"):
         raise SpecError(
             "task", str(folder), "a task with one step; several steps are not supported"

@@ -38,7 +38,8 @@ _MACHINES = {
     "aarch64": ("linux/arm64", "linux/arm64/v8", "linux/aarch64"),
 }
 # programs that only wait for input
-_MAIN, _SHELLS = ("entrypoint", "command"), ("sh", "bash", "cat")
+_MAIN = ("entrypoint", "command")
+_SHELLS = ("sh", "bash", "cat")
 _BUILD = {"context", "dockerfile", "no_cache"}
 
 
@@ -141,7 +142,8 @@ def _check_main_program(given: Mapping[str, Any]) -> None:
 
 
 def _only_waits(words: list[str]) -> bool:
-    name, rest = posixpath.basename("".join(words[:1])), words[1:]
+    name = posixpath.basename("".join(words[:1]))
+    rest = words[1:]
     if name in _SHELLS and len(rest) == 2 and re.fullmatch("-l?c", rest[0]):
         return _only_waits(shlex.split(rest[1].removeprefix("exec ")))
     if name == "tail":

@@ -32,7 +32,9 @@ from hyperruntime.spec import (
     is_text,
 )
 
-TIMEOUT_CODE, INTERRUPTED_CODE, NOT_RUN_CODE = 124, 130, 126
+TIMEOUT_CODE = 124
+INTERRUPTED_CODE = 130
+NOT_RUN_CODE = 126
 DEFAULT_IMAGE = "localhost/hyperruntime/base:latest"
 _ARGUMENT_BYTES = 96 * 1024  # the kernel's limit for one argument is 128 KiB, see execve(2)
 _FROM_STDIN = 'exec 2>&1; eval "$(head -c "$0")"'
@@ -92,8 +94,11 @@ class HyperEnvironment:
         Raises:
             HyperRuntimeError: no slot can be acquired; the subclass gives the reason.
         """
-        self.task_id, self.timeout = task_id, timeout
-        self._cwd, self._env, self._limit_bytes = cwd, dict(env or {}), output_limit_bytes
+        self.task_id = task_id
+        self.timeout = timeout
+        self._cwd = cwd
+        self._env = dict(env or {})
+        self._limit_bytes = output_limit_bytes
         self._lock = threading.Lock()
         self._calls: set[Interruptible[ExecResult]] = set()
         spec = ContainerSpec(
@@ -272,7 +277,8 @@ def shared_pool(runtime: str | None, spec: ContainerSpec) -> SyncPool:
     Raises:
         HyperRuntimeError: the engine or the pool cannot be opened.
     """
-    key, pools = (runtime, spec), _shared.get()
+    key = (runtime, spec)
+    pools = _shared.get()
     with pools.lock:
         if key in pools:
             return pools[key]

@@ -223,7 +223,8 @@ class SlotToolBackend:
         async with AsyncExitStack() as stack:
             pools = await stack.enter_async_context(self._open_pools())
             await pools.start(*(profiles_to_start or (self.profiles.default,)))
-            self._open, self._pools = stack.pop_all(), pools
+            self._open = stack.pop_all()
+            self._pools = pools
 
     async def stop(self, *, purge: bool = False) -> None:
         """End all containers and everything that runs in them; `purge` has no effect, because
@@ -506,7 +507,8 @@ def _profile_facts(config: PoolConfig) -> dict[str, Any]:
     """Return a profile as JSON values, also under the names that other programs use; of ``env``
     only the names.
     """
-    spec, limits = config.spec, config.spec.limits
+    spec = config.spec
+    limits = config.spec.limits
     names = ("slots_per_container", "min_containers", "max_containers")
     times = ("idle_timeout_s", "max_lifetime_s", "acquire_timeout_s", "lease_timeout_s")
     gpus = list(spec.gpus) if isinstance(spec.gpus, tuple) else spec.gpus

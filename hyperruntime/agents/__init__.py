@@ -17,7 +17,8 @@ from pathlib import Path
 from hyperruntime import registry
 from hyperruntime.errors import AgentError, unknown_name
 
-LLM, MUTATOR = Path(__file__).with_name("llm"), Path(__file__).with_name("mutator")
+LLM = Path(__file__).with_name("llm")
+MUTATOR = Path(__file__).with_name("mutator")
 _SHARED = Path(__file__).with_name("shared")
 
 

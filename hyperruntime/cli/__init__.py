@@ -22,7 +22,8 @@ from hyperruntime.host.python import make_safe
 
 __all__ = ["main"]
 
-EXIT_FAILED, EXIT_USAGE = 1, 2
+EXIT_FAILED = 1
+EXIT_USAGE = 2
 
 
 def main(args: Sequence[str] | None = None) -> int:

@@ -130,7 +130,9 @@ def app(
     With --runtime and no command: run `generate` if the current directory contains a hyperrun.toml.
     """
     state = ctx.ensure_object(State)
-    state.runtime, state.log_level, state.log_json = runtime, log_level, log_json
+    state.runtime = runtime
+    state.log_level = log_level
+    state.log_json = log_json
     if version:
         _print_version(as_json)
         ctx.exit()

@@ -151,7 +151,8 @@ def spread(
     """
     spread_args: list[str] = []
     # the current option with several values, and whether it has no value yet
-    option, waiting = "", False
+    option = ""
+    waiting = False
     for position, arg in enumerate(args):
         if arg == "--":
             return [*spread_args, *args[position:]]

@@ -103,7 +103,8 @@ def agent_table(path: Path, command: click.Command, runtime: str) -> dict[str, A
     params = {param.name: param for param in command.params}
     asked = []
     for name, value in table.items():
-        field, now = known.get(name), value
+        field = known.get(name)
+        now = value
         if field is not None and callable(field.option.harmless):
             now = params[name].type_cast_value(click.Context(command), value)
         if field is None or (

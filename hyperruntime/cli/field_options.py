@@ -164,7 +164,8 @@ def given_changes(
     Raises:
         WrongUsageError: an option is given that cannot change.
     """
-    said, known = given(ctx, names), changeable(kind)
+    said = given(ctx, names)
+    known = changeable(kind)
     for name in sorted(said.difference(known)):
         raise WrongUsageError(f"--{name.replace('_', '-')} cannot change when {ending}")
     return {known[name].path: ctx.params[name] for name in said}

@@ -29,7 +29,9 @@ else:  # generic for type checkers only: older releases of click have a plain cl
     _ParamType = click.ParamType
 
 Pairs = tuple[tuple[str, str], ...]
-_RUN_FILE, _RUNS, _RUNS_SHOWN = "run.json", "outputs", 5
+_RUN_FILE = "run.json"
+_RUNS = "outputs"
+_RUNS_SHOWN = 5
 _ORIGINAL = "gen_initial/hyperagents"
 _LIMITS = ("memory", "cpus", "pids", "disk", "shm")
 
@@ -44,7 +46,8 @@ class Parsed(_ParamType):
             name: its placeholder in the help.
             parse: converts a value; gets the value and the option as the user writes it.
         """
-        self.name, self._parse = name, parse
+        self.name = name
+        self._parse = parse
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the converted value."""
@@ -164,7 +167,8 @@ def _mount_pair(value: Any, option: str) -> Mount:
     """Return the mount; its source must exist."""
     from hyperruntime.spec import Mount
 
-    text, mode = str(value), "ro"
+    text = str(value)
+    mode = "ro"
     for ending in ("ro", "rw"):
         if text.endswith(f":{ending}"):
             text, mode = text[:-3], ending

@@ -112,7 +112,8 @@ class SignalWatch:
 
     def _run(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
-        told, deadline = 0, 0.0
+        told = 0
+        deadline = 0.0
         ready = select.poll()
         ready.register(self._readable, select.POLLIN)
         while not self._closed:
@@ -184,7 +185,9 @@ def _is_first(number: int, state: State) -> bool:
     """
     now = time.monotonic()
     if not state.ending:
-        state.signal, state.ending, state.ended_at = number, True, now
+        state.signal = number
+        state.ending = True
+        state.ended_at = now
         hurry()
         return True
     if now - state.ended_at >= _BURST_S:
@@ -246,7 +249,8 @@ def last_signal(state: State) -> Iterator[Callable[[], int]]:
     finally:
         seen = watch.since(count)
         if seen:
-            state.signal, state.ending = seen[-1], True
+            state.signal = seen[-1]
+            state.ending = True
 
 
 def run_until_signal(work: Coroutine[Any, Any, T], state: State) -> T:

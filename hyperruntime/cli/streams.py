@@ -82,7 +82,8 @@ class _Output(io.RawIOBase):
     def __init__(self, descriptor: int, *, results: bool) -> None:
         super().__init__()
         self.error: OutputError | None = None
-        self._descriptor, self._results = descriptor, results
+        self._descriptor = descriptor
+        self._results = results
         self.patience_s: float | None = None  # None: as long as it takes
 
     def fileno(self) -> int:

@@ -77,10 +77,8 @@ def rollout_line(run_dir: Path, made: Sequence[Trajectory], *, is_running: bool)
 def rollout_facts(run_dir: str) -> dict[str, Any]:
     """Return what the files of a rollout run say about it, as JSON values."""
     path = Path(run_dir)
-    options, state = (
-        stored_options(path),
-        "running" if owner_state(path) == "alive" else "not running",
-    )
+    options = stored_options(path)
+    state = "running" if owner_state(path) == "alive" else "not running"
     done = _summary(path, list(RunStore(path).recorded()))
     names = ("scored", "infrastructure", "mean_reward", "groups", "errors", "last_errors")
     counts = {"trajectories": done.resumed, **{name: getattr(done, name) for name in names}}

@@ -25,7 +25,8 @@ from hyperruntime.host.process import wait_until
 from hyperruntime.wire.peer import Answer, Call
 
 # NFS may show a change of a directory a minute late; more than LATE_S is reported
-SEEN_S, LATE_S = 90.0, 3.0
+SEEN_S = 90.0
+LATE_S = 3.0
 _MOST_SKEW_S = 1.0
 _ROUNDS = 5
 _MOST_CONTAINERS = 100_000
@@ -87,8 +88,10 @@ async def _answer_see(call: Call) -> Answer:
     system may cache that listing and show the file only after the cache expires. Source: nfs(5),
     acdirmax.
     """
-    path, timeout_s = str(call.args["path"]), float(call.args["timeout_s"])
-    directory, locked_file = os.path.dirname(path), f"{path}.lock"
+    path = str(call.args["path"])
+    timeout_s = float(call.args["timeout_s"])
+    directory = os.path.dirname(path)
+    locked_file = f"{path}.lock"
     if not await asyncio.to_thread(wait_until, lambda: _lists(directory, locked_file), timeout_s):
         return Answer(attrs.asdict(_Seen(waited_s=None, locked=None)))
     await call.emit(Answer())

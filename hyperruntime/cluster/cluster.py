@@ -229,7 +229,8 @@ class Cluster:
 
     def _welcome(self, node: Node) -> None:
         loop = asyncio.get_running_loop()
-        node.idle_since, node.is_ready = loop.time(), True
+        node.idle_since = loop.time()
+        node.is_ready = True
         assert self._pilots is not None
         if (walltime_s := self._pilots.walltime_s) is not None:
             drains = node.job_began + walltime_s - self.config.drain_s
@@ -264,7 +265,8 @@ class Cluster:
             await asyncio.sleep(_FIRST_PAUSE_S * 2 ** min(self._failures - 1, 6))
         try:
             await self.add_node()
-            self._failures, self.error = 0, None
+            self._failures = 0
+            self.error = None
         except ClusterError as error:
             self._failures += 1
             log.warning("node not started", error=str(error), failures=self._failures)

@@ -96,15 +96,18 @@ class Node:
         self.facts = Facts()
         self.joined = asyncio.Event()
         self.lost: NodeLostError | None = None
-        self.leaving, self.dismissed, self.uses, self.idle_since = "", False, 0, 0.0
-        self.ended, self.is_ready, self.job_ends, self.job_began = (
-            asyncio.Event(),
-            False,
-            False,
-            0.0,
-        )
+        self.leaving = ""
+        self.dismissed = False
+        self.uses = 0
+        self.idle_since = 0.0
+        self.ended = asyncio.Event()
+        self.is_ready = False
+        self.job_ends = False
+        self.job_began = 0.0
         self._on_leaving: list[Callable[[], None]] = []
-        self._token, self._session, self._connections = token, "", 0
+        self._token = token
+        self._session = ""
+        self._connections = 0
         self._away: asyncio.TimerHandle | None = None
         self._on_lost: list[Callable[[NodeLostError], None]] = []
         self._was_refused = False
@@ -233,7 +236,8 @@ class Head:
         """
         self.nodes: dict[str, Node] = {}
         self._handlers = {**(handlers or {}), "leaving": self._leaving}
-        self._heartbeat_s, self._patience_s = heartbeat_s, patience_s
+        self._heartbeat_s = heartbeat_s
+        self._patience_s = patience_s
         self._serving = AsyncExitStack()
         self._addresses: tuple[str, ...] = ()
         self._certificate = ""
@@ -251,7 +255,8 @@ class Head:
         # 0700; the files are not needed after they were read
         with tempfile.TemporaryDirectory() as place:
             keys = await asyncio.to_thread(make_keys, Path(place))
-            context, self._certificate = keys.server_context(), keys.certificate.read_text()
+            context = keys.server_context()
+            self._certificate = keys.certificate.read_text()
         app = web.Application()
         app.router.add_get(PATH, self._connected)
         try:

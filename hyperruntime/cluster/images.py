@@ -95,7 +95,8 @@ class ImageService:
 
     async def _part(self, call: Call) -> Answer:
         """Append to an archive that the head sends; after the last part, check and load it."""
-        name, offset = str(call.args["digest"]), int(call.args["offset"])
+        name = str(call.args["digest"])
+        offset = int(call.args["offset"])
         path = (
             self._context.scratch() / f"image-{hashlib.sha256(name.encode()).hexdigest()[:32]}.tar"
         )
@@ -115,7 +116,8 @@ class ImageService:
         """Write an image of this node to an archive; return the node's engine, or "" if the node
         does not have it.
         """
-        runtime, reference = await self._context.runtime(), str(call.args["reference"])
+        runtime = await self._context.runtime()
+        reference = str(call.args["reference"])
         if not await asyncio.to_thread(runtime.images.exists, reference):
             return Answer({"engine": ""})
         await asyncio.to_thread(
@@ -237,7 +239,8 @@ class ImageSource:
 
     async def _give(self, node: Node, image: str, others: list[Node]) -> str:
         known = await self._look(image)
-        found, how = await _identify(node, known), "present"
+        found = await _identify(node, known)
+        how = "present"
         engine = found.engine
         if known.accepts(found):
             known.add(node, found)
@@ -282,7 +285,8 @@ class ImageSource:
         return how
 
     async def _bring(self, node: Node, known: _Known, others: list[Node], found: _Found) -> str:
-        reference, ids = known.reference, sorted(known.ids.get(found.engine, ()))
+        reference = known.reference
+        ids = sorted(known.ids.get(found.engine, ()))
         asked = {
             "reference": reference,
             "archive": "",
@@ -352,7 +356,8 @@ class ImageSource:
             name = hashlib.sha256(f"{known.reference} {len(known.archives)}".encode()).hexdigest()[
                 :32
             ]
-            path, reference = self._directory / f"{name}.tar", known.reference
+            path = self._directory / f"{name}.tar"
+            reference = known.reference
             if node is None:
                 if known.here is not None and await asyncio.to_thread(_save_here, reference, path):
                     known.archives[known.here[0]] = path

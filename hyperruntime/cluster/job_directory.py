@@ -74,10 +74,8 @@ def _is_left(directory: Path) -> bool:
     if not (directory / _OWNER).exists():
         return time.time() - directory.stat().st_mtime > _NO_RECORD_S
     record = read_run_json(directory / _OWNER, below=directory) or {}
-    state, job = (
-        OwnerIdentity.from_record(record["owner"]).state(),
-        BatchJob.from_record(record["job"] or {}),
-    )
+    state = OwnerIdentity.from_record(record["owner"]).state()
+    job = BatchJob.from_record(record["job"] or {})
     return state == "dead" or (
         state == "elsewhere" and job is not None and (job.was_requeued() or job.is_over())
     )

@@ -150,7 +150,8 @@ def _scratch(asked: str) -> Finding:
 
 
 def _gpus(asked: int) -> Finding:
-    granted, subject = granted_gpus(), "GPUs granted"
+    granted = granted_gpus()
+    subject = "GPUs granted"
     if granted is None:
         step = (
             f"{ADMINISTRATOR} for GPUs as resources of the batch system (Slurm: GresTypes=gpu)"

@@ -44,7 +44,8 @@ log = get_logger(__name__)
 
 MakeServices = Callable[[NodeContext], Sequence[NodeService]]
 _JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")  # of Slurm, PBS and LSF
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+FIRST_PAUSE_S = 0.05
+LONGEST_PAUSE_S = 2.0
 _LEAST_DIAL_S = 0.5
 _ALONE_S = 5.0  # after SIGTERM, on an idle machine; batch systems kill the job after 30 s or so
 _LOOK_S = 0.1
@@ -54,7 +55,8 @@ def node_facts() -> Facts:
     """Return the facts that a node reports."""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     job = next((value for name in _JOB_VARIABLES if (value := os.environ.get(name))), "")
-    cpus, now = len(os.sched_getaffinity(0)), time.time()
+    cpus = len(os.sched_getaffinity(0))
+    now = time.time()
     age_s = max(0.0, now - _job_began())
     return Facts(host=host, pid=os.getpid(), cpus=cpus, time=now, job=job, age_s=age_s)
 
@@ -105,13 +107,16 @@ class NodeServer:
             ClusterError: the head refuses this node.
             NodeLostError: the head stayed away.
         """
-        patience, pause, heard = self._invitation.patience_s, FIRST_PAUSE_S, time.monotonic()
+        patience = self._invitation.patience_s
+        pause = FIRST_PAUSE_S
+        heard = time.monotonic()
         try:
             async with aiohttp.ClientSession() as session:
                 while True:
                     for address in self._invitation.addresses:
                         if await self._carry(session, address, heard + patience):
-                            heard, pause = time.monotonic(), FIRST_PAUSE_S
+                            heard = time.monotonic()
+                            pause = FIRST_PAUSE_S
                         if self._fault is not None:
                             raise NodeLostError(f"the head sent an invalid message: {self._fault}")
                     if time.monotonic() - heard > patience:

@@ -132,7 +132,8 @@ class NodeContext:
 
     async def containers(self) -> list[str]:
         """Return the names of the containers that this node server has started and not ended."""
-        runtime, pid = self._runtime, os.getpid()
+        runtime = self._runtime
+        pid = os.getpid()
         if runtime is None:
             return []
         found = await asyncio.to_thread(runtime.containers)

@@ -106,7 +106,8 @@ class ClusterState:
         """Return whether its nodes work on a run: the files of its jobs are then beside the run
         directory, or in it.
         """
-        run, place = run_dir.absolute(), Path(self.directory)
+        run = run_dir.absolute()
+        place = Path(self.directory)
         beside = place.parent == run.parent and place.name.startswith(f".{run.name}.jobs-")
         return beside or place.parent == run
 
@@ -168,11 +169,14 @@ class ClusterFile:
 
     def __init__(self, cluster: Cluster, directory: Path) -> None:
         """Write nothing yet."""
-        self._cluster, self._directory = cluster, directory
+        self._cluster = cluster
+        self._directory = directory
         name = f"{socket.gethostname()}-{os.getpid()}-{next(_numbers)}"
-        self._path, self._opened = directory_of_clusters() / f"{name}.json", time.time()
+        self._path = directory_of_clusters() / f"{name}.json"
+        self._opened = time.time()
         self._containers: dict[str, tuple[str, ...]] = {}
-        self._writing, self._removed = threading.Lock(), False
+        self._writing = threading.Lock()
+        self._removed = False
 
     async def keep_writing(self) -> None:
         """Write the file every ``WRITE_S`` seconds until cancelled; a failure is logged once and
@@ -233,14 +237,14 @@ class ClusterFile:
 
     def _node(self, node: Node) -> NodeState:
         if node.lost is not None:
-            state, why = "lost", str(node.lost)
+            state = "lost"
+            why = str(node.lost)
         elif node.leaving:
-            state, why = "leaving", node.leaving
+            state = "leaving"
+            why = node.leaving
         else:
-            state, why = (
-                ("ready" if node.is_ready else "preparing" if node.joined.is_set() else "waiting"),
-                "",
-            )
+            state = "ready" if node.is_ready else "preparing" if node.joined.is_set() else "waiting"
+            why = ""
         return NodeState(
             name=node.name,
             state=state,

@@ -43,7 +43,8 @@ _POLL_S = 0.2  # between two looks at whether more jobs are needed
 _NOT_AGAIN = {"slurm": ("#SBATCH --no-requeue",), "pbs": ("#PBS -r n",)}
 _IDLE_S = 2.0  # of a job without a node server, before it is cancelled
 # after a node was lost: between two queries of job states, and for how long
-_SOON_S, _SOON_FOR_S = 2.0, 120.0
+_SOON_S = 2.0
+_SOON_FOR_S = 120.0
 _EARLY_S = 60.0
 # of Parsl's managers: seconds from the head's death to the end of a job without a node server
 _LEAST_PATIENCE_S = 12
@@ -65,7 +66,8 @@ class Pilots:
             directory: absolute; for Parsl's files: job scripts, and the logs of jobs and of its
                 processes. Nodes must see it.
         """
-        self._config, self._directory = config, directory
+        self._config = config
+        self._directory = directory
         self._kernel: Any = None
         self._failed: Sequence[str] = ()
         self._paused_until = 0.0
@@ -186,10 +188,8 @@ class Pilots:
         of ``sbatch``.
         """
         if hasattr(provider, "execute_wait"):
-            run, unset = (
-                provider.execute_wait,
-                [word for name in self._withheld for word in ("-u", name)],
-            )
+            run = provider.execute_wait
+            unset = [word for name in self._withheld for word in ("-u", name)]
             provider.execute_wait = lambda cmd, *args: run(f"env {shlex.join(unset)} {cmd}", *args)
 
     @property
@@ -252,7 +252,8 @@ class Pilots:
             )
         else:
             if failed != self._failed:
-                self._failed, self._paused_until = failed, time.monotonic() + _PAUSE_S
+                self._failed = failed
+                self._paused_until = time.monotonic() + _PAUSE_S
                 log.warning(
                     "jobs of nodes fail",
                     jobs=len(failed),
@@ -335,7 +336,8 @@ def _lsf_resources(config: ClusterConfig) -> tuple[dict[str, Any], list[str]]:
     -n, -R and -gpu.
     """
     # 1 is its default; asking by nodes needs another scheduler, CSM
-    cores, lines = config.cores_per_node or 1, []
+    cores = config.cores_per_node or 1
+    lines = []
     if config.memory_gb_per_node:
         lines.append(f'#BSUB -R "rusage[mem={config.memory_gb_per_node}GB]"')
     if config.gpus_per_node:
@@ -412,7 +414,8 @@ def serve_node(invitation: Invitation, settings: NodeSettings) -> None:
 
     from hyperruntime.cluster.node_server import run_node
 
-    job, name = os.getppid(), Path("/proc/self/comm")
+    job = os.getppid()
+    name = Path("/proc/self/comm")
     before = name.read_text()
     try:
         with_children.restore_tmpdir()

@@ -36,7 +36,8 @@ JOBS = "HYPERRUNTIME_JOBS"  # the variable with the head's directory for the fil
 TMPDIR = "HYPERRUNTIME_JOB_TMPDIR"  # the variable with the TMPDIR of the job; "" if it had none
 NODE_NAME = "hyperrun-node"  # of the process of a node server, at most 15 bytes
 _SET_CHILD_SUBREAPER = 36
-_PAUSE_S, _LOOK_S = 0.05, 5.0
+_PAUSE_S = 0.05
+_LOOK_S = 5.0
 _SEEN_S = 10.0  # until a new directory is seen here
 _GUARDS_S = 5.0  # for the guards of killed owners, which remove containers
 _ALONE_S = 20.0  # after so long without a connection, Parsl's manager gets no answer any more
@@ -59,7 +60,8 @@ def _end_children(was_told: bool) -> None:
     """
     begin = guarded_since = time.monotonic()
     while True:
-        children, now = _children(), time.monotonic()
+        children = _children()
+        now = time.monotonic()
         if was_told and NODE_NAME in children.values() and now - begin < _NOTICE_S:
             guarded_since = now  # the guards have work when the node server is gone
         for pid in children if now - guarded_since > _GUARDS_S else ():

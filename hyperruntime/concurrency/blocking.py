@@ -19,7 +19,10 @@ from hyperruntime.concurrency.per_process import PerProcess
 
 T = TypeVar("T")
 
-EXECS, STARTS, RESETS, STREAMS = "exec", "start", "reset", "stream"
+EXECS = "exec"
+STARTS = "start"
+RESETS = "reset"
+STREAMS = "stream"
 _THREADS = {EXECS: 1024, STARTS: 16, RESETS: 32, STREAMS: 256}
 # between two starts: hundreds of new threads at once keep an event loop from running for a second
 _PAUSE_S = 0.0005
@@ -59,7 +62,8 @@ class Threads:
             name: name of the threads.
             most: maximum number of threads; more work waits.
         """
-        self._name, self._most = name, most
+        self._name = name
+        self._most = most
         self._jobs: deque[Callable[[], None]] = deque()  # waits only while no thread is idle
         self._idle: list[_Seat] = []
         self._lock = threading.Lock()
@@ -230,7 +234,8 @@ class _CancelSignal:
     """
 
     def __init__(self) -> None:
-        self._descriptor, self._is_set = -1, False
+        self._descriptor = -1
+        self._is_set = False
         self._lock = threading.Lock()
 
     def run(self, work: Callable[[int], T]) -> T:

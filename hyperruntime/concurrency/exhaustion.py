@@ -33,7 +33,8 @@ def exhausted(error: BaseException) -> str:
     """
     if isinstance(error, OSError) and (files := too_many_files(error)):
         return str(files)
-    code, text = getattr(error, "errno", None), str(error)
+    code = getattr(error, "errno", None)
+    text = str(error)
     no_memory = (
         code == errno.ENOMEM
         or any(words in text for words in _NO_MEMORY)

@@ -62,7 +62,8 @@ class _Input:
     """An input that comes in pieces, as a file."""
 
     def __init__(self, ask: Callable[[], bytes]) -> None:
-        self._ask, self._left = ask, b""
+        self._ask = ask
+        self._left = b""
 
     def read(self, size: int = -1) -> bytes:
         """Return at most ``size`` bytes; none at the end."""

@@ -18,7 +18,8 @@ _LANES = 2**45
 _SPACE = 2**44
 _BLOCK = 2**20  # numbers that a series reserves at a time
 # the same as in supervisor.sh: 16 and 19 digits
-_LEAST_LOCKS, _LEAST_RESIDENT_BYTES = 10**15, 10**18
+_LEAST_LOCKS = 10**15
+_LEAST_RESIDENT_BYTES = 10**18
 _MOST_DIGITS = 20  # digits of 2**64
 
 Span = tuple[int, int]  # first and last number
@@ -58,9 +59,11 @@ class MarkLimit:
             hard: the container's own hard value, as ``/proc/PID/limits`` prints it.
         """
         if option in ("x", "w"):  # bash and dash use different letters; busybox has used both
-            limit, least = cls(option, "x", "file locks", 1, 2**62), _LEAST_LOCKS
+            limit = cls(option, "x", "file locks", 1, 2**62)
+            least = _LEAST_LOCKS
         elif option == "m":
-            limit, least = cls("m", "m", "resident set", 1024, 2**52), _LEAST_RESIDENT_BYTES
+            limit = cls("m", "m", "resident set", 1024, 2**52)
+            least = _LEAST_RESIDENT_BYTES
         else:
             return None
         if hard == "unlimited":

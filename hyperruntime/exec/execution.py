@@ -78,10 +78,14 @@ class Execution:
             request: the command.
             options: its deadline, streams, user and group.
         """
-        self.session, self._lanes, self._handed_over = session, lanes, False
-        self._request, self._group = request, options.group
+        self.session = session
+        self._lanes = lanes
+        self._handed_over = False
+        self._request = request
+        self._group = options.group
         self._input = None if options.input is None else InputSource(options.input)
-        self._timeout_s, self._cancel_fd = options.timeout_s, options.cancel_fd
+        self._timeout_s = options.timeout_s
+        self._cancel_fd = options.cancel_fd
         self._user = options.user if isinstance(options.user, RunAs) else None
         self._output = OutputStreams(options.output_limit_bytes, options.on_output)
         self._stdin: Stdin | None = None
@@ -174,7 +178,8 @@ class Execution:
             self._poll = select.poll()
             self._poll.register(lane.status, _IN)
             self._output.open(lane)
-            self._attends, self._brief_until = False, time.monotonic() + _BRIEF_S
+            self._attends = False
+            self._brief_until = time.monotonic() + _BRIEF_S
             if self._input is not None:
                 lane.open_input()
                 self._stdin = Stdin(self._input, lane, self._poll)

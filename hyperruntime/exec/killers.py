@@ -141,7 +141,8 @@ class TreeKiller:
             is_lost: returns whether the supervisor is gone.
         """
         self.private_groups = False
-        self._ask, self._is_lost = ask, is_lost
+        self._ask = ask
+        self._is_lost = is_lost
         self._turn = threading.Condition()
         self._waiting: list[_Request] = []
         self._busy = False
@@ -194,7 +195,8 @@ class TreeKiller:
         groups = self.private_groups and all(tree.group for tree in trees)
         deadline = time.monotonic() + _GIVE_UP_S * overload()
         verbs = iter(("kill", "kill"))
-        unseen, clean = set(trees), 0
+        unseen = set(trees)
+        clean = 0
         while not self._is_lost() and time.monotonic() < deadline:
             left = self._ask(next(verbs, "freeze"), words, _ANSWER_S)
             if left == 0:

@@ -99,14 +99,19 @@ class Lane:
         Raises:
             OSError: no space, or too many open files.
         """
-        self.name, self.mark, self.user = secrets.token_hex(16), mark, user
-        self.checks, self.is_up, self.has_begun = checks, False, False
+        self.name = secrets.token_hex(16)
+        self.mark = mark
+        self.user = user
+        self.checks = checks
+        self.is_up = False
+        self.has_begun = False
         self.sequence = self.group = 0
         self.input: int | None = None
         self._dir = os.path.join(exchange, self.name)
         self._prologue = b"" if user is None else user.prologue()
         self._open: list[int] = []
-        self._script_bytes, self._has_rested = 0, False
+        self._script_bytes = 0
+        self._has_rested = False
         os.mkdir(self._dir)
         try:
             os.chmod(self._dir, 0o755)

@@ -30,7 +30,9 @@ class LanePool:
             request: asks the supervisor to start a lane.
             next_mark: returns the mark of a new lane.
         """
-        self._exchange, self._request, self._next_mark = exchange, request, next_mark
+        self._exchange = exchange
+        self._request = request
+        self._next_mark = next_mark
         self._lock = threading.Lock()
         self._idle: dict[RunAs | None, list[Lane]] = {}
         self._lanes: set[Lane] = set()

@@ -33,7 +33,8 @@ class OutputBuffer:
 
     def __init__(self, limit_bytes: int) -> None:
         """Keep at most ``limit_bytes`` (at least 2)."""
-        self.total_bytes, self.start = 0, b""
+        self.total_bytes = 0
+        self.start = b""
         self._head_limit = max(1, (limit_bytes + 1) // 2)
         self._tail_limit = max(1, limit_bytes - self._head_limit)
         self._head = bytearray()
@@ -64,10 +65,8 @@ class OutputBuffer:
         """
         if not self.truncated:
             return bytes(self._head + self._tail)
-        head, tail = (
-            whole_end(bytes(self._head)),
-            whole_start(bytes(self._tail[-self._tail_limit :])),
-        )
+        head = whole_end(bytes(self._head))
+        tail = whole_start(bytes(self._tail[-self._tail_limit :]))
         return head + _NOTICE % (self.total_bytes - len(head) - len(tail)) + tail
 
 
@@ -141,7 +140,9 @@ class OutputStreams:
         Raises:
             OSError: no file descriptors are left.
         """
-        self._poll, self._expected, self.held = None, None, b""
+        self._poll = None
+        self._expected = None
+        self.held = b""
         for name, letter in _NAMES.items():
             self._open[lane.open_stream(letter)] = name
 

@@ -84,9 +84,11 @@ class Session:
                 the thread that calls it serves all sessions.
         """
         self.lost = threading.Event()
-        self.on_death, self._on_lost = on_death, on_lost
+        self.on_death = on_death
+        self._on_lost = on_lost
         self.announces = False
-        self._shell, self._numbers = shell, numbers
+        self._shell = shell
+        self._numbers = numbers
         self.lanes = LanePool(
             exchange, self._request_lane, lambda: self._mark_limit.mark(numbers.next_lane())
         )

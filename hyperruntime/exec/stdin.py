@@ -104,7 +104,9 @@ class Stdin:
             lane: lane of the command.
             poll: poll object of the exec's loop.
         """
-        self._source, self._lane, self._poll = source, lane, poll
+        self._source = source
+        self._lane = lane
+        self._poll = poll
         self._pending = memoryview(b"")
         self.has_ended = False
 

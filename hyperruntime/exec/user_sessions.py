@@ -80,11 +80,16 @@ class UserSessions:
             removals: removes the container if it does not end by itself.
             remove: starts closing the container in the background.
         """
-        self.numbers, self.ended = MarkNumbers(), EndEvent()
+        self.numbers = MarkNumbers()
+        self.ended = EndEvent()
         self.watch: Watch | None = None
         self.live: LiveContainer | None = None
-        self._name, self.engine, self._user = name, engine, user
-        self._exchange, self._remove, self._pid = exchange, remove, os.getpid()
+        self._name = name
+        self.engine = engine
+        self._user = user
+        self._exchange = exchange
+        self._remove = remove
+        self._pid = os.getpid()
         self._removals = removals
         self._sees_processes = True  # of the container, on the host
         self._lock = threading.Lock()
@@ -216,7 +221,8 @@ class UserSessions:
 
     def end_group(self, group: str) -> bool:
         """Kill all processes that the commands of a group started; return whether none is left."""
-        main, series = self._find(None), self.numbers.leave_group(group)
+        main = self._find(None)
+        series = self.numbers.leave_group(group)
         ended = main.end_series(series)
         if not ended:
             self.numbers.rejoin_group(group, series)
@@ -275,7 +281,9 @@ class UserSessions:
         Args:
             timeout_s: seconds that the main shell has to end.
         """
-        main, live, started = self._sessions.get(None), self.live, time.monotonic()
+        main = self._sessions.get(None)
+        live = self.live
+        started = time.monotonic()
         if live is None:
             return
         if main is not None and main.close(timeout_s):

@@ -50,8 +50,11 @@ class Relay:
             shared: the objects that all seats share.
             share: parses and screens large answers of the seat.
         """
-        self._call, self._exchange, self._share = call, exchange, share
-        self._redactor, self._record = shared.redactor, shared.record
+        self._call = call
+        self._exchange = exchange
+        self._share = share
+        self._redactor = shared.redactor
+        self._record = shared.record
         self._limit_bytes = shared.config.limits.answer_bytes
         self._recorded = bytearray()
         self._came_bytes = 0  # of a stream; the guard may still hold some of them
@@ -129,7 +132,8 @@ class Relay:
         """
         exchange = self._exchange
         data = answer.data if screened.body is None else screened.body
-        exchange.status, exchange.answer_bytes = answer.status, len(data)
+        exchange.status = answer.status
+        exchange.answer_bytes = len(data)
         if answer.status == _OK and self._call.path != COUNT_PATH:
             is_broken = screened.judgement.kind is Kind.BROKEN
             self._tokens = screened.used or (Tokens() if is_broken else self._tokens)

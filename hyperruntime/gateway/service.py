@@ -63,7 +63,8 @@ class Shared:
             GatewayError: a key or a file of recorded exchanges is missing.
             StorageError: a log file cannot be written.
         """
-        self.config, self.meter = config, meter
+        self.config = config
+        self.meter = meter
         self.redactor = Redactor()
         self.sender = Sender(config, self.redactor)
         self.slots = asyncio.Semaphore(config.concurrency)
@@ -90,7 +91,8 @@ class Service:
                 was sent on.
             shared: the objects that all seats share.
         """
-        self._seat, self._shared = seat, shared
+        self._seat = seat
+        self._shared = shared
         limits = shared.config.limits
         self._slots = asyncio.Semaphore(limits.concurrency)
         self._bodies = BodyReader(limits)
@@ -146,7 +148,8 @@ class Service:
                 504, "upstream_timeout" if failed_before else "deadline_exceeded", why
             )
         said = self._shared.redactor.clean_text(refusal.message)
-        exchange.status, exchange.error = refusal.status, f"{refusal.kind}: {said}"
+        exchange.status = refusal.status
+        exchange.error = f"{refusal.kind}: {said}"
         if refusal.status < _SERVER_FAULT:
             await self._refusals.take()
             if refusal.kind != SLOW_KIND:
@@ -181,9 +184,11 @@ class Service:
                 forwarded_headers(request),
                 keyed=self._keyed,
             )
-            exchange.model, exchange.stream = call.model, call.stream
+            exchange.model = call.model
+            exchange.stream = call.stream
             rule, upstream = self._rule(call)
-            exchange.upstream, exchange.sent_as = upstream.name, rule.send_as or call.model
+            exchange.upstream = upstream.name
+            exchange.sent_as = rule.send_as or call.model
             async with self._shared.slots:
                 self._admit()
                 relay = Relay(call, exchange, self._shared, self._share)

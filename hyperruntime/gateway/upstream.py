@@ -270,7 +270,8 @@ class Sender:
         except BaseException:
             answer.close()
             raise
-        held, message = bytes(first.held), event_data(first.event)
+        held = bytes(first.held)
+        message = event_data(first.event)
         judgement = judge_event(path, message).fault or USABLE
         if not held.strip():
             judgement = broken("the stream has no events")
@@ -287,7 +288,8 @@ class Sender:
             ClientError: the connection was lost.
             TimeoutError: the upstream stalled.
         """
-        limit, size = self._config.limits.answer_bytes, 0
+        limit = self._config.limits.answer_bytes
+        size = 0
         pieces: list[bytes] = []
         try:
             async for piece in answer.body:

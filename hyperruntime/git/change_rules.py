@@ -16,7 +16,10 @@ import attrs
 from hyperruntime.errors import PatchError
 from hyperruntime.transfer import extract
 
-FILE, PROGRAM, LINK, SUBMODULE = b"100644", b"100755", b"120000", b"160000"
+FILE = b"100644"
+PROGRAM = b"100755"
+LINK = b"120000"
+SUBMODULE = b"160000"
 GONE = b"000000"
 DEFAULT_MAX_FILE_BYTES = 10 * 1024 * 1024
 DEFAULT_MAX_CHANGE_BYTES = 256 * 1024 * 1024

@@ -30,7 +30,9 @@ NO_CONNECTIONS = {"GIT_ALLOW_PROTOCOL": "", "GIT_NO_LAZY_FETCH": "1"}
 git(1).
 """
 
-_NAME, _EMAIL, _DATE = "hyperruntime", "hyperruntime@localhost", "946684800 +0000"
+_NAME = "hyperruntime"
+_EMAIL = "hyperruntime@localhost"
+_DATE = "946684800 +0000"
 _CONFIG = (
     ("core.attributesFile", os.devnull),
     ("core.autocrlf", "false"),
@@ -210,7 +212,8 @@ def commit_stream(
     """
     identity = f"{_NAME} <{_EMAIL}> {_DATE}".encode()
     text = message.encode()
-    blobs, lines = [], [b"commit " + reference.encode(), b"mark :1"]
+    blobs = []
+    lines = [b"commit " + reference.encode(), b"mark :1"]
     lines += [b"author " + identity, b"committer " + identity, b"data %d\n%s" % (len(text), text)]
     lines += [] if parent is None else [b"from " + parent.encode()]
     for mark, change in enumerate(changes, start=2):

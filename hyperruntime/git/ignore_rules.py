@@ -130,7 +130,8 @@ def _parse_class(pattern: bytes, at: int) -> tuple[frozenset[int], int]:
         first = False
         if at >= len(pattern):
             return invalid
-        byte, following = pattern[at], pattern[at + 1 : at + 2]
+        byte = pattern[at]
+        following = pattern[at + 1 : at + 2]
         if byte == ord("-") and before >= 0 and following not in (b"", b"]"):
             at += 1
             at += following == b"\\"
@@ -175,7 +176,8 @@ class _Rule:
         if self._by_name and special is not None:
             # git compares a name with the whole pattern, and the rest of a path with the rest of it
             literal = 0
-        self._literal, rest = line[:literal], line[literal:]
+        self._literal = line[:literal]
+        rest = line[literal:]
         self._suffix = (
             rest[1:]
             if self._by_name and rest[:1] == b"*" and not _SPECIAL.search(rest, 1)

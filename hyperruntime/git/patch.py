@@ -95,7 +95,8 @@ def filter_patch(patch: bytes, rules: ChangeRules) -> tuple[bytes, Notes]:
         )
     if sum(part.size for part in parts) > MAX_RESULT_BYTES:
         raise PatchError(f"the files of the diff have more than {MAX_RESULT_BYTES} bytes in all")
-    kept, dropped = [], []
+    kept = []
+    dropped = []
     for part in parts:
         reasons = [
             (name, rules.problem(name) or rules.size_problem(part.size)) for name in part.names
@@ -121,7 +122,9 @@ class _Parser:
         while self._at < len(self._lines) and not self._is_start():
             self._at += 1
         while self._at < len(self._lines):
-            start, names, size = self._at, [], 0
+            start = self._at
+            names = []
+            size = 0
             if self._line().startswith(_GIT_HEADER):
                 names += _header_names(self._line()[len(_GIT_HEADER) : -1])
                 self._at += 1
@@ -189,7 +192,8 @@ def _header_names(rest: bytes) -> list[bytes]:
         plain = _QUOTED.sub(b"", rest).strip()
         return [_without_first(name) for name in (*quoted, plain) if name]
     for at in (at for at, byte in enumerate(rest) if byte == 0x20):
-        old, new = _without_first(rest[:at]), _without_first(rest[at + 1 :])
+        old = _without_first(rest[:at])
+        new = _without_first(rest[at + 1 :])
         if old == new:
             return [old]
     return []
@@ -234,7 +238,8 @@ def _delta_result_size(line: bytes) -> int:
         delta = zlib.decompressobj().decompress(base64.b85decode(line[1:]), 64)
     except (ValueError, zlib.error):
         return 0  # git reports the error
-    sizes, shift = [0], 0
+    sizes = [0]
+    shift = 0
     for byte in delta:
         sizes[-1] |= (byte & 127) << shift
         shift += 7

@@ -81,7 +81,8 @@ def split_batch(output: bytes, count: int) -> list[bytes]:
         output: the output.
         count: number of the objects; all must exist.
     """
-    contents, at = [], 0
+    contents = []
+    at = 0
     for _ in range(count):
         end = output.index(b"\n", at)
         size = int(output[at:end].split()[2])

@@ -192,7 +192,9 @@ class _Comparison:
     def __init__(self, tree: WorkTree, entries: Mapping[bytes, Entry], rules: ChangeRules) -> None:
         self.changes: list[Change] = []
         self.dropped: dict[bytes, str] = {}
-        self._tree, self._entries, self._rules = tree, entries, rules
+        self._tree = tree
+        self._entries = entries
+        self._rules = rules
         self._sizes: dict[bytes, int] = {}
         self._left = rules.max_change_bytes
 

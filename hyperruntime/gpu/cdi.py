@@ -160,7 +160,8 @@ def _parse_yaml(data: bytes) -> object:
 
 def _parse_spec(value: object, path: Path) -> Iterator[Device]:
     spec = _mapping(value, "the file")
-    version, kind = spec.get("cdiVersion"), spec.get("kind")
+    version = spec.get("cdiVersion")
+    kind = spec.get("kind")
     if version not in VERSIONS:
         raise ValueError(
             f"has cdiVersion {version!r}; supported versions are {VERSIONS[0]} to {VERSIONS[-1]}"

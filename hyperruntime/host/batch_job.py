@@ -46,7 +46,8 @@ class BatchJob:
         VARIABLES".
         """
         known = os.environ if environ is None else environ
-        job, restarts = known.get("SLURM_JOB_ID", ""), known.get("SLURM_RESTART_COUNT", "0")
+        job = known.get("SLURM_JOB_ID", "")
+        restarts = known.get("SLURM_RESTART_COUNT", "0")
         if not (job.isascii() and job.isdigit() and restarts.isascii() and restarts.isdigit()):
             return None
         return cls(

@@ -24,7 +24,8 @@ def end_build_processes(pid: int, timeout_s: float) -> None:
         pid: pid of the program, a child of this process.
         timeout_s: seconds to wait for its end; after that the caller must kill it.
     """
-    deadline, ours = time.monotonic() + timeout_s, pid_namespace()
+    deadline = time.monotonic() + timeout_s
+    ours = pid_namespace()
     with suppress(psutil.Error):  # it has ended
         program = psutil.Process(pid)
         while program.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:

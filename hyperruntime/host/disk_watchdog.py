@@ -64,12 +64,10 @@ class DiskWatch:
                 not be the cause.
         """
         self.used_bytes = 0
-        self._limit_bytes, self._tops, self._namespace, self._end = (
-            limit_bytes,
-            tops,
-            namespace,
-            end,
-        )
+        self._limit_bytes = limit_bytes
+        self._tops = tops
+        self._namespace = namespace
+        self._end = end
         self._stopped = threading.Event()
         self._places = (*tops, *(namespace.tmpfs if namespace is not None else ()))
         self._begun: Mapping[int, Free] = free_space(tops)
@@ -135,7 +133,8 @@ class DiskWatch:
                 measure(self._tops, self._namespace, self._limit_bytes),
                 key=lambda use: use.used_bytes,
             )
-        self.used_bytes, self._counted = use.used_bytes, now
+        self.used_bytes = use.used_bytes
+        self._counted = now
         took = time.monotonic() - started
         self._next = started + took + max(_CALM_S, _DUTY * took)
         if use.hidden:  # then all space that the file systems lost since the start counts

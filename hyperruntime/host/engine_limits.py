@@ -145,7 +145,8 @@ def engine_call(engine: str, verb: Verb) -> Iterator[float]:
     Raises:
         EngineLateError: the call raised TimeoutError; the message names the call and the limit.
     """
-    allowed_s, started = limit_s(engine, verb), time.monotonic()
+    allowed_s = limit_s(engine, verb)
+    started = time.monotonic()
     try:
         yield allowed_s
     except TimeoutError as error:

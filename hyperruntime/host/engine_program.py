@@ -51,7 +51,8 @@ CAPABILITIES = (
 # Options of unshare(1) that make this user root inside: alone, or with the user's subordinate ids
 # as the other users.
 # util-linux 2.38
-ONE_ID, ALL_IDS = ("--user", "--map-root-user"), ("--user", "--map-root-user", "--map-auto")
+ONE_ID = ("--user", "--map-root-user")
+ALL_IDS = ("--user", "--map-root-user", "--map-auto")
 # Prints `users` if the supervisor can switch to the highest ids that it tries.
 TRY_USERS = (
     "setpriv --reuid 65533 --regid 65533 --clear-groups --inh-caps=-all sh -c : 2>/dev/null && "
@@ -118,7 +119,8 @@ def userland_links() -> tuple[dict[str, str], list[str]]:
     """Return the host's directories of programs beside ``/usr``: links with their targets, and
     paths of the others.
     """
-    links, directories = {}, []
+    links = {}
+    directories = []
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         host = Path("/", name)
         if host.is_symlink():
@@ -174,8 +176,10 @@ class Trials:
             engine: the driver's name.
             env: the whole environment of the programs; None means an empty one.
         """
-        self._engine, self._env = engine, env or {}
-        self.late, self._lock = 0, threading.Lock()
+        self._engine = engine
+        self._env = env or {}
+        self.late = 0
+        self._lock = threading.Lock()
 
     @property
     def is_over(self) -> bool:

@@ -55,7 +55,8 @@ class Keeper:
         Raises:
             StorageError: no process can be started.
         """
-        self.mark, self.running = secrets.token_hex(16), 0
+        self.mark = secrets.token_hex(16)
+        self.running = 0
         args = ["/bin/sh", "-c", _SCRIPT, "hyperruntime-keeper", f"{MARK}={self.mark}"]
         try:
             self._process = spawn(args, stdout=DEVNULL, stderr=DEVNULL, cwd="/")

@@ -48,7 +48,9 @@ class ProbeFile(Generic[P]):
             facts: JSON values that decide what works: another value means another file.
             kind: the class of what a probe found.
         """
-        self._engine, self._facts, self._kind = engine, facts, kind
+        self._engine = engine
+        self._facts = facts
+        self._kind = kind
 
     @property
     def path(self) -> Path:
@@ -110,7 +112,8 @@ class TrustedProbe(Generic[P]):
             engine: name of the engine.
             probe: returns what was found, and whether it comes from the file.
         """
-        self._engine, self._probe = engine, probe
+        self._engine = engine
+        self._probe = probe
         self._found: P | None = None
         self._info: EngineInfo
         self._tried_at = 0.0

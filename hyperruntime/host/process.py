@@ -192,7 +192,8 @@ def _communicate(
         TimeoutExpired: it took longer than ``timeout_s``.
     """
     until = None if timeout_s is None else time.monotonic() + timeout_s
-    left, outputs = memoryview(data), [bytearray(), bytearray()]
+    left = memoryview(data)
+    outputs = [bytearray(), bytearray()]
     with selectors.DefaultSelector() as selector:
         for pipe, output in zip((process.stdout, process.stderr), outputs, strict=True):
             selector.register(cast(IO[bytes], pipe), selectors.EVENT_READ, output)
@@ -485,7 +486,9 @@ class ProcessShell:
         """
         if process.stdin is None or process.stdout is None or process.stderr is not None:
             raise ValueError("an attached shell needs stdin=PIPE, stdout=PIPE and stderr=STDOUT")
-        self._process, self._stdin, self._stdout = process, process.stdin, process.stdout
+        self._process = process
+        self._stdin = process.stdin
+        self._stdout = process.stdout
         self.input, self.output = self._stdin.fileno(), self._stdout.fileno()
         os.set_blocking(self.output, False)
 

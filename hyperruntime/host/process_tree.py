@@ -60,7 +60,8 @@ def find_namespace(mark: str, given: Collection[str] = ()) -> Namespace | None:
         None if the container shares the host's pid namespace, or its processes run on another
         machine or may not be read by this user.
     """
-    wanted, ours = mark.encode() + b" ", pid_namespace()
+    wanted = mark.encode() + b" "
+    ours = pid_namespace()
     for pid in _pids():
         inode = pid_namespace(pid)
         if inode in (0, ours) or wanted not in read_proc(pid, "mountinfo"):
@@ -117,7 +118,8 @@ def members(namespaces: Iterable[Namespace]) -> dict[int, list[str]]:
         except OSError:
             continue
     for pid, parent in hidden.items():
-        above, seen = parent, {pid}
+        above = parent
+        seen = {pid}
         while above in hidden and above not in seen:
             seen.add(above)
             above = hidden[above]
@@ -171,7 +173,8 @@ def _kib(text: bytes, names: tuple[bytes, ...]) -> int:
 
 def tmpfs_bytes(paths: Iterable[str]) -> int:
     """Return the bytes used in memory file systems, each file system once."""
-    total, seen = 0, set()
+    total = 0
+    seen = set()
     for path in paths:
         try:
             device, facts = os.stat(path).st_dev, os.statvfs(path)

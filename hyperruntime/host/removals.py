@@ -122,18 +122,21 @@ class Removals:
         thread = threading.Thread(
             target=self._run, args=(removal,), name="hyperruntime-removal", daemon=True
         )
-        removal.error, removal.is_over = "", False
+        removal.error = ""
+        removal.is_over = False
         try:
             thread.start()
         except RuntimeError as error:  # the machine has no more threads
-            removal.error, removal.is_over = str(error), True
+            removal.error = str(error)
+            removal.is_over = True
 
     def _run(self, removal: _Removal) -> None:
         pause_s = _FIRST_PAUSE_S
         while True:
             error = _try(removal)
             with self._changed:
-                removal.error, removal.is_gone = error, not error
+                removal.error = error
+                removal.is_gone = not error
                 if removal.is_gone:
                     del self._pending[removal.name]
                 removal.is_over = removal.is_gone or self._closing

@@ -100,10 +100,20 @@ _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # source: linux/audit.h
 _PROFILED = {"x86_64": ("X86_64", "X86", "X32"), "aarch64": ("AARCH64", "ARM")}
 _X32 = 0x40000000  # system calls of x86_64 programs with 32-bit pointers
 _NAMESPACES = 0x7E020000  # every CLONE_NEW flag of clone(2)
-_NEW_USER, _VSOCK = 0x10000000, 40
-_LOAD, _EQUAL, _LEAST, _BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER, _ARCH, _FIRST_ARGUMENT = 0, 4, 16  # offsets in struct seccomp_data, little-endian
+_NEW_USER = 0x10000000
+_VSOCK = 40
+_LOAD = 0x20
+_EQUAL = 0x15
+_LEAST = 0x35
+_BITS = 0x45
+_RETURN = 0x06
+_ALLOW = 0x7FFF0000
+_KILL = 0x80000000
+_ERRNO = 0x00050000
+# offsets in struct seccomp_data, little-endian
+_NUMBER = 0
+_ARCH = 4
+_FIRST_ARGUMENT = 16
 
 
 def filter_program(machine: str = platform.machine()) -> bytes | None:
@@ -116,7 +126,8 @@ def filter_program(machine: str = platform.machine()) -> bytes | None:
     """
     if machine not in NUMBERS:
         return None
-    numbers, denied = {**NUMBERS[machine], **_NEW, **_CALLED}, _ERRNO | errno.EPERM
+    numbers = {**NUMBERS[machine], **_NEW, **_CALLED}
+    denied = _ERRNO | errno.EPERM
     lines = [
         (_LOAD, 0, 0, _ARCH),
         (_EQUAL, 1, 0, _AUDIT[machine]),
@@ -148,7 +159,8 @@ def write_filter(directory: str) -> str:
     Raises:
         OSError: the file cannot be written.
     """
-    program, path = filter_program(), Path(directory, "seccomp")
+    program = filter_program()
+    path = Path(directory, "seccomp")
     if program is None:
         return ""
     path.write_bytes(program)

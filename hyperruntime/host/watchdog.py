@@ -78,7 +78,8 @@ class Watch:
         self.memory_bytes = watched.memory_bytes
         self.namespace = namespace
         self.deadline = None if watched.wall_s is None else time.monotonic() + watched.wall_s
-        self._wall_s, self._remove = watched.wall_s or 0.0, remove
+        self._wall_s = watched.wall_s or 0.0
+        self._remove = remove
         self._lock = threading.Lock()
 
     def judge_time(self) -> None:
@@ -112,7 +113,8 @@ class Watch:
         """
         with self._lock:
             if not self.verdict:
-                self.verdict, self.limit = f"this library's watchdog ended it, because {why}", limit
+                self.verdict = f"this library's watchdog ended it, because {why}"
+                self.limit = limit
                 log.warning("container ended by the watchdog", why=why)
             if self.namespace is not None:
                 self.namespace.kill()

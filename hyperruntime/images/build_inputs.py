@@ -20,7 +20,8 @@ from hyperruntime.json_values import parse_json
 # translated for older builders.
 TRANSLATION = 1
 _DIGITS = 16
-_EVERYTHING, _MOUNT = ".", "--mount="
+_EVERYTHING = "."
+_MOUNT = "--mount="
 _OPTIONS = re.compile(r"(?:--\S+\s+)+")
 _UNSURE = set("$\\\"'")  # names with variables or quotes can mean any file
 

@@ -36,7 +36,8 @@ from hyperruntime.images.dockerfile_values import GIVEN, assignments, parse_valu
 from hyperruntime.images.environment_script import OF_THE_RUN, Reference, Value, quoted
 from hyperruntime.images.older_builders import for_older_builder
 
-_WORK, _PAYLOAD = "/.hyperruntime-build", "payload"
+_WORK = "/.hyperruntime-build"
+_PAYLOAD = "payload"
 _FOR_THE_START = (
     "CMD",
     "ENTRYPOINT",
@@ -138,8 +139,11 @@ class _Maker:
         self.secrets: dict[str, str] = {}
         self._files = files
         self._workdir_of = workdir_of
-        self._context, self._payload, self._given = context, payload, build_args
-        self._base, self._begun = "", False
+        self._context = context
+        self._payload = payload
+        self._given = build_args
+        self._base = ""
+        self._begun = False
         self._first: dict[str, Value] = {}  # ARG before FROM
         self._known: dict[str, Value] = {}
         self._of_env: set[str] = set()
@@ -160,7 +164,8 @@ class _Maker:
         starts = [at for at, each in enumerate(instructions) if each.name == "FROM"]
         for each in instructions[: starts[0] if starts else None]:
             self._take(each.name, each.rest)
-        needed, stage = list[int](), len(starts) - 1
+        needed = list[int]()
+        stage = len(starts) - 1
         while stage >= 0:
             needed.insert(0, stage)
             base = self._base_of(instructions[starts[stage]].rest)[0]
@@ -373,7 +378,8 @@ class _Maker:
 
 def _put(name: str, target: str, *, directory: bool, into: bool) -> tuple[str, str]:
     """Return the commands that copy a file, or the contents of a directory, to its target."""
-    source, place = shlex.quote(name), shlex.quote(target.rstrip("/") or "/")
+    source = shlex.quote(name)
+    place = shlex.quote(target.rstrip("/") or "/")
     if directory:
         keep = f"m=$(stat -c %a {place}) && cp -RPp {source}/. {place}/ && chmod $m {place}"
         return f"mkdir -p {place}", keep

@@ -144,7 +144,8 @@ def parse_definition(text: str, build_args: Mapping[str, str] | None = None) -> 
             "a second Bootstrap line",
             "only one stage is supported; build the first stage as a separate image",
         )
-    fields, sections = stages[0].header, stages[0].sections
+    fields = stages[0].header
+    sections = stages[0].sections
     if staged := next((each for each in sections if each.name == "files" and stage_of(each)), None):
         _refuse(f"%files {staged.arguments}", "write %files without a stage")
     scripts: dict[str, Script] = defaultdict(Script)

@@ -138,7 +138,8 @@ def script_args(script: Script, path: str) -> tuple[str, ...]:
 
 
 def _base(definition: Definition) -> str:
-    kind, base = definition.bootstrap, definition.base.removeprefix("docker://")
+    kind = definition.bootstrap
+    base = definition.base.removeprefix("docker://")
     if kind == "scratch":
         return "scratch"
     if kind not in ("docker", "localimage"):

@@ -115,7 +115,8 @@ def parse_dockerfile(text: str) -> Iterator[Instruction]:
         found = _INSTRUCTION.fullmatch(joined)
         if found is None:
             refuse(first + 1, joined, "the line must be an instruction")
-        name, rest = found[1].upper(), (found[2] or "").strip()
+        name = found[1].upper()
+        rest = (found[2] or "").strip()
         at, heredocs = _bodies(lines, at, first + 1, joined, _heredocs(name, rest))
         if heredocs and _ESCAPE.match(text):
             refuse(
@@ -216,7 +217,8 @@ def _bodies(
     """Return the index after the here-documents of an instruction, and the here-documents with
     their contents.
     """
-    after, found = at, []
+    after = at
+    found = []
     for heredoc in heredocs:
         start = after
         while after < len(lines) and not _is_end(lines[after], heredoc):

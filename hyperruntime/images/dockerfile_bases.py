@@ -179,9 +179,11 @@ def with_registry(
 def _with_registry(
     text: str, registry: str, build_args: Mapping[str, str], is_here: Callable[[str], bool]
 ) -> str:
-    bases, lines = Bases(build_args), []
+    bases = Bases(build_args)
+    lines = []
     for each in parse_dockerfile(text):
-        source, rest = each.source, split_flags(each.rest)[1]
+        source = each.source
+        rest = split_flags(each.rest)[1]
         if each.name == "ARG":
             bases.assign(rest)
         if each.name == "FROM":
@@ -214,7 +216,9 @@ def without_onbuild(instruction: Instruction) -> tuple[str, str, str]:
     """Return the ``ONBUILD`` of an instruction, the name of what it triggers, and the text after
     that name.
     """
-    before, name, rest = "", instruction.name, instruction.rest
+    before = ""
+    name = instruction.name
+    rest = instruction.rest
     while name == "ONBUILD":
         before += f"{name} "
         name, rest = trigger(rest)
@@ -239,7 +243,8 @@ def _expanded(text: str, known: Mapping[str, str]) -> str:
         name = found["short"] or found["name"]
         if name not in known and AUTOMATIC.fullmatch(f"${name}"):
             return found[0]
-        has, operator = known.get(name, ""), found["operator"] or ""
+        has = known.get(name, "")
+        operator = found["operator"] or ""
         is_set = bool(has) if ":" in operator else name in known
         if operator.endswith("+"):
             return found["word"] if is_set else ""

@@ -77,7 +77,9 @@ class _Reader:
     """Reads a value from start to end."""
 
     def __init__(self, text: str, lookup: Callable[[str], Value | None]) -> None:
-        self._text, self._at, self._lookup = text, 0, lookup
+        self._text = text
+        self._at = 0
+        self._lookup = lookup
 
     def read(self, end: str) -> list[str | Reference]:
         """Read up to a character outside of quotes, and past it; "" is the end of the text."""

@@ -124,7 +124,8 @@ class _Scanner:
     """Reads a script from start to end."""
 
     def __init__(self, text: str) -> None:
-        self._text, self._at = text.replace("\\\n", ""), 0
+        self._text = text.replace("\\\n", "")
+        self._at = 0
 
     def is_at_end(self) -> bool:
         """Return whether nothing is left."""

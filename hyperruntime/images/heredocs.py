@@ -57,7 +57,8 @@ def translate(text: str, payload: Path, build_args: Mapping[str, str], prefix: s
     Raises:
         SpecError: a here-document cannot be translated.
     """
-    stage, lines = _Stages(build_args), []
+    stage = _Stages(build_args)
+    lines = []
     for instruction in parse_dockerfile(text):
         stage.take(instruction)
         if not instruction.heredocs:
@@ -172,7 +173,8 @@ class _Stages:
             self._stages[self._name] = self.shell, self._known
         base = words[0].lower() if words else ""
         shell, known = self._stages.get(base, (_DEFAULT_SHELL, {}))
-        self.shell, self._known = shell, dict(known)
+        self.shell = shell
+        self._known = dict(known)
         self._name = words[2].lower() if len(words) > 2 else ""
 
     def _assign(self, instruction: Instruction) -> None:

@@ -69,7 +69,9 @@ class ImageStore:
             start: starts a container of the engine, in which missing wheels are built; None if it
                 starts none.
         """
-        self._images, self._refuses, self._start = images, refuses, start
+        self._images = images
+        self._refuses = refuses
+        self._start = start
         self._ask: Callable[[str], None] | None = None
 
     def asking(self, ask: Callable[[str], None]) -> ImageStore:
@@ -478,7 +480,8 @@ def _lock(name: str) -> Iterator[bool]:
         raise StorageError(
             f"{path.parent} cannot be written: {error}; set XDG_CACHE_HOME to a writable directory"
         ) from error
-    lock, waited = FileLock(path), False
+    lock = FileLock(path)
+    waited = False
     try:
         lock.acquire(timeout=0)
     except Timeout:

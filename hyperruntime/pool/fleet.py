@@ -58,9 +58,12 @@ class Fleet:
         self.roster = Roster(config.max_containers)
         self.backoff = StartBackoff()
         self._limit = StartLimit(config.max_starting)
-        self._runtime, self._config, self.layout = runtime, config, layout
+        self._runtime = runtime
+        self._config = config
+        self.layout = layout
         self._isolation = make_isolation(config, layout)
-        self._changed, self._lost = changed, lost
+        self._changed = changed
+        self._lost = lost
         self.starting = self._closing = 0
         self._waiting = 0
         self._asleep = False
@@ -183,11 +186,9 @@ class Fleet:
 
     def _retire(self, now: float) -> None:
         """Drain the containers that are too old, then those that are idle and not needed."""
-        lifetime, timeout, busy = (
-            self._config.max_lifetime_s,
-            self._config.idle_timeout_s,
-            self.roster.busy(),
-        )
+        lifetime = self._config.max_lifetime_s
+        timeout = self._config.idle_timeout_s
+        busy = self.roster.busy()
         kept = max(
             0 if self._asleep else self._config.min_containers,
             busy + (self.layout.spares if busy else 0),
@@ -314,7 +315,8 @@ class Fleet:
             self.backoff = StartBackoff()
             member.born = member.idle_since = member.asked = loop.time()
             self.roster.members.append(member)
-            name, duration_s = member.container.name, loop.time() - began
+            name = member.container.name
+            duration_s = loop.time() - began
             self._limit.note(duration_s, self.starting)
             log.info(
                 "container started", pool=self._config.name, container=name, duration_s=duration_s
@@ -347,7 +349,8 @@ class Fleet:
             await self._end(member)
         finally:
             self._closing -= 1
-            name, why = member.container.name, member.draining
+            name = member.container.name
+            why = member.draining
             log.info("container recycled", pool=self._config.name, container=name, why=why)
             self._changed()
 
@@ -378,7 +381,8 @@ class Fleet:
 
     def _ask_idle(self, member: PoolMember) -> None:
         """Start a health check of an unused container if one is due."""
-        interval, now = self._config.health_interval_s, asyncio.get_running_loop().time()
+        interval = self._config.health_interval_s
+        now = asyncio.get_running_loop().time()
         if interval is None or member.draining or not member.is_idle:
             return
         if now - max(member.asked, member.idle_since) < interval:

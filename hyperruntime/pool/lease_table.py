@@ -35,7 +35,9 @@ class RunningCall:
         """Begin a call in the current task."""
         task = asyncio.current_task()
         assert task is not None
-        self._task, self._before, self._is_cancelled = task, task.cancelling(), False
+        self._task = task
+        self._before = task.cancelling()
+        self._is_cancelled = False
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def cancel(self) -> None:

@@ -69,7 +69,8 @@ class PoolManager:
         """
         if max_spec_pools < 1:
             raise SpecError("max_spec_pools", max_spec_pools, "a whole number, at least 1")
-        self.default_profile, self.max_spec_pools = profiles.default, max_spec_pools
+        self.default_profile = profiles.default
+        self.max_spec_pools = max_spec_pools
         self._make = runtime if callable(runtime) else partial(SlotPool, runtime)
         self._configs = dict(profiles.configs)
         self._pools: dict[str, Pool] = {}

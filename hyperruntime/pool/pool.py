@@ -260,7 +260,8 @@ class SlotPool(Pool):
             StaleLeaseError: the slot was released, or its lease expired.
             SandboxLostError: the slot's container ended.
         """
-        fleet, grant = self._fleet, self._grants.good(slot)
+        fleet = self._fleet
+        grant = self._grants.good(slot)
         try:
             return await grant.run(work(grant.cell.slot_exec))
         except (ContainerLostError, ContainerStateError) as error:
@@ -324,7 +325,8 @@ class SlotPool(Pool):
             workspace=cell.slot_exec.workspace,
             container=cell.member.container.name,
         )
-        cell.state, cell.task_id = CellState.LEASED, task_id
+        cell.state = CellState.LEASED
+        cell.task_id = task_id
         cell.generation += 1
         grant = Grant(slot=slot, cell=cell)
         if (timeout_s := self.config.lease_timeout_s) is not None:
@@ -381,7 +383,8 @@ class SlotPool(Pool):
     def _keep(self, grant: Grant) -> None:
         grant.verdict = lambda: stale(grant.slot, "was released")
         self._grants.remove(grant)
-        grant.cell.state, grant.cell.kept_since = CellState.KEPT, asyncio.get_running_loop().time()
+        grant.cell.state = CellState.KEPT
+        grant.cell.kept_since = asyncio.get_running_loop().time()
         for call in tuple(grant.running):
             call.cancel()
 

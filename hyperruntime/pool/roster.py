@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from hyperruntime.pool.slots.slot_exec import SlotExec
 
 # a start above _SLOW times the quickest one multiplies the limit by _FEWER
-_SLOW, _FEWER = 2.0, 0.9
-_FIRST_DELAY_S, _MAX_DELAY_S = 0.25, 15.0
+_SLOW = 2.0
+_FEWER = 0.9
+_FIRST_DELAY_S = 0.25
+_MAX_DELAY_S = 15.0
 _TRIES = 3
 _PERMANENT = (
     DeviceNotFoundError,
@@ -182,7 +184,9 @@ class StartBackoff:
             now: the present time of the event loop.
         """
         delay_s: float = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2**self._failures)
-        self.error, self.not_before, self.is_news = error, now + delay_s, True
+        self.error = error
+        self.not_before = now + delay_s
+        self.is_news = True
         self._failures += 1
         return delay_s
 
@@ -211,7 +215,10 @@ class StartLimit:
         Args:
             most: the limit's upper bound.
         """
-        self._most, self._limit, self._quickest_s, self._doubles = most, 1.0, math.inf, True
+        self._most = most
+        self._limit = 1.0
+        self._quickest_s = math.inf
+        self._doubles = True
 
     @property
     def now(self) -> int:

@@ -32,7 +32,8 @@ class UserLease(Lease):
     def __init__(self, lease: Lease, user: str, ids: RunAs) -> None:
         """Bind a user that the slot knows; see :meth:`SlotExec.add_user`."""
         super().__init__(lease.pool, lease.slot)
-        self.user, self.ids = user, ids
+        self.user = user
+        self.ids = ids
 
     async def _run(self, work: Callable[[SlotExec], Coroutine[Any, Any, T]]) -> T:
         """Run ``work`` with the slot as the user."""

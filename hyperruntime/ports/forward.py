@@ -44,13 +44,15 @@ Waits = Iterator[tuple[socket.socket, int]]
 Run = Callable[[list[str], ExecOptions], ExecResult]
 
 PYTHON_ARGS = ("python3", "-I", "-S", "-")
-_START_S, _END_S = 20.0, 5.0
+_START_S = 20.0
+_END_S = 5.0
 # clients for which the forwarder has no connection yet; further ones wait in the kernel's queue
 _MOST_WAITING = 64
 # connections from the container that no client uses: the container is not trusted
 _MOST_TUNNELS = 2 * IDLE
 # for such a connection to send the token; before a retry when no descriptor is left
-_GREET_S, _PAUSE_S = 5.0, 0.2
+_GREET_S = 5.0
+_PAUSE_S = 0.2
 _FULL = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _TOKEN_BYTES = 32
 _MAX_PORT = 65535
@@ -71,7 +73,8 @@ class Forwards:
             engine: the engine's name, for errors.
             run: runs a command in the container.
         """
-        self._engine, self._run = engine, run
+        self._engine = engine
+        self._run = run
         self._lock = threading.Lock()
         self._open: dict[tuple[int, str, str | RunAs | None, str | None], Forward] = {}
         self._closed = False
@@ -102,7 +105,8 @@ class Forwards:
     def close(self) -> None:
         """Stop listening and end all connections. Idempotent."""
         with self._lock:
-            self._closed, forwards = True, tuple(self._open.values())
+            self._closed = True
+            forwards = tuple(self._open.values())
             self._open.clear()
         for forward in forwards:
             forward.close()
@@ -185,10 +189,8 @@ class Forward:
 
         Raises the errors of :meth:`Container.forward`.
         """
-        self._token, self._name = (
-            secrets.token_hex(_TOKEN_BYTES // 2),
-            f"forward-{secrets.token_hex(8)}",
-        )
+        self._token = secrets.token_hex(_TOKEN_BYTES // 2)
+        self._name = f"forward-{secrets.token_hex(8)}"
         self._socket = os.path.join(exchange.source, self._name)
         self._listener = listen(host)
         self.address: tuple[str, int] = self._listener.getsockname()[:2]
@@ -199,13 +201,15 @@ class Forward:
             why = f"cannot create a socket in {exchange.source}: {error}; use a local directory"
             raise StorageError(why) from error
         self._selector = selectors.DefaultSelector()
-        self._wake, self._lock = os.eventfd(0), threading.Lock()
+        self._wake = os.eventfd(0)
+        self._lock = threading.Lock()
         self._idle: deque[socket.socket] = deque()
         self._waiting: deque[socket.socket] = deque()
         # with the time until which each may send the token
         self._greeting: dict[socket.socket, float] = {}
         self._paused_until = 0.0
-        self._started, self._closing = threading.Event(), False
+        self._started = threading.Event()
+        self._closing = False
         self._error: HyperRuntimeError | None = None
         args = [*PYTHON_ARGS, posixpath.join(exchange.target, self._name), "to", str(port)]
         self._threads = (
@@ -321,7 +325,8 @@ class Forward:
             self._tunnels: len(self._greeting) + len(self._idle) < _MOST_TUNNELS,
         }
         for listener, has_room in accepts.items():
-            wanted, registered = has_room and not paused, listener in self._selector.get_map()
+            wanted = has_room and not paused
+            registered = listener in self._selector.get_map()
             if registered and not wanted:
                 self._selector.unregister(listener)
             elif wanted and not registered:
@@ -353,7 +358,8 @@ class Forward:
     def _match(self) -> None:
         """Give waiting clients the idle connections."""
         while self._waiting and self._idle:
-            client, tunnel = self._waiting.popleft(), self._idle.popleft()
+            client = self._waiting.popleft()
+            tunnel = self._idle.popleft()
             try:
                 tunnel.send(GO)
                 client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -23,7 +23,9 @@ import sys
 
 CHUNK = 65536
 MOST = 200  # connections
-EACH, SPARE = 4, 16  # descriptors of each connection, and of the rest
+# descriptors of each connection, and of the rest
+EACH = 4
+SPARE = 16
 IDLE = 8  # connections that wait for a client of the host
 GO = b"g"
 TOKEN = "HYPERRUNTIME_FORWARD_TOKEN"  # noqa: S105 - variable with the word that begins each connection to the host
@@ -124,9 +126,12 @@ class Dialer:
 
     def __init__(self, path: str, port: int) -> None:
         """Connect to the host's socket ``path``; clients are connected to ``port``."""
-        self.path, self.port, self.token = path, port, os.environ[TOKEN].encode()
+        self.path = path
+        self.port = port
+        self.token = os.environ[TOKEN].encode()
         self.selector = selectors.DefaultSelector()
-        self.idle, self.most = 0, most_connections()
+        self.idle = 0
+        self.most = most_connections()
 
     def run(self) -> None:
         """Serve until the host closes its socket."""

@@ -19,7 +19,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _MAX_AHEAD = 8
 _UPGRADED = ("_upgraded", "_upgrade")  # aiohttp's attribute: since 3.14, and before
-MOST_CONNECTIONS, CLIENT_S = 512, 30.0
+MOST_CONNECTIONS = 512
+CLIENT_S = 30.0
 
 
 class Connections:
@@ -38,7 +39,8 @@ class Connections:
             limit: connections that may be open at once.
             client_s: seconds that a client has to send a whole request head.
         """
-        self.limit, self.client_s = limit, client_s
+        self.limit = limit
+        self.client_s = client_s
         self.open = 0
 
 
@@ -67,7 +69,8 @@ class BoundedConnection(web.RequestHandler):
             options: options of ``aiohttp.web.RequestHandler``.
         """
         super().__init__(server, loop=asyncio.get_running_loop(), **options)
-        self._connections, self._may_upgrade = connections, may_upgrade
+        self._connections = connections
+        self._may_upgrade = may_upgrade
         self._timer: asyncio.TimerHandle | None = None
         self._socket: asyncio.Transport | None = None
         self._counted = False

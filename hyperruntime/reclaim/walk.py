@@ -59,7 +59,8 @@ class _Walk:
     """One walk through one tree."""
 
     def __init__(self, owner: int, until: float) -> None:
-        self._owner, self._until = owner, until
+        self._owner = owner
+        self._until = until
 
     def run(self, holder: int, name: str) -> None:
         """Walk the tree; go back to a parent directory through ``..``."""

@@ -18,10 +18,18 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_SIZE, _DPI = (9.6, 5.4), 100
-_INK, _FAINT, _GRID, _EDGE = "#25323d", "#6b7a86", "#e7ebee", "#b9c4cc"
-_BEST, _FAILED, _STEP, _COLOURS = "#d9822b", "#b4bcc2", "#f3d9bd", "YlGnBu"
-_FEW, _MANY = 40, 1500
+_SIZE = (9.6, 5.4)
+_DPI = 100
+_INK = "#25323d"
+_FAINT = "#6b7a86"
+_GRID = "#e7ebee"
+_EDGE = "#b9c4cc"
+_BEST = "#d9822b"
+_FAILED = "#b4bcc2"
+_STEP = "#f3d9bd"
+_COLOURS = "YlGnBu"
+_FEW = 40
+_MANY = 1500
 _FORMATS = {"svg": {"Date": None}, "png": {"Software": None}}
 
 
@@ -111,7 +119,8 @@ def _new_figure(title: str, nodes: Sequence[Node]) -> tuple[Figure, Axes]:
 
 
 def _summary(nodes: Sequence[Node]) -> str:
-    path, missing = best_path(nodes), sum(node.score is None for node in nodes)
+    path = best_path(nodes)
+    missing = sum(node.score is None for node in nodes)
     best = next((node for node in nodes if path and node.genid == path[-1]), None)
     parts = [] if best is None else [f"best {best.score:.4f} in generation {best.genid}"]
     return ", ".join(
@@ -171,7 +180,8 @@ def _discs(
 ) -> None:
     few = len(nodes) <= _FEW
     size = 320.0 if few else max(6.0, min(120.0, 9000 / len(nodes)))
-    chosen, width = set(path), 1.0 if few else 0.0
+    chosen = set(path)
+    width = 1.0 if few else 0.0
     xs, ys = _points(places, [node for node in nodes if node.score is None])
     axes.scatter(xs, ys, s=size, color=_FAILED, edgecolors="white", linewidths=width, zorder=4)
     scored = [node for node in nodes if node.score is not None]
@@ -185,7 +195,8 @@ def _discs(
                  linewidths=2.0 if few else 1.0, zorder=5)  # fmt: skip
     dark = (min(shades, default=0.0) + 2 * max(shades, default=0.0)) / 3
     for node in nodes if few else ():
-        text, ink = "0" if isinstance(node.genid, str) else str(node.genid), _INK
+        text = "0" if isinstance(node.genid, str) else str(node.genid)
+        ink = _INK
         if node.score is not None and node.score > dark:
             ink = "white"
         axes.annotate(

@@ -94,12 +94,11 @@ def write_plots(
         ExtraMissingError: matplotlib is not installed.
         StorageError: a file cannot be written.
     """
-    target, pictures = make_directory(folder), []
+    target = make_directory(folder)
+    pictures = []
     for series in every_series(generations, whose):
-        progress, graph = (
-            draw_progress(series.nodes, series.title),
-            draw_lineage(series.nodes, series.title),
-        )
+        progress = draw_progress(series.nodes, series.title)
+        graph = draw_lineage(series.nodes, series.title)
         pictures.append(
             _write(target, f"progress_plot_{series.name}", f"progress, {series.title}", progress)
         )
@@ -117,7 +116,8 @@ def _write_answers(view: RunView, best: GenerationRecord, target: Path) -> Itera
         log.warning("no pictures of answers", reason=str(error))
         return
     for domain in domains:
-        name, split = domain.name, selected_split(domain)
+        name = domain.name
+        split = selected_split(domain)
         answers = read_predictions(view.run_dir, best.genid, name, split)
         for task in domain.tasks(split):
             svg = domain.picture(task, answers[task.id]) if task.id in answers else None

@@ -33,7 +33,8 @@ from hyperruntime.rollout.environment import (
     UnscoredEnvironmentBase,
 )
 
-_TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+_TRUE = ("1", "true", "yes", "on")
+_FALSE = ("0", "false", "no", "off")
 
 
 @attrs.frozen(kw_only=True)

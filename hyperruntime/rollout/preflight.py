@@ -149,7 +149,8 @@ def _tokens(turn: Completion, without: State) -> PreflightCheck:
             "training"
         )
         return PreflightCheck("tokens", without, f"{detail}; try vLLM 0.10.2 or --wire sglang")
-    ids, logprobs = turn.ids or (), turn.logprobs or ()
+    ids = turn.ids or ()
+    logprobs = turn.logprobs or ()
     if len(ids) != len(logprobs):
         return PreflightCheck(
             "tokens", "failed", f"{len(ids)} token ids and {len(logprobs)} logprobs"

@@ -44,7 +44,9 @@ from hyperruntime.transfer.tar_writer import read_tree
 
 log = get_logger(__name__)
 
-_STORE, _TAR, _MANIFEST = "repository.git", "workspace.tar", "manifest.json"
+_STORE = "repository.git"
+_TAR = "workspace.tar"
+_MANIFEST = "manifest.json"
 _RECENT_S = 3600.0
 _UNPACK_TIMEOUT_S: Final = 600.0
 # A .git that the image has at this path may contain later commits.
@@ -206,7 +208,8 @@ class Repositories:
         Raises:
             RepositoryError: another process holds an entry for longer than the timeout.
         """
-        left, gone = self.size_bytes(), 0
+        left = self.size_bytes()
+        gone = 0
         for used, entry, entry_bytes in sorted(self._entries()):
             if left <= max_bytes or time.time() - used < _RECENT_S:
                 break
@@ -251,7 +254,8 @@ class Repositories:
         with tempfile.TemporaryDirectory(
             prefix=".making-", dir=self.directory, ignore_cleanup_errors=True
         ) as scratch:
-            fetched, made = os.path.join(scratch, "fetched.git"), os.path.join(scratch, "made")
+            fetched = os.path.join(scratch, "fetched.git")
+            made = os.path.join(scratch, "made")
             commit = commit or default_commit(url, self._timeout_s)
             fetch(url, commit, fetched, self._timeout_s)
             store = RepositoryStore(os.path.join(made, _STORE))
@@ -288,7 +292,8 @@ class Repositories:
         except FileNotFoundError:
             return False
         except (ValueError, KeyError, TypeError, AttributeError):
-            sound, stamp = False, ()
+            sound = False
+            stamp = ()
         if sound:
             self._verified[entry] = stamp
         else:

@@ -143,7 +143,8 @@ class Redactor:
         """Replace the shortest stretch of bytes that holds a key by ``MARK``; if it is long, return
         only ``MARK``.
         """
-        first, last = 0, len(data)
+        first = 0
+        last = len(data)
         while third := (last - first) // 3:
             if self.holds(data[first : last - third]):
                 last -= third

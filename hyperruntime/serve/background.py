@@ -49,8 +49,11 @@ class Background:
             args: its command.
             news: set when it has written something, or has ended.
         """
-        self.process, self.input = process, ProcessInput()
-        self.name, self._args, self._news = uuid.uuid4().hex[:12], args, news
+        self.process = process
+        self.input = ProcessInput()
+        self.name = uuid.uuid4().hex[:12]
+        self._args = args
+        self._news = news
         self._rest: dict[Stream, bytes] = {"stdout": b"", "stderr": b""}
 
     @property
@@ -79,10 +82,8 @@ class Background:
             state = self.state
             has_ended = state.end is not None or state.error is not None
             cut = whole_characters and not has_ended
-            (out, out_cut), (err, err_cut) = (
-                self._new("stdout", cut=cut),
-                self._new("stderr", cut=cut),
-            )
+            out, out_cut = self._new("stdout", cut=cut)
+            err, err_cut = self._new("stderr", cut=cut)
             if out or err or has_ended or loop.time() >= deadline:
                 return Taken(out, err, out_cut or err_cut, state)
             with suppress(TimeoutError):

@@ -36,7 +36,8 @@ class ContainerService:
             source: opens the runtime, and closes it after the service.
             rules: what callers may have.
         """
-        self._source, self._rules = source, rules
+        self._source = source
+        self._rules = rules
         self._containers = containers = Containers(source, rules)
         self.handlers: Mapping[str, Handler] = {
             "service.info": self._info,

@@ -74,7 +74,8 @@ async def _run_streamed(container: Container, command: Command, call: Call) -> E
     streams = LoopStreams()
     options = exec_options(command)
     options["input"] = streams.input(call.read) if call.read is not None else call.body or None
-    options["on_output"], options["output_limit_bytes"] = streams.output(write), _LEAST_BYTES
+    options["on_output"] = streams.output(write)
+    options["output_limit_bytes"] = _LEAST_BYTES
     running = asyncio.ensure_future(container.aexec(command.args, **options))
     result = await finished(running, streams, command.timeout_s)
     return attrs.evolve(result, stdout=b"", stderr=b"", truncated=False)  # all of it was emitted

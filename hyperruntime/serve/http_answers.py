@@ -90,7 +90,8 @@ class _StreamedAnswer:
     """An answer that begins with its first bytes."""
 
     def __init__(self, request: web.Request, content_type: str) -> None:
-        self._request, self._lock = request, asyncio.Lock()
+        self._request = request
+        self._lock = asyncio.Lock()
         self.response = web.StreamResponse(headers={**HEADERS, "Content-Type": content_type})
 
     async def begin(self) -> None:
@@ -144,7 +145,8 @@ class _Events:
     """The events of a command, one JSON object in each line."""
 
     def __init__(self, request: web.Request, encoding: str) -> None:
-        self._stream, self._encoding = _StreamedAnswer(request, NDJSON), encoding
+        self._stream = _StreamedAnswer(request, NDJSON)
+        self._encoding = encoding
         make = codecs.getincrementaldecoder("utf-8")
         self._decoders = {"stdout": make("replace"), "stderr": make("replace")}
 

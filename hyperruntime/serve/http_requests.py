@@ -23,7 +23,8 @@ from hyperruntime.serve.routes import Route
 from hyperruntime.serve.service_errors import CapacityError, RequestError
 from hyperruntime.wire.typed_json import read, read_text
 
-_STALLED_S, _LOOK_S = 60.0, 0.5
+_STALLED_S = 60.0
+_LOOK_S = 0.5
 _MOST_FIELDS = 32
 _BYTES_PER_VALUE = 100  # of a parsed JSON value
 
@@ -62,7 +63,8 @@ class Held:
 
     def __init__(self, budget: RequestBudget) -> None:
         """Hold nothing yet."""
-        self._budget, self.size = budget, 0
+        self._budget = budget
+        self.size = 0
 
     def take(self, size: int) -> None:
         """Hold more bytes.
@@ -79,7 +81,9 @@ class RequestBudget:
 
     def __init__(self, most: RequestLimits) -> None:
         """Hold nothing yet."""
-        self._most, self._held, self._commands = most, 0, 0
+        self._most = most
+        self._held = 0
+        self._commands = 0
 
     @contextmanager
     def request(self, *, runs_command: bool) -> Iterator[Held]:
@@ -251,8 +255,11 @@ async def _whole_body(
     )
     if (request.content_length or 0) > most_bytes:
         raise too_large
-    pieces, size, next_piece = [], 0, piece_reader(request)
-    counter, values = ValueCounter(), 0
+    pieces = []
+    size = 0
+    next_piece = piece_reader(request)
+    counter = ValueCounter()
+    values = 0
     while piece := await next_piece():
         size += len(piece)
         if size > most_bytes:

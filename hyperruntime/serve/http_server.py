@@ -41,7 +41,8 @@ Handle = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 DOCUMENT = "/v1/openapi.json"
 _MOST_LINE_BYTES = 32 * 1024  # a percent-encoded path of 4095 bytes, and more
-_SHUTDOWN_S, _KEEP_ALIVE_S = 1.0, 75.0
+_SHUTDOWN_S = 1.0
+_KEEP_ALIVE_S = 75.0
 
 
 class HttpServer:
@@ -63,8 +64,10 @@ class HttpServer:
             limits: how much of a request is read; None means the defaults.
             most: what all requests may have at once; None means the defaults.
         """
-        self._handlers, self._token = handlers, token
-        self._limits, self._budget = limits or BodyLimits(), RequestBudget(most or RequestLimits())
+        self._handlers = handlers
+        self._token = token
+        self._limits = limits or BodyLimits()
+        self._budget = RequestBudget(most or RequestLimits())
         self._document = json.dumps(document(has_token=token is not None)).encode()
 
     def app(self) -> web.Application:

@@ -13,7 +13,9 @@ from hyperruntime.serve import models
 from hyperruntime.serve.routes import ROUTES, Route
 from hyperruntime.wire.typed_json import docs_of, schema_of
 
-NDJSON, BYTES, TAR = "application/x-ndjson", "application/octet-stream", "application/x-tar"
+NDJSON = "application/x-ndjson"
+BYTES = "application/octet-stream"
+TAR = "application/x-tar"
 _REFERENCE = "#/components/schemas/{}"
 _SHARED: tuple[type, ...] = (
     models.ContainerState,

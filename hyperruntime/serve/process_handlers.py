@@ -57,7 +57,8 @@ class ProcessHandlers:
 
     async def _start(self, call: Call) -> Answer:
         command = read(Command, call.args)
-        loop, news = asyncio.get_running_loop(), asyncio.Event()
+        loop = asyncio.get_running_loop()
+        news = asyncio.Event()
 
         def notify(*_: object) -> None:
             with suppress(RuntimeError):  # the loop is closed

@@ -84,7 +84,8 @@ def make_new_directory(wanted: Path) -> Path:
     Raises:
         StorageError: the directory cannot be created.
     """
-    path, number = wanted, 1
+    path = wanted
+    number = 1
     while True:
         try:
             return make_directory(path, fresh=True)

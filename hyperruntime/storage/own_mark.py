@@ -42,7 +42,8 @@ class ReceivedRunError(RunError):
 
     def __init__(self, path: str, requests: Sequence[str]) -> None:
         """Store the fields and make the message."""
-        self.path, self.requests = path, tuple(requests)
+        self.path = path
+        self.requests = tuple(requests)
         super().__init__(
             f"{path!r} was made elsewhere and asks for {self.listed}; accept "
             f"{'it' if len(requests) == 1 else 'them'} with --trust"
@@ -86,7 +87,8 @@ def has_own_mark(value: Mapping[str, Any], directory: Path) -> bool:
         value: the object.
         directory: the directory of the file.
     """
-    said, key = value.get(MARK), _key()
+    said = value.get(MARK)
+    key = _key()
     if key is None or not isinstance(said, str):
         return False
     plain = {name: one for name, one in value.items() if name != MARK}

@@ -43,13 +43,17 @@ from hyperruntime.storage.run_files import read_run_file, refuse_links
 log = get_logger(__name__)
 
 RECORD = "owner.json"
-RENEW_S, STALE_S = 5.0, 120.0
+RENEW_S = 5.0
+STALE_S = 120.0
 # without a renewal, before the batch system is asked; a process may outlive its job
 JOB_OVER_S = 15.0
-_PREFIX, _NEXT, _NEW = ".owner.", ".next", ".new"
+_PREFIX = ".owner."
+_NEXT = ".next"
+_NEW = ".new"
 _PROBE = ".owner.clock"
 _MOST_BYTES = 1 << 20
-_POLL_S, _POLL_JOB_S = 1.0, 5.0
+_POLL_S = 1.0
+_POLL_JOB_S = 5.0
 _WRITTEN_S = 5.0  # between the creation of a file and its content; later, the process was killed
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
@@ -146,7 +150,8 @@ def wait_for_lease(run_dir: Path) -> None:
     lease = read_lease(run_dir)
     if lease is None or _seen(lease.owner) != "elsewhere":
         return
-    clock, record = partial(_file_system_time, run_dir), run_dir / RECORD
+    clock = partial(_file_system_time, run_dir)
+    record = run_dir / RECORD
     with storage_errors(run_dir):
         renewed = _renewed(record)
         if (left_s := STALE_S - (clock() - renewed)) > 0:
@@ -189,7 +194,8 @@ class RunLock(Closing):
             run_dir: the run directory.
             renew_s: seconds between renewals of the lease.
         """
-        self._run_dir, self._record = run_dir, run_dir / RECORD
+        self._run_dir = run_dir
+        self._record = run_dir / RECORD
         self._identity = OwnerIdentity.current()
         self._renew_s = renew_s
         self._released = threading.Event()
@@ -280,7 +286,8 @@ class RunLock(Closing):
         first = name = _name_of(self._record)
         if not first:
             return _link(new, self._record)
-        at, clock = self._record, partial(_file_system_time, self._run_dir)
+        at = self._record
+        clock = partial(_file_system_time, self._run_dir)
         while True:
             lease = _read_written(at)
             if lease is not None and _state(lease, at, clock) == "alive":
@@ -289,7 +296,8 @@ class RunLock(Closing):
             if _link(new, successor):
                 break
             # it may have been killed before it became the owner
-            at, name = successor, _name_of(successor)
+            at = successor
+            name = _name_of(successor)
         if _name_of(self._record) != first:
             successor.unlink(missing_ok=True)
             return False
@@ -366,7 +374,8 @@ def _state(lease: LockRecord, record: Path, clock: Callable[[], float]) -> str:
         found = os.stat(record.parent)
         copied = lease.directory is not None and lease.directory != (found.st_dev, found.st_ino)
         return "dead" if copied else seen
-    age_s, job = clock() - _renewed(record), lease.job
+    age_s = clock() - _renewed(record)
+    job = lease.job
     if age_s >= STALE_S or (job is not None and job.was_requeued()):
         return "dead"
     return "dead" if job is not None and age_s >= JOB_OVER_S and job.is_over() else "alive"

@@ -58,7 +58,8 @@ def token_of(file: Path) -> str:
         if not file.exists():
             _make(file)
         with open(file, "rb", opener=_without_waiting) as opened:
-            facts, raw = os.fstat(opened.fileno()), opened.read(2048)
+            facts = os.fstat(opened.fileno())
+            raw = opened.read(2048)
     if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_mode & _OTHERS:
         raise SpecError(
             "token_file", str(file), "a file of yours that nobody else can read; see `chmod 600`"

@@ -83,9 +83,11 @@ class FakeContainer:
         Raises:
             ContainerLostError: the container is closed, or was closed while the command ran.
         """
-        timeout_s, on_output = options.get("timeout_s"), options.get("on_output")
+        timeout_s = options.get("timeout_s")
+        on_output = options.get("on_output")
         limit = options.get("output_limit_bytes", 1 << 20)
-        cwd, env = self._outside(options.get("workdir") or "/"), options.get("env") or {}
+        cwd = self._outside(options.get("workdir") or "/")
+        env = options.get("env") or {}
         argv = [self._outside(os.fsdecode(arg)) for arg in args]
         argv[0] = sys.executable if argv[0] == "python3" else argv[0]
         kept = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ} | {

@@ -171,7 +171,8 @@ def _with_tokens(
     completion: Mapping[str, Any], request: Request, reply: ModelReply
 ) -> dict[str, Any]:
     """Return a completion with token ids and log probabilities in vLLM's form."""
-    prompt_ids, ids = _tokens(request["messages"]), _tokens([reply.message])
+    prompt_ids = _tokens(request["messages"])
+    ids = _tokens([reply.message])
     logprobs = {"content": [{"token": chr(one), "logprob": -1.0} for one in ids]}
     choice = {**completion["choices"][0], "token_ids": ids, "logprobs": logprobs}
     usage = {

@@ -25,7 +25,8 @@ from hyperruntime.rollout.training_data.samples import ScoredGroup
 from hyperruntime.rollout.training_data.scored_data import to_scored_data
 from hyperruntime.trainers import Receipt, Trainer
 
-_POLL_S, _TIMEOUT_S = 0.2, 60.0
+_POLL_S = 0.2
+_TIMEOUT_S = 60.0
 _GZIP_ABOVE_BYTES = 64 * 1024
 
 
@@ -49,12 +50,11 @@ class AtroposApi:
         Raises:
             TrainerError: the server cannot be reached or reports an error.
         """
-        data, headers = None, {}
+        data = None
+        headers = {}
         if body is not None:
-            data, headers = (
-                json.dumps(body, allow_nan=False).encode(),
-                {"Content-Type": "application/json"},
-            )
+            data = json.dumps(body, allow_nan=False).encode()
+            headers = {"Content-Type": "application/json"}
             if len(data) > _GZIP_ABOVE_BYTES:
                 data = await asyncio.to_thread(gzip.compress, data, 1)
                 headers["Content-Encoding"] = "gzip"

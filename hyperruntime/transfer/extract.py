@@ -104,7 +104,8 @@ def extract_tree(
     Source: GNU tar manual, "Basic Tar Format"; POSIX.1-2017 pax.
     """
     extraction = _Extraction(TarReader(fileobj), limits, rename_root=rename_root)
-    path, installing = os.fsencode(target), False
+    path = os.fsencode(target)
+    installing = False
     try:
         with StagedTree(path, extraction.count_member) as tree:
             extraction.run(tree)
@@ -132,7 +133,8 @@ class _Extraction:
 
     def __init__(self, reader: TarReader, limits: ExtractLimits, *, rename_root: bool) -> None:
         self.written = self.bytes = 0
-        self._reader, self._limits = reader, limits
+        self._reader = reader
+        self._limits = limits
         self._top: Parts | None = None if rename_root else ()
         self._members = self._declared = self._unreported = 0
         self._refused: list[tuple[str, str]] = []

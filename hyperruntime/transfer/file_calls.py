@@ -41,7 +41,9 @@ _NOTES_BYTES = 64 * 1024  # of the standard error of programs, and of lists of c
 _LIST_BYTES = 256 * 1024**2
 _ARGUMENT_BYTES = 512 * 1024  # of the paths of one exec; a quarter of what Linux allows by default
 _SHORT_BYTES = 16 * 1024
-_MAX_PATH, _MAX_NAME = 4095, 255  # source: limits.h of Linux; PATH_MAX counts the NUL at the end
+# source: limits.h of Linux; PATH_MAX counts the NUL at the end
+_MAX_PATH = 4095
+_MAX_NAME = 255
 _MAX_MODE = 0o7777
 _REASONS = {82: errno.ENOENT, 83: errno.EISDIR, 85: errno.EACCES, 90: errno.ENOTDIR}
 _NO_PROGRAM = 91
@@ -213,7 +215,8 @@ def write_call(
 
     def parse(result: ExecResult) -> None:
         _check_end(result, paths[0], timeout_s)
-        codes, notes = result.stdout.split(), [*result.stderr.split(b"\0"), *[b""] * len(paths)]
+        codes = result.stdout.split()
+        notes = [*result.stderr.split(b"\0"), *[b""] * len(paths)]
         for path, code, note in zip(paths, codes, notes, strict=False):
             try:
                 _check_code(_code(code), path, note)

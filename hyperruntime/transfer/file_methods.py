@@ -94,7 +94,8 @@ class ContainerFiles:
         Raises:
             HyperRuntimeError: as :meth:`read_file`.
         """
-        chosen, found = _options(options), dict[str, bytes]()
+        chosen = _options(options)
+        found = dict[str, bytes]()
         for call in read_calls(paths, limit_bytes, chosen.timeout_s, on_error):
             part: dict[str, bytes] = self._call(call, chosen)
             found |= part
@@ -109,7 +110,8 @@ class ContainerFiles:
         **options: Unpack[CopyKeywords],
     ) -> dict[str, bytes]:
         """Do what :meth:`read_files` does without blocking the event loop."""
-        chosen, found = _options(options), dict[str, bytes]()
+        chosen = _options(options)
+        found = dict[str, bytes]()
         for call in read_calls(paths, limit_bytes, chosen.timeout_s, on_error):
             part: dict[str, bytes] = await self._acall(call, chosen)
             found |= part

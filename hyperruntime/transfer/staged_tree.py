@@ -181,7 +181,8 @@ class StagedTree(Closing):
     def _move(
         self, new: _Located, old: _Located, parts: Parts, refused: list[tuple[bytes, str]]
     ) -> None:
-        brings_directory, has_directory = _is_directory(new), _is_directory(old)
+        brings_directory = _is_directory(new)
+        has_directory = _is_directory(old)
         if brings_directory and has_directory:
             self._stamps.pop(parts, None)
             self._merge(new, old, parts, refused)
@@ -242,7 +243,8 @@ class StagedTree(Closing):
         known, descriptor = self._cached or ((), None)
         if descriptor is None or parts[: len(known)] != known:
             self._forget()
-            known, descriptor = (), os.dup(self._top)
+            known = ()
+            descriptor = os.dup(self._top)
             self._cached = known, descriptor
         for end in range(len(known) + 1, len(parts) + 1):
             deeper = self._enter(descriptor, parts[:end], create)

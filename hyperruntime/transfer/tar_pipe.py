@@ -37,7 +37,8 @@ class Sender:
             source: path of the tree.
             arcname: its name in the archive.
         """
-        self._source, self._chunks = source, read_tree(source, arcname)
+        self._source = source
+        self._chunks = read_tree(source, arcname)
 
     def read(self, _: int) -> bytes:
         """Return the next part of the archive, or ``b""`` at its end; small entries are sent
@@ -79,7 +80,9 @@ class Receiver:
         """
         self.error: Exception | None = None
         self.report: ExtractReport | None = None
-        self._target, self._limits, self._owns_event = target, limits, cancel_fd is None
+        self._target = target
+        self._limits = limits
+        self._owns_event = cancel_fd is None
         self.cancel_fd = os.eventfd(0) if cancel_fd is None else cancel_fd
         self._chunks = _Chunks()
         self._thread = threading.Thread(target=self._extract, name="hyperruntime-get", daemon=True)

@@ -158,7 +158,8 @@ class TarReader:
         if kind == "file" and flag == b"\0" and name.endswith(b"/"):
             kind = "directory"  # as in archives older than POSIX
         if any(key.startswith("GNU.sparse.") for key in names):
-            kind, problem = "other", "a sparse file in PAX form"
+            kind = "other"
+            problem = "a sparse file in PAX form"
         extents, full_size = self._sparse(header, size) if flag == b"S" else (None, size)
         self._left = 0 if kind in ("directory", "symlink", "hardlink") or flag in b"346" else size
         self._padding = -self._left % BLOCK
@@ -208,7 +209,8 @@ class TarReader:
 def _check_sum(header: bytes) -> None:
     """Raise TransferError unless the header's checksum is right; its own field counts as spaces."""
     rest = header[:148] + b" " * 8 + header[156:]
-    stored, unsigned = _number(header[148:156]), sum(rest)
+    stored = _number(header[148:156])
+    unsigned = sum(rest)
     # old tars: signed bytes
     if stored != unsigned and stored != unsigned - 256 * sum(byte > 127 for byte in rest):
         raise TransferError(
@@ -252,7 +254,8 @@ def _owner(field: bytes, pax: bytes | None) -> int:
 
 
 def _mtime(field: bytes, pax: bytes | None) -> int:
-    seconds, nanoseconds = 0, 0
+    seconds = 0
+    nanoseconds = 0
     if pax is not None and (match := _SECONDS.fullmatch(pax)):
         seconds = int(match[1])
         nanoseconds = int((match[2] or b"").ljust(9, b"0")) * (-1 if pax.startswith(b"-") else 1)

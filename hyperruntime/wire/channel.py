@@ -28,7 +28,9 @@ from hyperruntime.wire.messages import PeerFaultError
 
 MOST_UNCONFIRMED_BYTES = 16 << 20
 # frames, bytes or seconds until a separate confirmation
-CONFIRM_EACH, CONFIRM_BYTES, CONFIRM_S = 64, 1 << 20, 0.5
+CONFIRM_EACH = 64
+CONFIRM_BYTES = 1 << 20
+CONFIRM_S = 0.5
 # more than the largest file or listing that a slot's methods return
 LARGEST_FRAME_BYTES = 320 << 20
 # With at most this many unconfirmed bytes, a send does not wait for the connection's buffer
@@ -173,7 +175,8 @@ class Channel:
         self.check_received(peer_received)
         self._confirm(peer_received)
         self._confirmed_to_peer = self._owed_bytes = 0
-        self._socket, self._written = socket, peer_received
+        self._socket = socket
+        self._written = peer_received
         self.is_connected = True
         self._changed.set()
         writer = asyncio.ensure_future(self._write(socket))
@@ -192,7 +195,9 @@ class Channel:
 
     async def _read(self, socket: Any) -> None:  # noqa: ANN401
         """Take what comes until the connection ends; other work has its turns."""
-        messages, size, pings = 0, 0, _Pings()
+        messages = 0
+        size = 0
+        pings = _Pings()
         async for message in socket:
             if message.type in (WSMsgType.PING, WSMsgType.PONG):
                 pings.count()
@@ -223,7 +228,8 @@ class Channel:
                 f"it sent frame {number} of kind {kind!r} after frame {self.received}"
             )
         if number == self.received + 1:  # else it came already, over an earlier connection
-            part, is_last = data[_PREFIX.size :], kind == _FRAME
+            part = data[_PREFIX.size :]
+            is_last = kind == _FRAME
             self._check_part(part, is_last=is_last)
             self.received = number
             self._owed_bytes += len(data)
@@ -295,7 +301,8 @@ class Channel:
 
     def _prefix(self, kind: bytes, number: int) -> bytes:
         """Return the prefix of a message; it confirms all received frames."""
-        self._confirmed_to_peer, self._owed_bytes = self.received, 0
+        self._confirmed_to_peer = self.received
+        self._owed_bytes = 0
         return _PREFIX.pack(kind, number, self.received)
 
 
@@ -303,7 +310,8 @@ class _Pings:
     """Counts the pings and pongs of a connection."""
 
     def __init__(self) -> None:
-        self._since, self._seen = 0.0, 0
+        self._since = 0.0
+        self._seen = 0
 
     def count(self) -> None:
         """Count one.
@@ -313,7 +321,8 @@ class _Pings:
         """
         now = asyncio.get_running_loop().time()
         if now - self._since >= 1:
-            self._since, self._seen = now, 0
+            self._since = now
+            self._seen = 0
         self._seen += 1
         if self._seen > _MOST_PINGS:
             raise PeerFaultError(f"it sent more than {_MOST_PINGS} pings in a second")

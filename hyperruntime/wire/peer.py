@@ -122,7 +122,8 @@ class Peer:
                 caller's task is.
             on_fault: called if the other side sent an invalid message; the channel is closed then.
         """
-        self.channel, self.name = Channel(self._on_frame), name
+        self.channel = Channel(self._on_frame)
+        self.name = name
         self._handlers = handlers
         self._numbers = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
@@ -236,7 +237,8 @@ class Peer:
 
     def _on_frame(self, frame: bytes) -> None:
         header, body = unpack(frame)
-        number, kind = header.get("id"), header.get("is")
+        number = header.get("id")
+        kind = header.get("is")
         if (
             not is_integer(number)
             or not 0 <= number < _MOST_NUMBER
@@ -254,7 +256,8 @@ class Peer:
 
     def _begin(self, number: int, header: dict[str, Any], body: bytes, size: int) -> None:
         """Run the handler of a call."""
-        method, args = header.get("method"), header.get("args")
+        method = header.get("method")
+        args = header.get("args")
         if not isinstance(method, str) or not isinstance(args, dict):
             raise PeerFaultError("a call has no method or no arguments")
         if number in self._running:

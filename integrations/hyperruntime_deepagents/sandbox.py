@@ -37,7 +37,8 @@ class Sandbox(BaseSandbox):
             container: the container.
             timeout_s: seconds for a command that has no limit of its own; None means no limit.
         """
-        self.container, self._timeout_s = container, timeout_s
+        self.container = container
+        self._timeout_s = timeout_s
 
     @classmethod
     def start(cls, spec: hr.ContainerSpec | str = "base", runtime: str | None = None) -> Self:

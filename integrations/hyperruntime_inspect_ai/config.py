@@ -46,7 +46,8 @@ class Plan:
         """Return the open engine and the spec; make the image of a Dockerfile or a recipe, but pull
         no other image.
         """
-        runtime, image = shared_runtime(self.runtime), self.spec.image
+        runtime = shared_runtime(self.runtime)
+        image = self.spec.image
         if self.dockerfile is not None:
             image = f"localhost/hyperruntime-inspect/{dockerfile_digest(self.dockerfile, self.context)}:latest"
             runtime.images.build(

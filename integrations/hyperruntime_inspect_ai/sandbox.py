@@ -40,12 +40,10 @@ class HyperRuntimeSandbox(util.SandboxEnvironment):
         the usual user.
         """
         super().__init__()
-        self.container, self._runtime, self._working_dir, self._user = (
-            container,
-            runtime,
-            working_dir,
-            user,
-        )
+        self.container = container
+        self._runtime = runtime
+        self._working_dir = working_dir
+        self._user = user
 
     @classmethod
     def config_files(cls) -> list[str]:

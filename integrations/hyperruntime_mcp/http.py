@@ -27,7 +27,8 @@ from hyperruntime.wire.tokens import bearer_token, is_token
 from hyperruntime_mcp.slot_session import SlotSession
 
 log = get_logger(__name__)
-_PATH, _BODY_BYTES = "/mcp", 16 * 1024**2
+_PATH = "/mcp"
+_BODY_BYTES = 16 * 1024**2
 
 
 class HttpSessions:
@@ -39,7 +40,9 @@ class HttpSessions:
         """Make an application without sessions; the arguments are those of
         :func:`hyperruntime_mcp.serve`.
         """
-        self._server, self._token, self._idle_timeout_s = server, token, idle_timeout_s
+        self._server = server
+        self._token = token
+        self._idle_timeout_s = idle_timeout_s
         names = [
             name
             for host in ("127.0.0.1", "localhost", "[::1]", *hosts)
@@ -90,7 +93,8 @@ class HttpSessions:
 
     async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        version, name = headers.get("mcp-protocol-version"), headers.get("mcp-session-id")
+        version = headers.get("mcp-protocol-version")
+        name = headers.get("mcp-session-id")
         # its client then begins with initialize
         if version is not None and version not in HANDSHAKE_PROTOCOL_VERSIONS:
             why = (
@@ -114,7 +118,8 @@ class HttpSessions:
         session = StreamableHTTPServerTransport(
             uuid.uuid4().hex, security_settings=self._security, idle_timeout=self._idle_timeout_s
         )
-        status, connected = 500, asyncio.Event()
+        status = 500
+        connected = asyncio.Event()
 
         async def watch(message: Message) -> None:
             nonlocal status

@@ -176,8 +176,11 @@ def _problem_below(root: str, name: str, member: Member) -> str:
 
 def _write(target: BinaryIO, name: str, member: Member, reader: TarReader) -> None:
     header = tarfile.TarInfo(name)
-    header.type, header.size, header.mode = _TYPES[member.kind], member.size, member.mode & 0o7777
-    header.mtime, (header.uid, header.gid) = member.mtime_ns // 1_000_000_000, member.owner
+    header.type = _TYPES[member.kind]
+    header.size = member.size
+    header.mode = member.mode & 0o7777
+    header.mtime = member.mtime_ns // 1_000_000_000
+    header.uid, header.gid = member.owner
     header.linkname = (
         member.link.decode("utf-8", "surrogateescape")
         if member.kind in ("symlink", "hardlink")

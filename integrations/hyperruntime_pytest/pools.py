@@ -87,7 +87,8 @@ class Pools:
     def _started(self, runtime: str | None, config: PoolConfig) -> SyncPool:
         if runtime not in self._engines:
             self._engines[runtime] = self._stack.enter_context(open_runtime(runtime))
-        engine, started = self._engines[runtime], config
+        engine = self._engines[runtime]
+        started = config
         if recipe_of(config.spec.image) is not None:
             started = attrs.evolve(
                 config,

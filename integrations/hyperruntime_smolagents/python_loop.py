@@ -55,7 +55,8 @@ def answer(code: str, name: str, variables: dict[str, Any]) -> dict[str, str | N
 def serve() -> None:
     """Take the standard streams from the code, and answer requests until their end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    requests = os.fdopen(os.dup(0), "rb")
+    replies = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(2, 1)
     main = sys.modules["__main__"] = types.ModuleType("__main__")

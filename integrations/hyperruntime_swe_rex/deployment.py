@@ -48,7 +48,8 @@ class Deployment(AbstractDeployment):
 
     def __init__(self, **kwargs: Any) -> None:  # noqa: ANN401 - as in the framework
         """Read the configuration; ``kwargs`` are its keys."""
-        self.config, self.logger = DeploymentConfig(**kwargs), get_logger("rex-deploy")
+        self.config = DeploymentConfig(**kwargs)
+        self.logger = get_logger("rex-deploy")
         self._runtime: Runtime | None = None
         self._hooks = CombinedDeploymentHook()
 

@@ -27,7 +27,8 @@ class Runtime(abstract.AbstractRuntime):
 
     def __init__(self, container: hr.Container) -> None:
         """Wrap a running container, which the caller closes."""
-        self.container, self.logger = container, get_logger("rex-runtime")
+        self.container = container
+        self.logger = get_logger("rex-runtime")
         self._sessions: dict[str, ShellSession] = {}
 
     async def is_alive(self, *, timeout: float | None = None) -> abstract.IsAliveResponse:

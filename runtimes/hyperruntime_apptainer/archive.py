@@ -143,7 +143,8 @@ def pack(sif: Path, directory: Path) -> Path:
     Raises:
         ImageError: the SIF cannot be unpacked, or the tar cannot be written.
     """
-    rootfs, tar = directory / "rootfs", directory / "rootfs.tar"
+    rootfs = directory / "rootfs"
+    tar = directory / "rootfs.tar"
     unpack(sif, rootfs)
     args = ["tar", "--create", "--file", str(tar), "--owner=0", "--group=0", "--numeric-owner"]
     result = run_process(

@@ -361,7 +361,8 @@ def prelude_args(
     asked = spec.env.get("LD_LIBRARY_PATH", "")
     workdir = spec.workdir or places.workdir
     own = "own" if workdir == places.workdir else ""
-    processes, drops = process_limit(spec.limits, settings), DROP_CAPS if settings.users else ""
+    processes = process_limit(spec.limits, settings)
+    drops = DROP_CAPS if settings.users else ""
     words = (processes, workdir, libraries, gpus.driver_major, asked, own, drops)
     return ["/bin/sh", "-c", PRELUDE, "sh", *words]
 

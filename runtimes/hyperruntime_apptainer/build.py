@@ -131,11 +131,9 @@ def sif_from_definition(
         ImageBuildError: a step failed; the message has its last lines.
         ImageError: the directory cannot be converted.
     """
-    definition, sif, rootfs = (
-        directory / "container.def",
-        directory / "image.sif",
-        directory / "rootfs",
-    )
+    definition = directory / "container.def"
+    sif = directory / "image.sif"
+    rootfs = directory / "rootfs"
     definition.write_text(text)
     target = [str(sif)] if kept == text else ["--sandbox", str(rootfs)]
     build = ["apptainer", *BUILD, *own_temporary(directory), *_AS_ROOT, *target, str(definition)]

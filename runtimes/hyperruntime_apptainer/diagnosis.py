@@ -79,7 +79,8 @@ def _places() -> Iterator[Finding]:
     for name, path, why in candidates():
         if why:
             yield Finding(subject=f"scratch ({name})", ok=None, detail=f"{path}: {why}")
-    scratch, store = scratch_directory(), Store().root
+    scratch = scratch_directory()
+    store = Store().root
     for subject, place, step in (
         ("scratch", scratch, "set APPTAINER_TMPDIR to a directory on a larger local disk"),
         ("image store", str(store), f"set {VARIABLE} to a directory on a larger disk"),

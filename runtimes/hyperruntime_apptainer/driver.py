@@ -82,7 +82,8 @@ class ApptainerContainer:
         gpus = find_gpus(launch.spec.gpus)
         self.id = launch.name
         self.exec_env: Mapping[str, str] = gpus.env
-        self._launch, self._on_unknown_failure = launch, on_unknown_failure
+        self._launch = launch
+        self._on_unknown_failure = on_unknown_failure
         places = _make_places(launch, image, workdir, gpus)
         # beside it is overlayfs's own directory, which nobody can read
         self.layer = f"{places.layer}/upper"
@@ -116,7 +117,8 @@ class ApptainerContainer:
             error_text: what Apptainer and the shell wrote to standard error.
             user: unused; there are no shells for other users.
         """
-        spec, text = self._launch.spec, last_line(error_text, r"(FATAL|ERROR|WARNING):\s+")
+        spec = self._launch.spec
+        text = last_line(error_text, r"(FATAL|ERROR|WARNING):\s+")
         if WORKDIR_MARK in error_text:
             return SpecError(
                 "workdir", spec.workdir, "a directory that exists in the image or in a mount"

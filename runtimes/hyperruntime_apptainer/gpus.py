@@ -35,12 +35,16 @@ _STALE = "is the CDI spec out of date?"
 # chmod: the directories are ours already. The other hook stops the driver's library from making
 # device files, and a container of ours cannot make any.
 NEEDLESS = ("chmod", "disable-device-node-modification")
-_LINKS, _CACHE, _COMPAT = "create-symlinks", "update-ldcache", "enable-cuda-compat"
+_LINKS = "create-symlinks"
+_CACHE = "update-ldcache"
+_COMPAT = "enable-cuda-compat"
 _KNOWN = (_LINKS, _CACHE, _COMPAT, *NEEDLESS)
 # The parts of a library's file that lead to its soname. Sources: elf(5); System V ABI, dynamic
 # section.
-_LOAD, _DYNAMIC = 1, 2
-_STRTAB, _SONAME = 5, 14
+_LOAD = 1
+_DYNAMIC = 2
+_STRTAB = 5
+_SONAME = 14
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT = struct.Struct("<IIQQQQQQ")
 _ENTRY = struct.Struct("<qQ")
@@ -233,7 +237,8 @@ class _Brought:
 
 def _in_order(wishes: Wishes) -> list[tuple[str, str]]:
     """Return the links in an order in which a link to another link comes after that one."""
-    left, ordered = dict(wishes.links), []
+    left = dict(wishes.links)
+    ordered = []
     while left:
         ready = [link for link, target in left.items() if target not in left] or list(left)
         ordered += [(link, left.pop(link)) for link in ready]

@@ -183,7 +183,8 @@ class _Tester:
     """
 
     def __init__(self, directory: str) -> None:
-        self.root, self.trials = "", Trials(NAME, environment(os.environ))
+        self.root = ""
+        self.trials = Trials(NAME, environment(os.environ))
         self._directory = directory
         self._rootfs = Path(directory, "rootfs")
         self._rootfs.mkdir()

@@ -78,7 +78,8 @@ def _enter_namespace() -> None:
     From a user namespace, ``/proc/PID/root`` of a process outside cannot be opened. Else the
     program gets an own ``/proc``.
     """
-    uid, gid = os.geteuid(), os.getegid()
+    uid = os.geteuid()
+    gid = os.getegid()
     if _libc.unshare(_NEW_MOUNTS | _NEW_PROCESSES) == 0:
         _continue_in_child()
         _mount(None, "/", _RECURSIVE | _PRIVATE)
@@ -126,7 +127,9 @@ def _continue_in_child() -> None:
 def main() -> None:
     """Run the program of the command line; this function returns only if it cannot be started."""
     at = sys.argv.index("--")
-    directories, args, here = sys.argv[1:at], sys.argv[at + 1 :], os.getcwd()
+    directories = sys.argv[1:at]
+    args = sys.argv[at + 1 :]
+    here = os.getcwd()
     try:
         _enter_namespace()
         for directory in directories:

@@ -88,7 +88,8 @@ class Store:
 
     def find(self, reference: str) -> Entry | None:
         """Return the image with exactly this reference or full identifier, or None."""
-        wanted, digest = with_tag(reference), reference.removeprefix("sha256:")
+        wanted = with_tag(reference)
+        digest = reference.removeprefix("sha256:")
         return next((e for e in self.entries() if wanted in e.references or e.id == digest), None)
 
     def make(
@@ -226,7 +227,8 @@ class Store:
         os.rename(directory / "image.sif", image / "image.sif")
         (image / "meta.json").write_text(json.dumps({"created": time.time(), "workdir": workdir}))
         os.makedirs(self.root / "images", exist_ok=True)
-        rootfs, place = directory / "rootfs", self._unpacked_places()[0] / digest
+        rootfs = directory / "rootfs"
+        place = self._unpacked_places()[0] / digest
         if rootfs.is_dir() and place.parent.parent == self.root and not place.exists():
             os.makedirs(place.parent, mode=0o700, exist_ok=True)
             os.rename(rootfs, place)

@@ -14,7 +14,9 @@ from hyperruntime.host.engine_program import ALL_IDS, CAPABILITIES, ONLY_ROOT_US
 from hyperruntime.host.inherited import nproc_option
 from hyperruntime.spec import ContainerSpec
 
-NAME, IMAGE, MARK = "bubblewrap", "host", "hyperruntime-bubblewrap"
+NAME = "bubblewrap"
+IMAGE = "host"
+MARK = "hyperruntime-bubblewrap"
 # The container sees only these host files: /usr without its settings (they may hold keys), and
 # parts of /etc.
 LINKS = ("bin", "sbin", "lib", "lib32", "lib64")
@@ -36,7 +38,8 @@ HOSTS_ETC = (
     "ssl/openssl.cnf",
     "terminfo",
 )
-HIDDEN, OWN_ETC = ("/usr/local/etc", "/usr/etc"), str(Path(__file__).parent / "etc")
+HIDDEN = ("/usr/local/etc", "/usr/etc")
+OWN_ETC = str(Path(__file__).parent / "etc")
 USERS = (
     "--perms",
     "0644",
@@ -49,7 +52,8 @@ USERS = (
     "8",
     "/etc/group",
 )
-PATH, SHM = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "/dev/shm"  # noqa: S108 - in the container
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+SHM = "/dev/shm"  # noqa: S108 - in the container
 DIRECTORIES = ("/etc", "/home", "/mnt", "/opt", "/root", "/run", "/srv", "/var")
 # bwrap dies with the *thread* that started it, so a shell starts it. The shell's arguments are the
 # container's record.
@@ -74,7 +78,8 @@ def run_args(
         filter_path: file of the seccomp filter, or "" for none.
         users: whether this user's subordinate ids are users of the container.
     """
-    spec, limits = launch.spec, launch.spec.limits
+    spec = launch.spec
+    limits = launch.spec.limits
     args = ["bwrap", "--die-with-parent", "--new-session", "--clearenv", "--hostname", launch.name]
     args += ["--chdir", spec.workdir or "/", "--setenv", "PATH", PATH, "--cap-drop", "ALL"]
     if users:

@@ -41,11 +41,11 @@ from hyperruntime.images.recipes import BASE, PREFIX
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_bubblewrap.args import IMAGE, MARK, NAME, refuse, run_args
 
-BASE_NAMES, BASE_PROGRAMS = (
-    (f"{PREFIX}{BASE}:latest", f"{PREFIX}{BASE}"),
-    ("git", "patch", "python3", "tar"),
-)
-REFUSED, NETS, ENV = frozenset((*IMAGE_OPERATIONS, "user")), ("none", "host"), {"PATH": os.defpath}
+BASE_NAMES = (f"{PREFIX}{BASE}:latest", f"{PREFIX}{BASE}")
+BASE_PROGRAMS = ("git", "patch", "python3", "tar")
+REFUSED = frozenset((*IMAGE_OPERATIONS, "user"))
+NETS = ("none", "host")
+ENV = {"PATH": os.defpath}
 ABLE = EngineInfo(
     engine=NAME, version="", rootless=True, networks=NETS, image_owners=False, refuses=REFUSED
 )
@@ -97,7 +97,8 @@ class BubblewrapContainer:
         """Start the container without waiting for its shell; ``users``: whether subordinate ids are
         its users.
         """
-        self.id, self._spec = launch.name, launch.spec
+        self.id = launch.name
+        self._spec = launch.spec
         args = run_args(launch, write_filter(launch.private_dir), users=users, created=time.time())
         with program_needed(NAME, "bwrap", "install bubblewrap"):
             self.shell = process.ProcessShell(process.spawn_attached(args, ENV))
@@ -128,7 +129,8 @@ class BubblewrapContainer:
 class BubblewrapDriver:
     """Driver for bubblewrap 0.8 and newer."""
 
-    name, images = NAME, HostImages()
+    name = NAME
+    images = HostImages()
     _info: EngineInfo | None = None
 
     def open(self, private_dir: str) -> None:
@@ -278,10 +280,8 @@ def run_trial(
     trials: Trials, place: str, script: bytes, pids: int | None = None, *, users: bool
 ) -> TrialResult:
     """Return the result of a script in a trial container; ``place`` takes its files."""
-    spec, usr = (
-        ContainerSpec(image=IMAGE, limits=Limits(pids=pids)),
-        Mount(source="/usr", target="/mnt"),
-    )
+    spec = ContainerSpec(image=IMAGE, limits=Limits(pids=pids))
+    usr = Mount(source="/usr", target="/mnt")
     launch = Launch(
         spec=spec, name="hyperruntime-trial", labels={}, exchange=usr, private_dir=place
     )

@@ -79,7 +79,8 @@ def container_config(launch: Launch, settings: Settings) -> dict[str, Any]:
         UnsupportedOptionError: a field cannot be honoured on this machine.
     """
     spec = launch.spec
-    command, env = shell_args(spec.workdir), {**spec.env, **no_gpu_env(spec, settings)}
+    command = shell_args(spec.workdir)
+    env = {**spec.env, **no_gpu_env(spec, settings)}
     config: dict[str, Any] = {
         "Image": spec.image,
         "Entrypoint": command[:1],

@@ -24,7 +24,8 @@ def remove_labelled(label: str) -> None:
     Raises:
         HyperRuntimeError: the daemon does not answer, or there was a container in the last round.
     """
-    engine, quiet = Engine(), 0
+    engine = Engine()
+    quiet = 0
     failed: HyperRuntimeError | None = None
     for _ in range(_ROUNDS):
         with translated("containers cannot be listed"):

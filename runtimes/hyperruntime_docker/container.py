@@ -74,7 +74,9 @@ class DockerContainer:
         """
         self.id = launch.name
         self.exec_env: Mapping[str, str] = device_env(launch.spec.gpus, settings)
-        self._launch, self._engine, self._on_unknown_failure = launch, engine, on_unknown_failure
+        self._launch = launch
+        self._engine = engine
+        self._on_unknown_failure = on_unknown_failure
         self._cgroups: tuple[Path, ...] | None = None
         self._oom_killed = False
         self.shell = self._start(container_config(launch, settings), turn)
@@ -89,7 +91,8 @@ class DockerContainer:
         from docker.errors import APIError
 
         api = self._engine.api()
-        args, env = shell_args(self._launch.spec.workdir), dict(self.exec_env)
+        args = shell_args(self._launch.spec.workdir)
+        env = dict(self.exec_env)
         with translated(f"no shell could be opened in container {self.id}"):
             try:
                 exec_id = api.exec_create(self.id, args, stdin=True, user=user, environment=env)[
@@ -116,7 +119,8 @@ class DockerContainer:
     def post_mortem(self) -> PostMortem:
         """Return what is known about the container's end."""
         self.observe()
-        state, code = "exited", self.shell.wait(_END_TIMEOUT_S)
+        state = "exited"
+        code = self.shell.wait(_END_TIMEOUT_S)
         if code is None:
             seen = self._state()
             state = str(seen.get("Status", "unknown"))
@@ -145,7 +149,8 @@ class DockerContainer:
         """
         from docker.errors import APIError
 
-        api, shell = self._engine.api(), None
+        api = self._engine.api()
+        shell = None
         with translated(f"container {self.id} could not be started"):
             try:
                 api.create_container_from_config(config, name=self.id)

@@ -29,7 +29,8 @@ RECLAIM_ARGS = python_args("-I", "-m", "hyperruntime_docker.reclaim")
 log = get_logger(__name__)
 
 # Docker's --gpus needs one of them
-_NVIDIA, _NVIDIA_HOOK = "nvidia", "nvidia-container-runtime-hook"
+_NVIDIA = "nvidia"
+_NVIDIA_HOOK = "nvidia-container-runtime-hook"
 _FIRST_THAT_ENDS_MANY = 23
 _WHAT_MATTERS = (
     "ID",

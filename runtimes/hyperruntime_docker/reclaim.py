@@ -19,7 +19,8 @@ from hyperruntime.spec import Mount
 from hyperruntime_docker.client import Engine
 from hyperruntime_docker.trial import open_trial
 
-_ENDED, _LAST = "ended with", "and that was all"
+_ENDED = "ended with"
+_LAST = "and that was all"
 
 
 def run_as_daemon(args: Sequence[str]) -> int:

@@ -35,11 +35,15 @@ class Frames:
 
     def __init__(self) -> None:
         """Begin before the first frame."""
-        self._rest, self._stream, self._left = b"", 0, 0
+        self._rest = b""
+        self._stream = 0
+        self._left = 0
 
     def split(self, chunk: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield the parts that the next chunk completes."""
-        data, at = self._rest + chunk, 0  # the rest is a part of a header
+        # the rest is a part of a header
+        data = self._rest + chunk
+        at = 0
         self._rest = b""
         while at < len(data):
             if self._left:
@@ -108,16 +112,16 @@ class SocketShell:
             release: called when the exit code is not needed any more.
             turn: taken before the shell is told to end, and given back when it has ended.
         """
-        self._connection, self._early, self._exit_code, self._release = (
-            connection,
-            early,
-            exit_code,
-            release,
-        )
+        self._connection = connection
+        self._early = early
+        self._exit_code = exit_code
+        self._release = release
         self._turn = turn
         self._code: int | None = None
-        self._frames, self._tail = Frames(), deque[bytes](maxlen=_TAIL_CHUNKS)
-        self._ended, self._asking = threading.Event(), threading.Lock()
+        self._frames = Frames()
+        self._tail = deque[bytes](maxlen=_TAIL_CHUNKS)
+        self._ended = threading.Event()
+        self._asking = threading.Lock()
         self.input = self.output = connection.fileno()
 
     @property
@@ -209,7 +213,10 @@ def read_text(
         last: stop reading after this text; "" means never.
     """
     connection.settimeout(timeout_s)
-    frames, chunk, said, is_late = Frames(), early, bytearray(), False
+    frames = Frames()
+    chunk = early
+    said = bytearray()
+    is_late = False
     wanted = last.encode()
     try:
         while chunk := chunk or connection.recv(_CHUNK_BYTES):

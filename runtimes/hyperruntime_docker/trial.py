@@ -27,7 +27,8 @@ from hyperruntime_docker.shell import read_text, take_over
 
 log = get_logger(__name__)
 
-_EXCHANGE, _FIFO = "/run/hyperruntime", "fifo"
+_EXCHANGE = "/run/hyperruntime"
+_FIFO = "fifo"
 _REPOSITORY = "localhost/hyperruntime-probe"
 _PROGRAM_TIMEOUT_S = 24 * 3600.0  # without output; the caller has a shorter one
 # The FIFO is opened for reading and writing: otherwise the open waits forever if the reader was
@@ -156,7 +157,8 @@ class Trial:
         day without data.
         """
         config = trial_config(self.image, mounts, script, host)
-        api, name = self.engine.api(), f"hyperruntime-probe-{uuid.uuid4().hex[:12]}"
+        api = self.engine.api()
+        name = f"hyperruntime-probe-{uuid.uuid4().hex[:12]}"
         config["Labels"] = {**OwnerIdentity.current().to_labels(), UID_LABEL: str(os.getuid())}
         try:
             with translated("a trial container does not start"):
@@ -215,7 +217,8 @@ def open_trial(engine: Engine) -> Iterator[Trial]:
 
 def remove_left(engine: Engine) -> None:
     """Remove the containers and the empty images of killed probes."""
-    api, ours = engine.api(), {"label": LABEL}
+    api = engine.api()
+    ours = {"label": LABEL}
     for entry in api.containers(all=True, filters=ours):
         if str(entry.get("Image")).startswith(f"{_REPOSITORY}:") and _is_left(entry):
             remove(engine, str(entry["Id"]))
@@ -268,5 +271,7 @@ def elsewhere() -> EngineUnavailableError:
 
 def _entry(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
     entry = tarfile.TarInfo(name)
-    entry.type, entry.linkname, entry.mode = kind, target, 0o755
+    entry.type = kind
+    entry.linkname = target
+    entry.mode = 0o755
     return entry

@@ -70,11 +70,9 @@ class PodmanContainer:
         # Podman gives this environment to the main process only, and to no process if the edits are
         # arguments.
         self.exec_env: Mapping[str, str] = merge_edits(devices).env
-        self._launch, self._settings, self._on_unknown_failure = (
-            launch,
-            settings,
-            on_unknown_failure,
-        )
+        self._launch = launch
+        self._settings = settings
+        self._on_unknown_failure = on_unknown_failure
         self._cgroups: tuple[Path, ...] | None = None
         self._oom_killed = False
         args = run_args(launch, settings, device_args(devices, rootless=settings.rootless), image)
@@ -116,7 +114,8 @@ class PodmanContainer:
             error_text: what Podman and the shell wrote to standard error.
             user: the user of the shell; None means the spec's user.
         """
-        spec, text = self._launch.spec, last_line(error_text, "Error: ")
+        spec = self._launch.spec
+        text = last_line(error_text, "Error: ")
         if re.search(r"image not known|no such image|unable to find a name|short-name", error_text):
             step = (
                 f"get it with `hyperrun image pull {spec.image}`, or `hyperrun image build` or "

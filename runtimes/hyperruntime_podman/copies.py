@@ -92,7 +92,8 @@ def copy_image(store: Store, identifier: str, name: str) -> None:
     """
     if _inspect(store.own_args, identifier) is not None:
         return
-    started, given = time.monotonic(), name or f"{_NAME}:{identifier[:12]}"
+    started = time.monotonic()
+    given = name or f"{_NAME}:{identifier[:12]}"
     if not name:
         _run("tag", identifier, given)
     try:

@@ -75,7 +75,8 @@ class PodmanDriver:
         self._probe = TrustedProbe(NAME, cached_probe)
         self._private_dir: str | None = None
         self._service = PodmanService(lambda: make_short_directory(self._private_dir))
-        self._copies, self._has_warned = ImageCopies(), False
+        self._copies = ImageCopies()
+        self._has_warned = False
         self.images = PodmanImages(self._service, self._build_args, remove_orphans)
 
     def open(self, private_dir: str) -> None:
@@ -106,7 +107,8 @@ class PodmanDriver:
         """
         found = self._probe.get_with(launch.spec.network)
         self._warn(found)
-        settings, image = found.settings, ""
+        settings = found.settings
+        image = ""
         if settings.root and not (image := self._copies.find(launch.spec.image)):
             settings = in_user_store(settings)
         return PodmanContainer(launch, settings, self._probe.distrust, image)

@@ -44,7 +44,9 @@ class PodmanImages:
             base_args: returns the program and the global options of a build.
             on_removed: called after an image was removed.
         """
-        self._service, self._base_args, self._on_removed = service, base_args, on_removed
+        self._service = service
+        self._base_args = base_args
+        self._on_removed = on_removed
 
     def exists(self, reference: str) -> bool:
         """Return whether an image with exactly this reference or full identifier exists."""

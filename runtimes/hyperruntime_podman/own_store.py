@@ -197,7 +197,8 @@ def slow_step(store: Store, why: str) -> str:
         store: the user's store.
         why: the reason why this library's store is not used; "" if it is used.
     """
-    is_root, place = os.geteuid() == 0, _own_file()
+    is_root = os.geteuid() == 0
+    place = _own_file()
     if not is_root and (chosen := chosen_slow()):
         return _choose_overlay(chosen)
     if why and (kind := file_system(store.root)) in NETWORK_FILE_SYSTEMS:
@@ -229,7 +230,8 @@ def reset_step(store: Store) -> str:
     """Return the command that gives the user a new store with overlay; it removes all images and
     containers.
     """
-    place, lines = _own_file(), _OVERLAY
+    place = _own_file()
+    lines = _OVERLAY
     if place.exists():
         return (
             f"`podman system reset --force` (it removes all images), then {lines[1]} below "

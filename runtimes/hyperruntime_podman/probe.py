@@ -122,7 +122,8 @@ def probe() -> Probe:
             raise EngineUnavailableError(NAME, why, "see `hyperrun doctor`")
         better, more, tried = tester.first(combinations[: len(tried)])
         if better is not None:
-            candidate, printed = better, more
+            candidate = better
+            printed = more
         settings = attrs.evolve(candidate, limits=_limits(printed, candidate))
         if settings.limits["pids"] == "rlimit":
             settings = tester.apart(settings, printed)
@@ -146,7 +147,8 @@ class _Tester:
 
     def __init__(self) -> None:
         self.trials = Trials(NAME, environment())
-        self._rootfs, self._userland = "", [""]
+        self._rootfs = ""
+        self._userland = [""]
 
     def use(self, directory: Path) -> None:
         """Make the root file system of the trial containers in a directory."""

@@ -55,10 +55,8 @@ def choose_store(storage: str, settings: Settings, rootfs: str, userland: Sequen
             slow="`podman info` does not name the store",
             step="see `hyperrun doctor`",
         )
-    why, own = (
-        _forbidden(),
-        attrs.evolve(settings, root=store.own_root, run_root=store.own_run_root),
-    )
+    why = _forbidden()
+    own = attrs.evolve(settings, root=store.own_root, run_root=store.own_run_root)
     if not why:
         try:
             why = _try_own(store, own, rootfs, userland)

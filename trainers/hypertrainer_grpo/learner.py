@@ -62,7 +62,9 @@ class Learner:
         """
         self.policy = policy
         self.step = 0
-        self._config, self._directory, self._save_every = config, directory, save_every
+        self._config = config
+        self._directory = directory
+        self._save_every = save_every
         self._optimizer = torch.optim.Adam(policy.network.parameters(), lr=config.learning_rate)
         self._reference: nn.Module | None = (
             copy.deepcopy(policy.network) if config.kl_weight else None

@@ -199,9 +199,12 @@ class _Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.mixing, self.joining = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.first = nn.LayerNorm(width)
+        self.second = nn.LayerNorm(width)
+        self.mixing = nn.Linear(width, 3 * width)
+        self.joining = nn.Linear(width, width)
+        self.wide = nn.Linear(width, 4 * width)
+        self.narrow = nn.Linear(4 * width, width)
 
     def forward(self, hidden: Tensor) -> Tensor:
         count, length, width = hidden.shape

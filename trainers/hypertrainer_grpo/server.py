@@ -95,7 +95,8 @@ class PolicyServer:
             most = min(
                 int(body.get("max_completion_tokens") or body.get("max_tokens") or room), room
             )
-            temperature, seed = float(body.get("temperature", 1.0)), body.get("seed")
+            temperature = float(body.get("temperature", 1.0))
+            seed = body.get("seed")
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise _refusal("invalid_request_error", f"the request is invalid: {error!r}") from error
         if body.get("stream") or body.get("n", 1) != 1:

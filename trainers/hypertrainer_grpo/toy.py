@@ -21,7 +21,9 @@ WORDS = ("red", "green", "blue")
 OPENINGS = ("printf ", "echo ")
 _CALL = '<tool_call>{"name": "bash", "arguments": {"command": "'
 _CLOSE = f' > {FILE}"}}}}</tool_call>'
-_ASK, _INTO, _EXACTLY = "Write ", " into ", ", exactly."
+_ASK = "Write "
+_INTO = " into "
+_EXACTLY = ", exactly."
 _DONE = "done"
 _ANSWER = '{"output": "", "exit_code": 0}'
 
@@ -87,7 +89,8 @@ class Toy(EnvironmentBase):
                 phase="tests",
                 detail=f"{FILE} does not exist",
             )
-        exact, near = shown.stdout == word, shown.stdout.strip() == word
+        exact = shown.stdout == word
+        near = shown.stdout.strip() == word
         parts = {"file": 1.0, "word": float(near)}
         return Verdict(
             reward=1.0 if exact else near / 3,

@@ -14,7 +14,8 @@ from hypertrainer_grpo.sampling import sequence_logprobs
 from hypertrainer_grpo.toy import VOCABULARY, demonstrations
 
 _TOOLS = ({"type": "function", "function": {"name": "bash"}},)
-_PASSES, _LEARNING_RATE = 60, 1e-2
+_PASSES = 60
+_LEARNING_RATE = 1e-2
 Demonstration = tuple[Sequence[Mapping[str, Any]], Sequence[int]]
 
 

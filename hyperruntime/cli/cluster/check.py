@@ -56,7 +56,8 @@ def check(
     """
     from hyperruntime.cluster.config import read_config
 
-    config, shared = read_config(file, state.runtime), shared_directory(directory)
+    config = read_config(file, state.runtime)
+    shared = shared_directory(directory)
     checked = run_until_signal(_checked(config, shared, image, timeout), state)
     if as_json:
         print_json(

@@ -90,7 +90,8 @@ def build(state: State, /, name: str, build_args: Pairs, **options: Any) -> None
     started = time.monotonic()
     with state.open_runtime() as runtime:
         make = runtime.images.build
-        requirements, sdist = options.pop("requirements"), options.pop("sdist")
+        requirements = options.pop("requirements")
+        sdist = options.pop("sdist")
         if requirements is not None:
             make = partial(
                 runtime.images.build_requirements, requirements=requirements, sdist=sdist

@@ -48,7 +48,8 @@ def prune(state: State, as_json: bool) -> None:
     """Remove the containers and temporary files whose owner on this machine is dead, and nothing
     else.
     """
-    removed, failures = {}, []
+    removed = {}
+    failures = []
     nodes: dict[str, str] = {}
     for runtime in _runtimes(state):
         nodes |= {

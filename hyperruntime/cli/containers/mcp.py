@@ -29,7 +29,8 @@ from hyperruntime.runtime import Runtime
 from hyperruntime.storage.token_file import token_of
 from hyperruntime.wire.tokens import new_token
 
-_LEAST_TIMEOUT_S, _ACQUIRE_TIMEOUT_S = 0.1, 10.0
+_LEAST_TIMEOUT_S = 0.1
+_ACQUIRE_TIMEOUT_S = 10.0
 _POLICY = ("default_timeout_s", "max_timeout_s", "output_chars")
 _OF_HTTP = ("host", "port", "token_file", "allowed_hosts", "idle_timeout_s")
 Serve = Callable[..., Coroutine[Any, Any, None]]
@@ -204,7 +205,8 @@ def _with_image(runtime: Runtime, config: PoolConfig) -> PoolConfig:
 @contextmanager
 def _over_http(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the arguments of a server over HTTP: its socket, its token, its names."""
-    host, file = options["host"], options["token_file"]
+    host = options["host"]
+    file = options["token_file"]
     token = new_token() if file is None else token_of(Path(file).expanduser())
     with closing(listen_on(host, options["port"])) as listener:
         if not is_loopback(listener):

@@ -29,7 +29,9 @@ from hyperruntime.units import format_duration
 
 DOMAIN = "circle_packing"
 # with one at a time, a seed gives the same table on every engine
-GENERATIONS, SEED, PARALLEL = 20, 1, 1
+GENERATIONS = 20
+SEED = 1
+PARALLEL = 1
 _FIGURE = "sum_of_radii"
 
 

@@ -78,11 +78,15 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
     `hyperrun resume`. Options may be written with underscores, and shortened to an unambiguous
     prefix.
     """
-    state, run_dir, wait = ctx.ensure_object(State), values.pop("resume_from"), values.pop("wait")
-    cluster, trust = values.pop("cluster"), values.pop("trust")
+    state = ctx.ensure_object(State)
+    run_dir = values.pop("resume_from")
+    wait = values.pop("wait")
+    cluster = values.pop("cluster")
+    trust = values.pop("trust")
     state.runtime = values.pop("runtime") or state.runtime
     if values.pop("resume_or_start") and run_dir is None:
-        run_dir, wait = _existing_run(values), True
+        run_dir = _existing_run(values)
+        wait = True
     elif wait and run_dir is None:
         raise WrongUsageError("--wait requires --resume-from or --resume-or-start")
     elif trust and run_dir is None:
@@ -90,10 +94,8 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
     if run_dir is not None:
         import_run(run_dir)
         view = load_run(run_dir)
-        changes, said = (
-            changed_options(ctx, values, view.options, run_dir),
-            given_paths(ctx, values),
-        )
+        changes = changed_options(ctx, values, view.options, run_dir)
+        said = given_paths(ctx, values)
         plan = partial(plan_resume, run_dir, changes=changes, given=said, wait=wait)
         return go_on(state, view, as_json, plan, trust=trust, cluster=cluster)
     if values.get("agent") is None:

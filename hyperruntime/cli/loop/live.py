@@ -28,7 +28,9 @@ class LiveDisplay:
 
     def __init__(self, tracker: Tracker) -> None:
         """Make the display of a tracker's state on standard error."""
-        self._tracker, self._lock, self._started = tracker, threading.Lock(), time.monotonic()
+        self._tracker = tracker
+        self._lock = threading.Lock()
+        self._started = time.monotonic()
         self._console = DisplayConsole()
         self._live = Live(
             console=self._console,
@@ -57,7 +59,9 @@ class LiveDisplay:
             running = [
                 (name, entry.step, entry.started) for name, entry in self._tracker.running.items()
             ]
-            done, total, best = self._tracker.done, self._tracker.total, self._tracker.best_text()
+            done = self._tracker.done
+            total = self._tracker.total
+            best = self._tracker.best_text()
         now = time.monotonic()
         rows = Table.grid(padding=(0, 2))
         for name, step, started in running:

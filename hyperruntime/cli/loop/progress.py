@@ -41,7 +41,8 @@ class Tracker:
 
     def __init__(self, total: int, finished: Iterable[GenerationRecord] = ()) -> None:
         """Start with the finished generations of a resumed run."""
-        self.total, self.done = total, 0
+        self.total = total
+        self.done = 0
         self.best: tuple[float, str] | None = None
         self.running: dict[str, Running] = {}
         self._reasons: dict[str, str] = {}

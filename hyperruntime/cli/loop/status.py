@@ -205,7 +205,8 @@ class _Loop:
     """A run of the loop."""
 
     def __init__(self, run_dir: Path) -> None:
-        self._run_dir, self._follower = run_dir, JournalFollower(run_dir)
+        self._run_dir = run_dir
+        self._follower = JournalFollower(run_dir)
 
     def read_new(self) -> Sequence[tuple[int, Any]]:
         """Read what is new; everything again if another run is in the directory now."""

@@ -19,7 +19,8 @@ from hyperruntime.cli.signals import ended_by_interrupt, run_until_signal
 from hyperruntime.cli.streams import on_end_of_input
 from hyperruntime.report.live.followed import FollowedRun
 
-_RUN_FILE, _LOOK_S = "run.json", 0.2
+_RUN_FILE = "run.json"
+_LOOK_S = 0.2
 _NICE = 10  # the server of --watch gives way to the run
 
 

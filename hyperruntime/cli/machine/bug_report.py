@@ -42,7 +42,8 @@ _RUN_FILE = "run.json"
 _NOT_SHOWN = "left out: this user did not make the run that names the file\n"
 # the ends of these; a log of requests has prompts
 _LOGS = ("generate_loop.log", "journal.jsonl", "groups.jsonl")
-_TAIL_BYTES, _MOST_CONFIG_BYTES = 64 * 1024, 1024 * 1024
+_TAIL_BYTES = 64 * 1024
+_MOST_CONFIG_BYTES = 1024 * 1024
 # Only the names of these variables are in the report.
 _VARIABLES = (
     *(

@@ -27,7 +27,8 @@ from hyperruntime.units import GIB, format_size
 _LIMITS = {"nproc": 6, "nofile": 7, "fsize": 1, "stack": 3, "rss": 5, "locks": 10}
 # no container starts with both below these, docs/design/exec.md#marks
 _MARKS = {"locks": 10**15, "rss": 10**18}
-_FEW_PROCESSES, _FEW_FILES = 1024, 1024
+_FEW_PROCESSES = 1024
+_FEW_FILES = 1024
 _SMALL_FILES = 10 * GIB
 _SOCKET_PATH = 60  # a socket's path may have 107 bytes; our file names take the rest
 _PYTHON_VARIABLES = ("PYTHONPATH", "PYTHONHOME")

@@ -105,8 +105,10 @@ def batch(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401
     keys are copied to its result. Results are in results.jsonl of the output directory; the same
     command again does the remaining rows.
     """
-    prompts, left = values["prompts"], LeftOut(values["unsupported"])
-    rows, options = read_rows(prompts, left), _options(values)
+    prompts = values["prompts"]
+    left = LeftOut(values["unsupported"])
+    rows = read_rows(prompts, left)
+    options = _options(values)
     output: Path = values["output_dir"] or Path("outputs", f"batch_{prompts.stem}")
     if other := ", ".join(unknown_keys(rows)):
         note(f"{len(rows)} rows; other keys, copied to the results: {other}")

@@ -165,7 +165,8 @@ async def _submit(
     trainer: Trainer, run_dir: str, options: ExportOptions
 ) -> tuple[int, dict[str, str]]:
     """Return the number of accepted groups, and the reasons for the declined ones, by item id."""
-    taken, declined = 0, {}
+    taken = 0
+    declined = {}
     groups = await asyncio.to_thread(lambda: list(export_groups(run_dir, options)))
     await trainer.start()
     try:

@@ -96,7 +96,8 @@ def make_options(values: Mapping[str, Any]) -> RolloutOptions:
         for path, value in field_values(RolloutOptions, values).items()
         if path[0] != "model"
     }
-    found["environment_options",], env = dict(values["option"]), dict(values["env"])
+    found["environment_options",] = dict(values["option"])
+    env = dict(values["env"])
     found["container", "env"] = {name: text for name, text in env.items() if text is not None}
     found["env_names",] = tuple(name for name, text in env.items() if text is None)
     return changed(

@@ -37,7 +37,8 @@ class PlainDisplay:
 
     def __init__(self) -> None:
         """Start the clock."""
-        self._started, self._said = time.monotonic(), 0.0
+        self._started = time.monotonic()
+        self._said = 0.0
 
     def on_event(self, event: RolloutEvent) -> None:
         """Print the event's line, if it has one."""

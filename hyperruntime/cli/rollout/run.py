@@ -156,7 +156,8 @@ def run_directory(values: dict[str, Any], *, again: bool = False) -> Iterator[Pa
         WrongUsageError: the directory has a run already, the run id is invalid, or ``again`` lacks
             a run id and a directory.
     """
-    chosen, run_id = values["output_dir"], values["run_id"] or new_run_id()
+    chosen = values["output_dir"]
+    run_id = values["run_id"] or new_run_id()
     if not _RUN_ID.fullmatch(run_id):
         raise WrongUsageError(
             f"--run-id {run_id!r} is invalid; use up to 100 letters, digits, '-', '_' and '.'"

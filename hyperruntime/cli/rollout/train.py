@@ -42,7 +42,8 @@ from hyperruntime.trainers.loading import load_policy_trainer
 from hyperruntime.trainers.on_policy import TrainOptions, Update
 from hyperruntime.trainers.on_policy import train as run_training
 
-SETTINGS, TRAINER = "train.json", "grpo"
+SETTINGS = "train.json"
+TRAINER = "grpo"
 _GRPO = ("policy", "learning_rate", "clip", "kl_weight", "epochs", "save_every", "threads")
 _ROLLOUTS = ("environment", "group_size", "parallel", "seed", "temperature", "max_tokens")
 _POOL = ("slots_per_container", "max_containers")

@@ -88,7 +88,9 @@ class ClusterExecutor(Executor):
             parallel: tasks at once.
             most_nodes: nodes at once.
         """
-        self._loop, self._nodes, self._models = loop, nodes, models
+        self._loop = loop
+        self._nodes = nodes
+        self._models = models
         self._on_each = math.ceil(parallel / most_nodes)
         self._tasks = 0
         self._changed = asyncio.Event()
@@ -121,9 +123,11 @@ class ClusterExecutor(Executor):
             self._changed.set()
 
     async def _make(self, task: GenerationTask) -> GenerationRecord:
-        losses, faults = 0, 0
+        losses = 0
+        faults = 0
         while True:
-            number, node = task.first + losses, await self._free_node(task.context)
+            number = task.first + losses
+            node = await self._free_node(task.context)
             try:
                 with node.in_use():
                     return await self._make_on(node, attrs.evolve(task, first=number))
@@ -148,7 +152,9 @@ class ClusterExecutor(Executor):
                 self._changed.set()
 
     async def _make_on(self, node: Node, task: GenerationTask) -> GenerationRecord:
-        context, plan, models = task.context, task.plan, task.context.models
+        context = task.context
+        plan = task.plan
+        models = task.context.models
         assert isinstance(models, ModelAccess), "the head has the gateway"
         name = f"{generation_name(plan.genid)}.{uuid.uuid4().hex}"
         args = {
@@ -164,9 +170,11 @@ class ClusterExecutor(Executor):
         return await asyncio.to_thread(_take, context, plan, name, made)
 
     async def _ask(self, task: QuestionTask) -> Said:
-        question, models = task.question, task.context.models
+        question = task.question
+        models = task.context.models
         assert isinstance(models, ModelAccess), "the head has the gateway"
-        losses, faults = 0, 0
+        losses = 0
+        faults = 0
         while True:
             node = await self._free_node(task.context, most=sys.maxsize)
             args = {"question": attrs.asdict(question), "genid": question.number}

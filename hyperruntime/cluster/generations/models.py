@@ -136,7 +136,8 @@ class NodeModels:
         return Answer()
 
     async def _seat(self, call: Call) -> Answer:
-        (genid, models), wanted = self._models(call), call.values(_Wanted)
+        genid, models = self._models(call)
+        wanted = call.values(_Wanted)
         if self._seats[call.caller] >= MOST_SEATS:
             raise PeerFaultError(f"it has {MOST_SEATS} seats, and wants one more")
         self._seats[call.caller] += 1
@@ -152,7 +153,8 @@ class NodeModels:
         """Keep a seat open until the call is cancelled."""
         folder = tempfile.mkdtemp(dir=self._directory)
         refused, refuse = make_waiter()
-        key, held = (call.caller, wanted.seat), None
+        key = (call.caller, wanted.seat)
+        held = None
         opening = threads(RESETS).submit(lambda: models.seat(genid, wanted.step, folder))
         try:
             seat = await asyncio.shield(asyncio.wrap_future(opening))
@@ -175,7 +177,8 @@ class NodeModels:
         return Answer()
 
     async def _open(self, call: Call) -> Answer:
-        held, place = self._find(call), call.values(_Place)
+        held = self._find(call)
+        place = call.values(_Place)
         if len(held.connections) >= MOST_CONNECTIONS:
             raise GatewayError(f"{MOST_CONNECTIONS} connections of this seat are open; close one")
         try:

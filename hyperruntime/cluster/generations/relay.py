@@ -38,7 +38,8 @@ class RelayedSeat(Seat):
     def __init__(self, models: RelayedModels, name: str, directory: str, number: int) -> None:
         """Make it; :meth:`RelayedModels.seat` listens."""
         super().__init__(models, name, Meter(name, Budget()), directory)
-        self._models, self.number = models, number
+        self._models = models
+        self.number = number
 
     def check(self) -> None:
         """Check the head's seat; raises the errors of :meth:`Seat.check`."""
@@ -60,7 +61,9 @@ class RelayedModels:
             grace_s: as for :func:`~hyperruntime.loop.workbench.model_access.open_access`; None
                 without a gateway.
         """
-        self._head, self._genid, self._grace_s = head, genid, grace_s
+        self._head = head
+        self._genid = genid
+        self._grace_s = grace_s
         self._loop = asyncio.get_running_loop()
         self._serving: dict[Seat, asyncio.Task[None]] = {}
 

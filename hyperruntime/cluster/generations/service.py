@@ -71,7 +71,8 @@ class GenerationService:
         )
         self._working: set[OpenContainers] = set()
         self._runs: dict[str, _OpenRun] = {}
-        self._opening, self._numbers = threading.Lock(), itertools.count(1)
+        self._opening = threading.Lock()
+        self._numbers = itertools.count(1)
 
     @property
     def handlers(self) -> Mapping[str, Handler]:
@@ -86,7 +87,8 @@ class GenerationService:
         await asyncio.to_thread(self._threads.shutdown, wait=True, cancel_futures=True)
 
     async def _generation(self, call: Call) -> Answer:
-        plan, result = _structured(GenerationPlan, call.args.get("plan")), str(call.args["result"])
+        plan = _structured(GenerationPlan, call.args.get("plan"))
+        result = str(call.args["result"])
 
         def make(context: RunContext) -> Any:  # noqa: ANN401 - JSON
             wait_for_state(context, plan, shown=int(call.args["shown"]))

@@ -63,7 +63,8 @@ def move_into_run(layout: Layout, genid: GenId, name: str) -> dict[str, int]:
     Raises:
         StorageError: a file cannot be written.
     """
-    source, target = layout.partial(genid), Layout(layout.root).work / os.path.basename(name)
+    source = layout.partial(genid)
+    target = Layout(layout.root).work / os.path.basename(name)
     partial = target.with_name(f".{target.name}.partial")
     try:
         with storage_errors(partial):
@@ -89,7 +90,8 @@ def take_from_node(layout: Layout, genid: GenId, name: str, tree: object) -> Non
         ClusterError: they are not seen within 90 s.
         StorageError: the directory cannot be renamed.
     """
-    source, target = layout.work / name, layout.partial(genid)
+    source = layout.work / name
+    target = layout.partial(genid)
     if not wait_until(lambda: _tree_or_none(source) == tree, SEEN_S, POLL_S):
         raise ClusterError(
             f"the files of generation {genid} are not seen at {str(source)!r} within {SEEN_S:g} "
@@ -115,7 +117,8 @@ def remove_unfinished(layout: Layout) -> None:
 
 def tree_of(folder: Path) -> dict[str, int]:
     """Return how many files and directories are below a directory, and the bytes of the files."""
-    names, size = 0, 0
+    names = 0
+    size = 0
     for place, folders, files in os.walk(folder, onerror=_fail):
         names += len(folders) + len(files)
         size += sum(os.lstat(os.path.join(place, file)).st_size for file in files)

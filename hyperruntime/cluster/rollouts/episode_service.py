@@ -34,13 +34,16 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
-OPEN, RUN, CLOSE = "rollout.open", "rollout.run", "rollout.close"
-MODEL, JOURNAL, IMAGE = (
-    "rollout.model",
-    "rollout.journal",
-    "rollout.image",
-)  # methods of the head; each name is followed by the id of the run
-TURNS, RECORD = "turns", "record"  # events of RUN
+OPEN = "rollout.open"
+RUN = "rollout.run"
+CLOSE = "rollout.close"
+# methods of the head; each name is followed by the id of the run
+MODEL = "rollout.model"
+JOURNAL = "rollout.journal"
+IMAGE = "rollout.image"
+# events of RUN
+TURNS = "turns"
+RECORD = "record"
 PIECE_BYTES = 4 << 20
 _OF_COMMANDS = (b'{"is":"call"', b'{"is":"failed"', b'{"is":"anew"')
 
@@ -156,7 +159,8 @@ class EpisodeService:
         if item is None:
             raise SpecError("item", args["item"], "an item of the environment, also on the nodes")
         lines: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-        clock, due = asyncio.get_running_loop().time, 0.0
+        clock = asyncio.get_running_loop().time
+        due = 0.0
 
         async def write(data: bytes) -> None:
             nonlocal due

@@ -210,7 +210,9 @@ class NodeEpisodes:
             asks_head: whether nodes ask this machine's model even if they could reach its server.
         """
         self.capacity = options.parallel
-        self._cluster, self._options, self._model = cluster, options, parts.model
+        self._cluster = cluster
+        self._options = options
+        self._model = parts.model
         self._environment = parts.environment
         self._each = -(-options.parallel // cluster.config.max_nodes)
         self._direct = (

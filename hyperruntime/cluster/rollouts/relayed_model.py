@@ -43,7 +43,8 @@ class RelayedModel:
         """
         self.name = name
         self.remember = self._remember if remembers else None
-        self._head, self._method = head, method
+        self._head = head
+        self._method = method
         self._telling = BackgroundTasks("a model of rollouts")
 
     async def complete(
@@ -102,7 +103,8 @@ def model_handler(model: Model) -> Handler:
 
     async def complete(call: Call) -> Answer:
         asked = call.values(_Asked)
-        messages, tools = list(asked.messages), list(asked.tools)
+        messages = list(asked.messages)
+        tools = list(asked.tools)
         if asked.played is not None:
             if remember is None:
                 raise PeerFaultError("it sent a turn to a model that remembers none")

@@ -357,7 +357,8 @@ class ClusterPool(Pool):
         """Return how many slots a node has; raise NodeLostError if it has none, or more than it was
         asked for.
         """
-        each, most = status.slots_per_container, self.config.slots_per_container or DEFAULT_SLOTS
+        each = status.slots_per_container
+        most = self.config.slots_per_container or DEFAULT_SLOTS
         with node.peer.reading():
             if not (0 < status.max_containers <= self.config.max_containers and 0 < each <= most):
                 said = f"{status.max_containers} containers with {each} slots each"

@@ -161,7 +161,8 @@ class HeldCommands:
             context: the node's.
             find_lease: returns the lease that a call is about; raises StaleLeaseError.
         """
-        self._context, self._find_lease = context, find_lease
+        self._context = context
+        self._find_lease = find_lease
         self._held: dict[int, dict[int, _Held]] = {}  # by lease and number
         self._ending = BackgroundTasks("commands of released leases")
         self.handlers: Mapping[str, Handler] = {
@@ -346,12 +347,14 @@ async def _show(
     A caller that does not read delays the output, but not the end. No thread waits for output,
     because a node may have many idle terminals.
     """
-    ended, is_readable = asyncio.ensure_future(terminal.process.ended.wait()), False
+    ended = asyncio.ensure_future(terminal.process.ended.wait())
+    is_readable = False
     try:
         with closing_descriptor(os.dup(terminal.fileno())) as descriptor:
             while not ended.done():
                 try:
-                    chunk, is_readable = terminal.read(0), False
+                    chunk = terminal.read(0)
+                    is_readable = False
                 except TimeoutError:
                     # no process holds the terminal, which counts as readable; one may open it again
                     if is_readable:

@@ -112,7 +112,8 @@ class PoolService:
 
     async def _tool(self, call: Call) -> Answer:
         policy = pickle.loads(call.body) if call.body else None  # noqa: S301 - of the head
-        args, timeout_s = call.args["args"], call.args["timeout_s"]
+        args = call.args["args"]
+        timeout_s = call.args["timeout_s"]
         result = await self._lease(call).tool(
             call.args["tool"], args, timeout_s=timeout_s, policy=policy
         )

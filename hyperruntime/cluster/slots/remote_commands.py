@@ -152,13 +152,12 @@ class RemoteCommand:
             has_callback: whether the output goes to a callback of the caller, which may wait.
             call_args: arguments of the method.
         """
-        self.calls, self.number = calls, new_number()
-        self._method, self._args, self._has_callback, self._call_args = (
-            method,
-            args,
-            has_callback,
-            call_args,
-        )
+        self.calls = calls
+        self.number = new_number()
+        self._method = method
+        self._args = args
+        self._has_callback = has_callback
+        self._call_args = call_args
         self._options = ExecOptions()
         self.pty: RemotePty | None = None
         self.name = ""
@@ -262,7 +261,8 @@ class _Pipe:
     """
 
     def __init__(self, reader: asyncio.StreamReader, transport: asyncio.BaseTransport) -> None:
-        self.reader, self._transport = reader, transport
+        self.reader = reader
+        self._transport = transport
 
     @classmethod
     async def open(cls, source: object) -> _Pipe | None:
@@ -299,7 +299,9 @@ class RemotePty:
         self, command: RemoteCommand, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Serve the loop's end; use :meth:`open`."""
-        self._command, self.reader, self._writer = command, reader, writer
+        self._command = command
+        self.reader = reader
+        self._writer = writer
         self.master = -1
 
     @classmethod
@@ -368,7 +370,9 @@ class ClusterShell(AsyncClosing, TakesSignals):
 
     def __init__(self, calls: SlotCalls, number: int) -> None:
         """Take over a shell; use :meth:`open`."""
-        self._calls, self._number, self._pid = calls, number, os.getpid()
+        self._calls = calls
+        self._number = number
+        self._pid = os.getpid()
         self.exit_code = 0
         weakref.finalize(self, calls.soon, "held.forget", number=number).atexit = False
 

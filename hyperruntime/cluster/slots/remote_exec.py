@@ -92,7 +92,8 @@ class RemoteExecs:
             Exception: the error that ``on_output`` or the input raised.
         """
         values = dict(options)
-        source, on_output = values.get("input"), values.pop("on_output", None)
+        source = values.get("input")
+        on_output = values.pop("on_output", None)
         if isinstance(source, bytes) and len(source) > STREAM_BYTES:
             source = io.BytesIO(source)
         streams = _Streams(
@@ -100,7 +101,8 @@ class RemoteExecs:
         )
         if streams.source is not None:
             values["input"] = None
-        number, told = next(_numbers), {}
+        number = next(_numbers)
+        told = {}
         writes = on_output is not None or sink is not None
         if streams.source is not None or writes:
             self._open[number] = streams
@@ -131,7 +133,8 @@ class RemoteExecs:
         return Answer(body=await self._guarded(streams, read, STREAM_BYTES))
 
     async def _output(self, call: Call) -> Answer:
-        streams, stream = self._find(call), call.values(_StreamArgs).stream
+        streams = self._find(call)
+        stream = call.values(_StreamArgs).stream
         if streams.sink is not None:
             await streams.sink(stream, call.body)
         elif streams.on_output is None:
@@ -227,7 +230,9 @@ class NodeStreams:
             call: the head's call that runs the command.
             head_call: calls the head.
         """
-        self._call_args, self._head_call, self._threads = call.args, head_call, LoopStreams()
+        self._call_args = call.args
+        self._head_call = head_call
+        self._threads = LoopStreams()
 
     async def _ask(self, method: str, more: Mapping[str, Any], body: bytes) -> Answer:
         args = {"streams": self._call_args["streams"], **more}

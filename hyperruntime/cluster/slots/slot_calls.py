@@ -36,7 +36,9 @@ class SlotCalls:
             execs: runs commands whose streams go over the connection.
         """
         self.loop = asyncio.get_running_loop()
-        self._peer, self._slot, self._execs = peer, slot, execs
+        self._peer = peer
+        self._slot = slot
+        self._execs = execs
         self._beside = BackgroundTasks("a slot")
 
     async def call(

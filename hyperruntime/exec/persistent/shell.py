@@ -76,9 +76,12 @@ class Shell(AsyncClosing, TakesSignals):
             start: user, environment, directory and group.
             on_close: called with this shell when it is closed.
         """
-        self._sessions, self._start, self._on_close = sessions, start, on_close
+        self._sessions = sessions
+        self._start = start
+        self._on_close = on_close
         self.series = sessions.numbers.open_series(start.group)
-        self._turn, self._pid = threading.Lock(), os.getpid()
+        self._turn = threading.Lock()
+        self._pid = os.getpid()
         self._lane: ShellLane | None = None
         self._session: Session | None = None
         self._running: _TextExecution | None = None
@@ -204,7 +207,8 @@ class Shell(AsyncClosing, TakesSignals):
         if self._lane is not None and (self._session is not session or not _waits(self._lane)):
             self._drop_lane()
         if self._lane is None:
-            self._lane, self._session = self._begin(session), session
+            self._lane = self._begin(session)
+            self._session = session
         return self._lane
 
     def leave_lane(self, *, keep: bool, exit_code: int) -> None:
@@ -227,7 +231,9 @@ class Shell(AsyncClosing, TakesSignals):
 
     def _begin(self, session: Session) -> ShellLane:
         """Start a bash and wait until it is ready; retry for a few seconds if it does not start."""
-        deadline, pause_s, failures = time.monotonic() + _START_TRIES_S, 0.02, 0
+        deadline = time.monotonic() + _START_TRIES_S
+        pause_s = 0.02
+        failures = 0
         while True:
             lane, said = self._try(session, checks=failures > 0)
             if said == "ready":
@@ -280,12 +286,14 @@ class _TextExecution(Execution):
     """One text, run by a persistent bash."""
 
     def __init__(self, shell: Shell, session: Session, text: bytes, options: ExecOptions) -> None:
-        has_input, merge = options.input is not None, options.merge_output
+        has_input = options.input is not None
+        merge = options.merge_output
         request = ExecRequest(
             args=(text,), env={}, workdir=None, has_input=has_input, merge_output=merge
         )
         super().__init__(session.lanes, session, request, options)
-        self._shell, self._over = shell, False
+        self._shell = shell
+        self._over = False
 
     def _take_lane(self) -> Lane:
         return self._shell.take_lane(self.session)
@@ -343,7 +351,8 @@ def _first_word(lane: ShellLane, session: Session) -> str:
     ``ready`` counts once the lane has begun too: until then its start may still be reported as
     failed.
     """
-    deadline, is_ready = time.monotonic() + session.patience_s, False
+    deadline = time.monotonic() + session.patience_s
+    is_ready = False
     poll = select.poll()
     poll.register(lane.status, select.POLLIN)
     poll.register(lane.state, select.POLLIN)

@@ -95,10 +95,12 @@ class ShellLane(Lane):
         """Make the directory; see :class:`Lane`. The caller then hands over the first script."""
         super().__init__(exchange, mark, user, checks=checks)
         self.left: bytes | None = None
-        self._partial, self._searched = bytearray(), 0
+        self._partial = bytearray()
+        self._searched = 0
         self._before: bytes | None = None
         # text numbers: of `left`; states from `_undone` on are invalid
-        self._heard, self._undone = 0, 1 << 62
+        self._heard = 0
+        self._undone = 1 << 62
         self._mark = re.compile(b"\n# end %s ([0-9]{1,18})\n" % re.escape(self.name.encode()))
         try:
             self._make_fifo("d")
@@ -169,7 +171,9 @@ class ShellLane(Lane):
         """Take the states that the next bytes complete; each byte is searched about once."""
         self._partial += chunk
         while end := self._mark.search(self._partial, max(0, self._searched - _MARK_BYTES)):
-            state, number, length = bytes(self._partial[: end.start()]), int(end[1]), end.end()
+            state = bytes(self._partial[: end.start()])
+            number = int(end[1])
+            length = end.end()
             del self._partial[:length]
             self._searched = 0
             self._take(state, number)
@@ -182,4 +186,5 @@ class ShellLane(Lane):
             return
         if number != self._heard:
             self._before = self.left
-        self.left, self._heard = state + b"\n", number
+        self.left = state + b"\n"
+        self._heard = number

@@ -53,7 +53,8 @@ class ProcessExecution(Execution):
 
     def report_to(self, on_started: Callable[[], None], on_input_end: Callable[[], None]) -> None:
         """Call these; see :class:`Command`. Must be called before it runs."""
-        self._on_started, self._on_input_end = on_started, on_input_end
+        self._on_started = on_started
+        self._on_input_end = on_input_end
 
     def _on_event(self, descriptor: int, event: int) -> None:
         if descriptor == self._cancel_fd:
@@ -108,7 +109,9 @@ class ContainerCommand:
 
     def __init__(self, sessions: UserSessions, execution: ProcessExecution) -> None:
         """Prepare; nothing runs yet."""
-        self._sessions, self._execution, self.session = sessions, execution, execution.session
+        self._sessions = sessions
+        self._execution = execution
+        self.session = execution.session
 
     def run(self, on_started: Callable[[], None], on_input_end: Callable[[], None]) -> ExecResult:
         """Run it to its end; see :class:`Command`."""
@@ -160,12 +163,14 @@ class Process(AsyncClosing, TakesSignals):
             HyperRuntimeError: as in :meth:`Container.exec`; no process is left.
         """
         self._on_output = options.on_output
-        self._lock, self._pid = threading.Lock(), os.getpid()
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
         self._limit_bytes = options.output_limit_bytes
         self._output = {name: OutputBuffer(self._limit_bytes) for name in ("stdout", "stderr")}
         self._unread = {name: OutputBuffer(self._limit_bytes) for name in ("stdout", "stderr")}
         self.ended = EndEvent()
-        self._over, self._begun = threading.Event(), threading.Event()
+        self._over = threading.Event()
+        self._begun = threading.Event()
         self._result: ExecResult | None = None
         self._error: BaseException | None = None
         self._writing = threading.Lock()
@@ -190,7 +195,8 @@ class Process(AsyncClosing, TakesSignals):
                 source = self._source = os.fdopen(read_end, "rb", buffering=0)
         except OSError as error:
             raise too_many_files(error) or error from None
-        limit_bytes, cancel_fd = _LEAST_BYTES, self._cancel_fd
+        limit_bytes = _LEAST_BYTES
+        cancel_fd = self._cancel_fd
         return attrs.evolve(
             options,
             input=source,

@@ -26,7 +26,10 @@ from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.process import PIPE, STDOUT, TimeoutExpired, kill_group, spawn
 
 # Source: ioctl_tty(2) and asm-generic/ioctls.h; the numbers hold for x86, ARM, RISC-V and s390.
-_TIOCGPTN, _TIOCSPTLCK, _TIOCSIG, _TIOCGPTPEER = 0x80045430, 0x40045431, 0x40045436, 0x5441
+_TIOCGPTN = 0x80045430
+_TIOCSPTLCK = 0x40045431
+_TIOCSIG = 0x40045436
+_TIOCGPTPEER = 0x5441
 _PTMX = os.makedev(5, 2)  # source: the kernel's list of devices, admin-guide/devices.txt
 _IUTF8 = 0x4000  # source: termios(3); the line editing of the kernel then erases whole characters
 _CHUNK_BYTES = 65536

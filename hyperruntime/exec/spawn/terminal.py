@@ -88,12 +88,12 @@ class Terminal(AsyncClosing, TakesSignals):
 
     def __init__(self, process: Process, pty: TerminalEnd) -> None:
         """Take over a command and its terminal."""
-        self.process, self.name, self._pty = process, pty.name, pty
-        self._reading, self._writing, self._changing = (
-            threading.Lock(),
-            threading.Lock(),
-            threading.Lock(),
-        )
+        self.process = process
+        self.name = pty.name
+        self._pty = pty
+        self._reading = threading.Lock()
+        self._writing = threading.Lock()
+        self._changing = threading.Lock()
         self._rest: io.BytesIO | None = None  # what was left when the command ended
         self._closed = False
         self._over = os.eventfd(0, os.EFD_CLOEXEC)
@@ -128,7 +128,8 @@ class Terminal(AsyncClosing, TakesSignals):
         )
 
     def _read(self, timeout_s: float | None, limit_bytes: int, cancel_fd: int | None) -> bytes:
-        deadline, is_held = None if timeout_s is None else time.monotonic() + timeout_s, True
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        is_held = True
         wait_s = -1 if timeout_s is None else max(0.0, min(timeout_s, threading.TIMEOUT_MAX))
         if not self._reading.acquire(timeout=wait_s):
             raise TimeoutError(_NO_OUTPUT)

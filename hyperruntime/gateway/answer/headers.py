@@ -11,7 +11,8 @@ from email.utils import parsedate_to_datetime
 
 from hyperruntime.secrets.redact import Redactor
 
-JSON_TYPE, STREAM_TYPE = "application/json", "text/event-stream"
+JSON_TYPE = "application/json"
+STREAM_TYPE = "text/event-stream"
 _OTHER_TYPE = "text/plain"
 _LONGEST_WAIT_S = 86_400
 _REQUEST_ID = re.compile(r"req_[A-Za-z0-9]{8,40}|(chatcmpl-|cmpl-)?[0-9a-f-]{8,36}")

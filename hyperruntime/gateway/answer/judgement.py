@@ -223,7 +223,8 @@ def _broke_off(reason: object) -> Judgement:
 
 def _event_reasons(path: str, event: Mapping[str, Any]) -> list[object]:
     """Return the reasons for the end of a turn that an event names; None where it names none."""
-    kind, delta = event.get("type"), event.get("delta")
+    kind = event.get("type")
+    delta = event.get("delta")
     if path == MESSAGES_PATH:
         said = delta.get("stop_reason") if isinstance(delta, dict) else None
         return [said, "stop" if kind == "message_stop" else None]
@@ -302,7 +303,8 @@ def _generated(body: Mapping[str, Any]) -> Iterator[Judgement]:
     """Yield the faults of an answer of SGLang or vLLM; SGLang reports a full context as a turn that
     broke off.
     """
-    meta, reasons = body.get("meta_info"), body.get("finish_reasons")
+    meta = body.get("meta_info")
+    reasons = body.get("finish_reasons")
     reason = meta.get("finish_reason") if isinstance(meta, dict) else None
     for each in [reason, *(reasons if isinstance(reasons, list) else ())]:
         if turn_end(each) is TurnEnd.BROKEN:

@@ -102,7 +102,8 @@ def only_in_file(env_file: Path) -> list[str]:
     Raises:
         GatewayConfigError: the file cannot be read.
     """
-    filed, only = read_dotenv(env_file), []
+    filed = read_dotenv(env_file)
+    only = []
     for family in _FAMILIES:
         has_key, has_url = (
             any(os.environ.get(name) for name in names) for names in ((family.key,), family.urls)
@@ -149,7 +150,8 @@ def _upstream(
     """
     _check_sources(family, known, filed, env_file)
     source = known if family.key in known or family.url_name(known) else filed
-    name, has_key = family.url_name(source), family.key in source
+    name = family.url_name(source)
+    has_key = family.key in source
     if not name and not has_key:
         return None
     key: dict[str, Any] = {}
@@ -175,11 +177,14 @@ def _check_sources(
     """Raise if the environment has one half of a key and its address, and the file has the other
     half.
     """
-    here, there = family.url_name(known), family.url_name(filed)
+    here = family.url_name(known)
+    there = family.url_name(filed)
     if family.key in known and not here and there:
-        outside, inside = family.key, there
+        outside = family.key
+        inside = there
     elif here and family.key not in known and family.key in filed:
-        outside, inside = here, family.key
+        outside = here
+        inside = family.key
     else:
         return
     raise GatewayConfigError(

@@ -93,14 +93,16 @@ class Meter:
             budget: the limits.
             spent: earlier usage to count from; None means zero.
         """
-        self.name, self.budget = name, budget
+        self.name = name
+        self.budget = budget
         self.spent = spent or Spent()
         self._lock = threading.Lock()
 
     @property
     def used_up(self) -> str:
         """The limit that is reached, as a sentence; "" while there is budget."""
-        spent, budget = self.spent, self.budget
+        spent = self.spent
+        budget = self.budget
         used = {
             "requests": (spent.requests, budget.requests),
             "tokens": (spent.input_tokens + spent.output_tokens, budget.tokens),

@@ -20,7 +20,8 @@ class Pace:
             per_second: units per second on average.
             burst: units that may be taken at once.
         """
-        self._per_second, self._burst_s = per_second, burst / per_second
+        self._per_second = per_second
+        self._burst_s = burst / per_second
         self._used_up_to = 0.0
 
     async def take(self, amount: float = 1.0) -> float:

@@ -46,7 +46,9 @@ class RequestRefusedError(Exception):
             kind: a short fixed word for the log and the client.
             message: one sentence for the client.
         """
-        self.status, self.kind, self.message = status, kind, message
+        self.status = status
+        self.kind = kind
+        self.message = message
         super().__init__(message)
 
     def __reduce__(self) -> tuple[type[RequestRefusedError], tuple[int, str, str]]:
@@ -64,7 +66,8 @@ def error_body(wire: Wire, error: RequestRefusedError) -> bytes:
 
 def error_event(path: str, error: RequestRefusedError) -> bytes:
     """Return an error as an event of a stream of an endpoint."""
-    body, name = error_body(PATHS[path], error), b"event: error\n"
+    body = error_body(PATHS[path], error)
+    name = b"event: error\n"
     # its own form of an error, and the member by which OpenAI's package knows it
     if path == RESPONSES_PATH:
         flat = {"type": "error", "code": error.kind, "message": error.message, "param": None}

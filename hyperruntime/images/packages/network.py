@@ -164,7 +164,8 @@ def write_settings(
         settings: the settings of :func:`pip_settings`.
         environ: this machine's environment.
     """
-    bundle, inside = folder / "certificates.pem", f"{INSIDE}/certificates.pem"
+    bundle = folder / "certificates.pem"
+    inside = f"{INSIDE}/certificates.pem"
     bundle.write_text(certificates(environ, settings.get("cert", "")))
     lines = {name: settings[name] for name in _COPIED if name in settings} | _indexes(settings)
     lines |= {"cert": inside, "find-links": f"{INSIDE}/wheels"}
@@ -197,7 +198,8 @@ def _indexes(settings: Mapping[str, str]) -> dict[str, str]:
     """Return the settings of the indexes that a container reaches; never pip's own index in place
     of one of files.
     """
-    main, more = settings.get("index-url", ""), settings.get("extra-index-url", "").split()
+    main = settings.get("index-url", "")
+    more = settings.get("extra-index-url", "").split()
     remote = [url for url in more if not url.startswith("file:")]
     if main.startswith("file:"):
         if not remote:

@@ -133,7 +133,8 @@ def normal_name(text: str) -> str:
 def read_requirements(file: Path) -> Requirements:
     """Return the lines of a requirements file and of the files that it names, each read once."""
     found = Requirements()
-    waiting, seen = [(file, False)], set[tuple[Path, bool]]()
+    waiting = [(file, False)]
+    seen = set[tuple[Path, bool]]()
     while waiting and len(seen) <= _MOST_FILES:
         path, is_constraint = waiting.pop()
         if (path.resolve(), is_constraint) in seen:
@@ -181,9 +182,11 @@ def without_hashes(line: Line) -> Line | None:
 
 def is_plain_name(line: str) -> bool:
     """Return whether a line is only a name with versions, a marker and hashes."""
-    name, hashes = line, ""
+    name = line
+    hashes = ""
     if found := re.search(r"\s+--hash", line):
-        name, hashes = line[: found.start()], line[found.start() :]
+        name = line[: found.start()]
+        hashes = line[found.start() :]
     if hashes and not _HASHES.fullmatch(hashes):
         return False
     return _NAME.fullmatch(name) is not None and not (
@@ -287,7 +290,8 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield the number and the text of each line that is not empty; a comment does not continue, as
     in pip.
     """
-    begun, first = "", 0
+    begun = ""
+    first = 0
     for number, line in enumerate((*text.splitlines(), ""), 1):
         first = first or number
         if line.endswith("\\") and not _COMMENT.match(line):
@@ -296,4 +300,5 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         whole = begun + (f" {line}" if _COMMENT.match(line) else line)
         if stripped := _COMMENT.sub("", whole).strip():
             yield first, stripped
-        begun, first = "", 0
+        begun = ""
+        first = 0

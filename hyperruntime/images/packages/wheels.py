@@ -196,7 +196,8 @@ class WheelSearch:
             return Missing(wanted=wanted, place=place, why=why)
         if wanted in self._built or not is_plain_name(wanted):
             return None
-        line, started = self._line(wanted, place), time.monotonic()
+        line = self._line(wanted, place)
+        started = time.monotonic()
         problem = self._build(line)
         self._deadline += time.monotonic() - started  # the limit is for the search
         self._built[wanted] = self._built.get(line.text, "") if problem is None else ""
@@ -319,7 +320,8 @@ class WheelSearch:
         Hashes are checked here too: a file with hashes has a line for each dependency, so the lines
         of the others are enough.
         """
-        lines, options = list(self.requirements.plain), self._links(stand_ins=without is not None)
+        lines = list(self.requirements.plain)
+        options = self._links(stand_ins=without is not None)
         if without is not None and any("--hash" in line.text for line in lines):
             names = {normal_name(name) for name in (*without, *self._built)}
             lines = [line for line in lines if line.name not in names]
@@ -361,7 +363,8 @@ class WheelSearch:
         found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", wanted)
         if found is None:
             return False
-        name, version = re.sub(r"[-_.]+", "_", found[0]).lower(), _version_for(wanted)
+        name = re.sub(r"[-_.]+", "_", found[0]).lower()
+        version = _version_for(wanted)
         wheel = self.directory / "stand-ins" / f"{name}-{version}-py3-none-any.whl"
         if wheel.exists():
             return False

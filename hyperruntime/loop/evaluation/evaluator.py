@@ -126,7 +126,8 @@ def unanswered(results: Results) -> str:
     other = Counter(error.strip() for error in errors if not _TIMED_OUT.fullmatch(error))
     parts = [f"{late} of {len(predictions)} tasks timed out"] if late else []
     if other:
-        (reason, count), failed = other.most_common(1)[0], other.total()
+        reason, count = other.most_common(1)[0]
+        failed = other.total()
         named = "" if count == failed else ", the most common reason"
         parts.append(f"{failed} of {len(predictions)} tasks failed{named}: {reason}")
     return "; ".join(parts)
@@ -151,7 +152,9 @@ class Evaluator:
             on_result: called with each new result of a split.
         """
         self.results = results
-        self._runner, self._scorer, self._on_result = runner, scorer, on_result
+        self._runner = runner
+        self._scorer = scorer
+        self._on_result = on_result
 
     def run_split(
         self, domain: DomainBase, split: Split, *, samples: int | None, staged: bool

@@ -86,7 +86,8 @@ def run_tasks(spec: dict[str, Any], output: TextIO) -> None:
             if task.readable in ready:
                 task.take()
             if not task.over and time.monotonic() >= task.deadline:
-                task.over, task.problem = True, "timeout"
+                task.over = True
+                task.problem = "timeout"
             if task.over:
                 output.write(json.dumps(task.end()) + "\n")
                 output.flush()
@@ -99,10 +100,12 @@ class Running:
     def __init__(
         self, spec: dict[str, Any], task: dict[str, Any], asked: int | None = None
     ) -> None:
-        self.spec, self.task = spec, task
+        self.spec = spec
+        self.task = task
         self.started = time.monotonic()
         self.deadline = self.started + spec["task_timeout_s"]
-        self.data, self.over = bytearray(), False
+        self.data = bytearray()
+        self.over = False
         self.problem: str | None = None
         self.readable, writable = os.pipe()
         self.child = os.fork()
@@ -120,10 +123,8 @@ class Running:
         self.data += chunk
         self.over = not chunk or chunk.endswith(b"\n")
         if len(self.data) > self.spec["max_prediction_bytes"]:
-            self.over, self.problem = (
-                True,
-                f"the answer has more than {self.spec['max_prediction_bytes']} bytes",
-            )
+            self.over = True
+            self.problem = f"the answer has more than {self.spec['max_prediction_bytes']} bytes"
 
     def wait(self) -> None:
         """Read the whole answer, until the deadline."""
@@ -132,7 +133,8 @@ class Running:
             if left > 0 and select.select([self.readable], [], [], left)[0]:
                 self.take()
             else:
-                self.over, self.problem = True, "timeout"
+                self.over = True
+                self.problem = "timeout"
 
     def line(self) -> dict[str, Any]:
         """Return the output line of the task, from the data that its process wrote or from the
@@ -168,7 +170,8 @@ def converse(spec: dict[str, Any], task: dict[str, Any], output: TextIO) -> None
     os.close(asked)
     try:
         for turn, line in enumerate(sys.stdin.buffer):
-            running.data, running.over = bytearray(), False
+            running.data = bytearray()
+            running.over = False
             try:
                 os.write(asks, line)
             except BrokenPipeError:

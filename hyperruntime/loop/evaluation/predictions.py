@@ -51,7 +51,8 @@ class LineReader:
                 8 MiB are skipped.
             on_error_output: called with each piece of standard error.
         """
-        self._on_value, self._on_error_output = on_value, on_error_output
+        self._on_value = on_value
+        self._on_error_output = on_error_output
         self._line = bytearray()
         self._skipping = False
 
@@ -104,7 +105,8 @@ class PredictionReader:
             or task_id in self.predictions
         ):
             return
-        error, duration = value.get("error"), value.get("duration_s")
+        error = value.get("error")
+        duration = value.get("duration_s")
         self.predictions[task_id] = Prediction(
             task_id=task_id,
             value=value.get("prediction"),

@@ -38,7 +38,9 @@ class Scorer:
         """Store the files of trials below ``folder``, a host directory that no container can write
         to.
         """
-        self._context, self._plan, self._folder = context, plan, folder
+        self._context = context
+        self._plan = plan
+        self._folder = folder
         self._trials = count(1)
 
     def score(

@@ -63,9 +63,13 @@ class TaskRunner:
                 evaluation.
             on_output: called with the agents' output, from any thread.
         """
-        self._options, self._contract = context.options, context.contract
-        self._container, self._harness_dir, self._specs = container, harness_dir, count()
-        self._fresh_container, self._on_output = fresh_container, on_output
+        self._options = context.options
+        self._contract = context.contract
+        self._container = container
+        self._harness_dir = harness_dir
+        self._specs = count()
+        self._fresh_container = fresh_container
+        self._on_output = on_output
         harness = resources.files("hyperruntime.loop.evaluation") / HARNESS_FILE
         write_file(harness_dir / HARNESS_FILE, harness.read_bytes())
 
@@ -150,7 +154,8 @@ class TaskRunner:
         deadline: float,
     ) -> Prediction:
         args = self._harness_args("turns", name, task_timeout_s, (Task(id=task.id, inputs={}),), 1)
-        started, patience = time.monotonic(), task_timeout_s + _GRACE_S
+        started = time.monotonic()
+        patience = task_timeout_s + _GRACE_S
         with Conversation(task.id, dialogue, self._on_output) as talk:
             timeout_s = min(patience, _left(deadline, name))
             result = container.exec(
@@ -217,7 +222,8 @@ class Conversation:
         """
         self.problem: str | None = None
         self.turns = 0
-        self._task_id, self._dialogue = task_id, dialogue
+        self._task_id = task_id
+        self._dialogue = dialogue
         self.take = LineReader(self._take, on_error_output).take
         readable, self._writable = os.pipe()
         os.set_blocking(self._writable, False)

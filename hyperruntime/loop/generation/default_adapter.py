@@ -59,8 +59,11 @@ class DefaultGeneration:
 
     def __init__(self, attempt: Attempt) -> None:
         """Make the directories of both containers."""
-        self._attempt, self._context, self._plan = attempt, attempt.context, attempt.plan
-        self._private, self.results = attempt.private, attempt.phases.results
+        self._attempt = attempt
+        self._context = attempt.context
+        self._plan = attempt.plan
+        self._private = attempt.private
+        self.results = attempt.phases.results
         self.ensemble_failure = ""
         self._harness_dir = make_directory(self._private / "harness")
         self._harness = Mount(source=str(self._harness_dir), target=HARNESS)
@@ -68,7 +71,9 @@ class DefaultGeneration:
         self.trial = AgentContainer(
             self._context, self._plan, self._private / "evaluation", self._harness
         )
-        self._commit, self._fresh, self._copying = self._plan.commit, count(1), Lock()
+        self._commit = self._plan.commit
+        self._fresh = count(1)
+        self._copying = Lock()
 
     @cached_property
     def _runner(self) -> TaskRunner:
@@ -77,10 +82,8 @@ class DefaultGeneration:
 
     def meta_agent_args(self) -> list[str]:
         """Return the argv of the meta agent."""
-        contract, left = (
-            self._context.contract,
-            self._context.options.max_generation - int(self._plan.genid),
-        )
+        contract = self._context.contract
+        left = self._context.options.max_generation - int(self._plan.genid)
         return [
             *contract.meta_agent,
             *meta_agent_options(contract, contract.repo, self._plan.commit, left),

@@ -95,7 +95,8 @@ def make_with_results(
         ImageNotFoundError: the image does not exist; no generation of this run can be made.
         SpecError: a value is invalid; no generation of this run can be made.
     """
-    number, last = first, first + ATTEMPTS - 1
+    number = first
+    last = first + ATTEMPTS - 1
     while (attempt := _Generation(context, plan, number, last)).make() and number < last:
         log.warning(
             "generation made again",
@@ -117,11 +118,14 @@ class _Generation:
 
     def __init__(self, context: RunContext, plan: GenerationPlan, number: int, last: int) -> None:
         """Make the directories; start nothing."""
-        self._context, self._plan, self._last = context, plan, last
+        self._context = context
+        self._plan = plan
+        self._last = last
         self._folder = context.layout.partial(plan.genid)
         self._output = self._folder / AGENT_OUTPUT
         self._private = self._folder.with_name(f"{self._folder.name}.private")
-        self._phases, self._ends_run = reached_phases(context, plan), False
+        self._phases = reached_phases(context, plan)
+        self._ends_run = False
         if self._phases.record is None:
             remove_tree(self._folder)
         discard(context, self._private)
@@ -151,7 +155,8 @@ class _Generation:
 
     def make(self) -> bool:
         """Run all steps; return whether another attempt may help."""
-        started, again = time.monotonic(), False
+        started = time.monotonic()
+        again = False
         with self._steps:
             try:
                 self._run_steps()
@@ -175,7 +180,9 @@ class _Generation:
         return again
 
     def _run_steps(self) -> None:
-        run, adapter, commit = self._steps.run, self.adapter, self._plan.commit
+        run = self._steps.run
+        adapter = self.adapter
+        commit = self._plan.commit
         # a container without it does not start
         run("image", lambda: self._steps.note(f"image {self._context.image}"))
         if self._phases.record is not None:
@@ -194,7 +201,8 @@ class _Generation:
             self._check_answers()
 
     def _run_meta_agent(self) -> None:
-        args, timeout_s = self.adapter.meta_agent_args(), self._context.options.timeout_meta_s
+        args = self.adapter.meta_agent_args()
+        timeout_s = self._context.options.timeout_meta_s
         self.adapter.agent.run(args, "the meta agent", timeout_s, self._steps.write, "agent")
 
     def _end_agent(self) -> None:
@@ -231,7 +239,9 @@ class _Generation:
 
     def _read_diff(self) -> Snapshot:
         """Return the state that the agent's diff makes, or its whole tree if it wrote no diff."""
-        context, plan, agent = self._context, self._plan, self.adapter.agent
+        context = self._context
+        plan = self._plan
+        agent = self.adapter.agent
         rules = context.options.change_rules(protected_paths(context.domains))
         patch = read_file(agent.out, PATCH.encode(), PATCH_LIMIT)
         if patch is not None:

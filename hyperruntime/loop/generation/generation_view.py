@@ -91,7 +91,9 @@ class GenerationView:
         """
         self.folder = make_directory(layout.root / name)
         refuse_links(self.folder)
-        self._layout, self._domains, self._add = layout, domains, add
+        self._layout = layout
+        self._domains = domains
+        self._add = add
         self._known: dict[object, tuple[GenerationRecord, bool]] = {}
         self._listed: list[GenId] | None = None
 
@@ -113,7 +115,8 @@ class GenerationView:
             self._listed = ids
 
     def _show(self, genid: GenId) -> None:
-        source, target = self._layout.generation(genid), self.folder / generation_name(genid)
+        source = self._layout.generation(genid)
+        target = self.folder / generation_name(genid)
         if target.is_dir():
             now = json_document(shown_metadata(read_json(source / METADATA, source.parent)))
             if json_document(read_json(target / METADATA, target.parent)) != now:

@@ -22,7 +22,8 @@ from hyperruntime.loop.workbench.copy_out import PATCH_LIMIT
 from hyperruntime.storage.atomic import make_directory, write_atomic
 
 FOLDER = "meta_patch_files"
-_TASK_AGENT, _META_AGENT = "task_agent", "meta_agent"
+_TASK_AGENT = "task_agent"
+_META_AGENT = "meta_agent"
 
 
 @attrs.frozen(kw_only=True)
@@ -106,7 +107,8 @@ def begin(
         AgentError: a diff cannot be read, or does not apply.
         StorageError: a copy cannot be written.
     """
-    commit, notes = root, []
+    commit = root
+    notes = []
     rules = options.change_rules((*protected, *reset_paths(options, contract)))
     named = zip(
         options.meta_patch_files, read_meta_patches(options), meta_patch_paths(options), strict=True

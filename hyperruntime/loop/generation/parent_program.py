@@ -32,7 +32,8 @@ from hyperruntime.units import one_line
 log = get_logger(__name__)
 
 MAX_ASKED = 10
-FOLDER, LOG = "standings", "select_next_parent.log"
+FOLDER = "standings"
+LOG = "select_next_parent.log"
 _MAX_LOG_BYTES = 64 * 1024
 _SEED = "/opt/hyperruntime/seed"
 _SEEDED = f'PYTHONPATH="{_SEED}${{PYTHONPATH:+:$PYTHONPATH}}"; export PYTHONPATH; exec "$@"'
@@ -133,7 +134,10 @@ class ParentProgram:
             commit_of: returns the commit of a generation's state.
             ask: asks a question, as ``Question.ask`` does, perhaps on another machine.
         """
-        self._context, self._archive, self._commit_of, self._put = context, archive, commit_of, ask
+        self._context = context
+        self._archive = archive
+        self._commit_of = commit_of
+        self._put = ask
         self._view = GenerationView(context.layout, FOLDER, context.domains, add_figures)
 
     def choose(self, number: int) -> GenId | None:
@@ -166,7 +170,8 @@ class ParentProgram:
         """Yield the generations to try, newest first; the first generation is tried even after a
         failure.
         """
-        asked, first = 0, self._archive.first
+        asked = 0
+        first = self._archive.first
         for record in reversed(list(self._archive)):
             usable = record.valid_parent and self._archive.can_select(record.genid)
             if asked < MAX_ASKED and (usable or record is first):
@@ -182,7 +187,8 @@ class ParentProgram:
         self._view.refresh(self._archive)
 
     def _ask(self, record: GenerationRecord, number: int) -> GenId:
-        commit, view = self._commit_of(record.genid), str(self._view.folder)
+        commit = self._commit_of(record.genid)
+        view = str(self._view.folder)
         said = self._put(Question(number=number, asked=record.genid, commit=commit, view=view))
         with (
             storage_errors(self._context.layout.root),

@@ -55,7 +55,8 @@ class Phases:
         self.plan: GenerationPlan | None = None
         self.record: GenerationRecord | None = None
         self.results: Results = {}
-        self._path, self._lock = path, threading.Lock()
+        self._path = path
+        self._lock = threading.Lock()
         lines = _lines(path)
         # a truncated line is of a phase that was not complete
         for value in filter(None, map(json_object, lines)):
@@ -122,7 +123,8 @@ class Phases:
         if phase == "plan":
             self.plan = structured(GenerationPlan, value)
         elif phase == "state":
-            self.record, self.results = record_from_json(value["record"]), {}
+            self.record = record_from_json(value["record"])
+            self.results = {}
         elif phase == "split" and self.record is not None:
             predictions = [{**said, "value": said["prediction"]} for said in value["predictions"]]
             result = structured(SplitResult, {**value, "predictions": predictions})

@@ -249,8 +249,10 @@ def publish(
         RepositoryError: the first generation's state is missing from the store.
         StorageError: a file cannot be written.
     """
-    source, name = layout.generation(record.genid), generation_name(record.genid)
-    target, partial = layout.view / name, layout.work / f"{name}.view"
+    source = layout.generation(record.genid)
+    name = generation_name(record.genid)
+    target = layout.view / name
+    partial = layout.work / f"{name}.view"
     if not target.exists():
         shutil.rmtree(partial, ignore_errors=True)
         metadata = {

@@ -73,7 +73,9 @@ class RepositoryGeneration:
 
     def __init__(self, attempt: Attempt) -> None:
         """Make the directories of both containers."""
-        self._attempt, self._context, self._plan = attempt, attempt.context, attempt.plan
+        self._attempt = attempt
+        self._context = attempt.context
+        self._plan = attempt.plan
         self._commit = self._plan.commit
         self._ensemble_results: Results = {}
         self.ensemble_failure = ""
@@ -95,7 +97,8 @@ class RepositoryGeneration:
 
     def meta_agent_args(self) -> list[str]:
         """Return the argv of the meta agent."""
-        context, plan = self._context, self._plan
+        context = self._context
+        plan = self._plan
         if not self._dgm:
             left = context.options.max_generation - int(plan.genid)
             return commands.with_python(commands.meta_agent(context.contract, plan.commit, left))
@@ -119,7 +122,8 @@ class RepositoryGeneration:
         """Run the import checks of the contract."""
         options = self._context.options
         for args in commands.load_checks(dgm=self._dgm, select_parent=options.edit_select_parent):
-            named, write = f"`{args[-1]}`", self._attempt.steps.write
+            named = f"`{args[-1]}`"
+            write = self._attempt.steps.write
             self.trial.run(
                 commands.with_python(args), named, options.timeout_check_s, write, "does-not-load"
             )
@@ -128,7 +132,9 @@ class RepositoryGeneration:
         """Evaluate the state as the plan says; return whether the evaluation stopped after the
         first stage.
         """
-        context, split, staged_only = self._context, self._plan.split, False
+        context = self._context
+        split = self._plan.split
+        staged_only = False
         with Judge(self._attempt) as judge:
             if split or evaluates_agents(context.options):
                 staged_only = self._evaluate_agent(judge)
@@ -170,7 +176,8 @@ class RepositoryGeneration:
         return not full
 
     def _run_splits(self, judge: Judge, *, full: bool) -> None:
-        test, only = self._context.options.eval_test, self._plan.split
+        test = self._context.options.eval_test
+        only = self._plan.split
         parts = [
             (domain, evaluated_splits(domain, test=test, only=only)) for domain in self._domains
         ]
@@ -226,7 +233,8 @@ class RepositoryGeneration:
 
     def _answer(self, domain: OriginalDomain, split: str, samples: int) -> None:
         """Run the harness and copy its files out."""
-        options, name = self._context.options, domain.evaluation(split)
+        options = self._context.options
+        name = domain.evaluation(split)
         args = commands.with_python(
             commands.harness(domain, split, samples=samples, workers=options.eval_workers)
         )

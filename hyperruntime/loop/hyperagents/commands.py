@@ -13,7 +13,8 @@ from hyperruntime.loop.hyperagents.domains import OriginalDomain
 from hyperruntime.loop.run_files.contract import Contract
 
 REPO = "/hyperagents"
-TMP, AGENT_OUTPUT = "/tmp", "/tmp/agent_output"  # noqa: S108 - inside a container
+TMP = "/tmp"  # noqa: S108 - inside a container
+AGENT_OUTPUT = "/tmp/agent_output"  # noqa: S108 - inside a container
 CHAT_HISTORY = f"{AGENT_OUTPUT}/meta_agent_chat_history.md"
 # otherwise litellm downloads its prices when imported
 ENV = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}

@@ -19,7 +19,9 @@ from hyperruntime.errors import DomainNotFoundError, SpecError
 from hyperruntime.json_values import is_number
 from hyperruntime.loop.run_files.layout import REPORT, evaluation_name, read_json
 
-TRAIN, VAL, TEST = "train", "val", "test"
+TRAIN = "train"
+VAL = "val"
+TEST = "test"
 _HOST_ONLY = ("polyglot",)
 
 

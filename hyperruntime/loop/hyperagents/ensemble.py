@@ -53,7 +53,9 @@ from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import json_document, make_directory, storage_errors, write_file
 from hyperruntime.storage.run_files import is_run_file, open_to_append, read_run_file
 
-FOLDER, AGENT_ARCHIVE_FOLDER, AGENT_ARCHIVE_VIEW = "answers", "agent_archive", "agent_archive_view"
+FOLDER = "answers"
+AGENT_ARCHIVE_FOLDER = "agent_archive"
+AGENT_ARCHIVE_VIEW = "agent_archive_view"
 LOG = "ensemble.log"
 _INSIDE = "/opt/hyperruntime/generations"
 
@@ -147,7 +149,8 @@ def show_training_answers(domain: OriginalDomain, source: Path, target: Path) ->
     Raises:
         StorageError: a file cannot be written.
     """
-    table, report = ensemble_answers(domain.name, TRAIN), ensemble_report(domain.name, TRAIN)
+    table = ensemble_answers(domain.name, TRAIN)
+    report = ensemble_report(domain.name, TRAIN)
     if is_run_file(source / report, below=source.parent):
         write_figures(domain, TRAIN, source / report, target / report)
         _show_table(domain, source / table, target / table)
@@ -170,10 +173,8 @@ def prepare_agent_archive(
     if options.agent_archive_path is None:
         return
     ids = _agent_archive(options.agent_archive_path)
-    source, target = (
-        Path(options.agent_archive_path),
-        make_directory(layout.root / AGENT_ARCHIVE_FOLDER),
-    )
+    source = Path(options.agent_archive_path)
+    target = make_directory(layout.root / AGENT_ARCHIVE_FOLDER)
     write_file(layout.root / AGENT_ARCHIVE_VIEW / ARCHIVE_FILE, archive_line(ids))
     for genid in ids:
         name = generation_name(genid)
@@ -196,8 +197,11 @@ class Ensemble:
             attempt: the attempt at the generation.
             results: receives the results, per domain and split.
         """
-        self._attempt, self._results = attempt, results
-        self._context, self._plan, self._folder = attempt.context, attempt.plan, attempt.folder
+        self._attempt = attempt
+        self._results = results
+        self._context = attempt.context
+        self._plan = attempt.plan
+        self._folder = attempt.folder
         context = self._context
         fixed = context.options.agent_archive_path is not None
         self._shared = context.layout.root / (AGENT_ARCHIVE_FOLDER if fixed else FOLDER)
@@ -231,7 +235,8 @@ class Ensemble:
     def _run_split(
         self, place: AgentContainer, judge: Judge, domain: OriginalDomain, split: str, *, full: bool
     ) -> None:
-        samples, timeout_s = judge.samples(domain), self._context.options.timeout_ensemble_s
+        samples = judge.samples(domain)
+        timeout_s = self._context.options.timeout_ensemble_s
         args = commands.with_python(
             commands.ensemble(domain, split, folder=self._inside, samples=samples)
         )
@@ -242,10 +247,8 @@ class Ensemble:
         place.reclaim_files()
         table = ensemble_answers(domain.name, split)
         said = self._read(place, result.stdout, table, judge.table_limit(domain, split))
-        labelled, scratch = (
-            judge.label(domain, split, said, samples),
-            self._attempt.private / "ensemble" / name,
-        )
+        labelled = judge.label(domain, split, said, samples)
+        scratch = self._attempt.private / "ensemble" / name
         scored = judge.score(domain, split, scratch, labelled, full=full)
         write_file(self._folder / table, labelled.table)
         write_file(

@@ -172,7 +172,8 @@ def relabel(dataset: bytes, said: bytes, id_column: str, count: int | None) -> L
     Raises:
         AgentError: a table is invalid or lacks a column.
     """
-    known, answers = parse_table(dataset, "the dataset"), parse_table(said, "predictions.csv")
+    known = parse_table(dataset, "the dataset")
+    answers = parse_table(said, "predictions.csv")
     for table, column, name in (
         (known, id_column, "the dataset"),
         (answers, id_column, "predictions.csv"),

@@ -209,7 +209,8 @@ def _scores(
     scores: dict[str, dict[str, float]] = {}
     for domain in domains:
         for split in (split.name for split in domain.splits):
-            folder, ensemble = layout.generation(genid), ensemble_report(domain.name, split)
+            folder = layout.generation(genid)
+            ensemble = ensemble_report(domain.name, split)
             agent = None if only_ensemble else domain.read_score(folder / domain.evaluation(split))
             known = [
                 score for score in (agent, domain.read_score(folder, ensemble)) if score is not None

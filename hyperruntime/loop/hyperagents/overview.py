@@ -43,7 +43,8 @@ class RunOverview:
         Raises:
             StorageError: the log cannot be written.
         """
-        self._folder, self._whose = layout.view, whose_scores(options.optimize_option)
+        self._folder = layout.view
+        self._whose = whose_scores(options.optimize_option)
         self._archive_file = ArchiveFile(self._folder / ARCHIVE_FILE)
         self._repaired = False
         path = self._folder / RUN_LOG

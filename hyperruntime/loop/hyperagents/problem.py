@@ -20,7 +20,8 @@ from hyperruntime.loop.hyperagents.scoring import TABLE
 from hyperruntime.loop.run_files.layout import REPORT, read_json
 from hyperruntime.storage.run_files import read_run_file
 
-_MAX_FIELD_CHARS, _MAX_HISTORY_CHARS = 8_000, 12_000
+_MAX_FIELD_CHARS = 8_000
+_MAX_HISTORY_CHARS = 12_000
 _FAILED = """\
 The task agent of this repository, `TaskAgent` in `task_agent.py`, answered a task of the domain {domain} wrongly.
 

@@ -30,7 +30,8 @@ from hyperruntime.storage.atomic import json_document, storage_errors, write_fil
 from hyperruntime.units import MIB
 
 TABLE = "predictions.csv"
-_TABLE_FACTOR, _TABLE_BYTES = 2, 32 * MIB
+_TABLE_FACTOR = 2
+_TABLE_BYTES = 32 * MIB
 _ASKING_REPORTS = ("imo_proof",)  # a model grades the proofs
 _MAX_REPORT_BYTES = 64 * MIB
 
@@ -50,7 +51,8 @@ def repository_container(
     Raises:
         StorageError: the directories cannot be made.
     """
-    context, folder = attempt.context, attempt.private / name
+    context = attempt.context
+    folder = attempt.private / name
     place = AgentContainer(
         context, attempt.plan, folder, *mounts, out=commands.TMP, env=commands.ENV, models=models
     )
@@ -70,7 +72,8 @@ class Judge(Closing):
             RepositoryError: the root state cannot be exported.
             StorageError: a directory or a file cannot be written.
         """
-        self._context, self._steps = attempt.context, attempt.steps
+        self._context = attempt.context
+        self._steps = attempt.steps
         asks = any(domain.name in _ASKING_REPORTS for domain in self._context.domains)
         self._place = repository_container(attempt, "report", models=asks)
         self._context.store.export(self._context.root, self._place.repo)
@@ -108,7 +111,8 @@ class Judge(Closing):
             GenerationFailedError: ``said`` is not a valid table of answers.
             AgentError: the dataset cannot be read.
         """
-        dataset, name = read_dataset(self._context.layout, domain, split), domain.evaluation(split)
+        dataset = read_dataset(self._context.layout, domain, split)
+        name = domain.evaluation(split)
         try:
             found = relabel(dataset, said, domain.id_column, samples if samples >= 0 else None)
         except AgentError as error:
@@ -136,7 +140,8 @@ class Judge(Closing):
             GenerationFailedError: the report failed, exceeded its time limit, or has no score.
             ContainerLostError: the container ended before the report did.
         """
-        name, timeout_s = domain.evaluation(split), self._context.options.timeout_report_s
+        name = domain.evaluation(split)
+        timeout_s = self._context.options.timeout_report_s
         target = self._place.out / name
         shutil.rmtree(target, ignore_errors=True)
         with storage_errors(target):
@@ -202,7 +207,8 @@ def _result(
         )
     if said is None:
         return score_without_answers(domain, score, full=full)
-    total, count = value.get("total"), len(said.ids)
+    total = value.get("total")
+    count = len(said.ids)
     if isinstance(total, int) and 0 <= total < count:
         score *= total / count  # the report omits tasks without an answer
     passed = value.get("question_ids_passed")

@@ -88,7 +88,8 @@ def export_generation(
     """
     layout = Layout(Path(run_dir))
     _, stored = read_run(layout)
-    archive, store = Archive.load(layout), RepositoryStore(layout.repository)
+    archive = Archive.load(layout)
+    store = RepositoryStore(layout.repository)
     records = _lineage(archive, find_generation(archive, genid))
     commits = [(store.tree(record.commit), _message(record), record.started) for record in records]
     if stored_start(stored).commit != stored["root_commit"]:

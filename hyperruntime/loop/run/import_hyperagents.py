@@ -181,15 +181,15 @@ class _Import:
         applied.
         """
         parent = start if found.parent is None else self._commits.get(found.parent, start)
-        commit, detail, failure = parent, "", found.failure
+        commit = parent
+        detail = ""
+        failure = found.failure
         if found.parent is not None and failure is None:
             try:
                 commit = self._apply(parent, patch_of(self._layout, found.genid), found.genid)
             except PatchError as error:
-                failure, detail = (
-                    "refused-patch",
-                    f"its diff does not apply to its parent's state: {error}",
-                )
+                failure = "refused-patch"
+                detail = f"its diff does not apply to its parent's state: {error}"
         self._commits[found.genid] = commit
         score = mean_score(
             [found.scores.get(one.name, {}).get(selected_split(one)) for one in self._originals]

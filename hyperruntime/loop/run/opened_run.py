@@ -110,7 +110,8 @@ class OpenedRun:
             StorageError: a patch cannot be read.
         """
         lost: list[GenId] = []
-        at, commit = self.archive.get(genid), ""
+        at = self.archive.get(genid)
+        commit = ""
         while at is not None and at.parent is not None and not commit:
             if self._has(at.commit):
                 commit = at.commit
@@ -157,7 +158,10 @@ def create_run(plan: NewRunPlan) -> OpenedRun:
 
 
 def _fill(plan: NewRunPlan) -> OpenedRun:
-    options, layout, domains, adapter = plan.options, plan.layout, plan.domains, plan.adapter
+    options = plan.options
+    layout = plan.layout
+    domains = plan.domains
+    adapter = plan.adapter
     make_directory(layout.view)
     make_private_directory(layout.work)
     store = RepositoryStore(layout.repository)
@@ -210,7 +214,10 @@ def reopen_run(plan: ResumePlan, reclaim_args: Sequence[str]) -> OpenedRun:
         RunError: another process changed the options since the resume was planned.
         StorageError: a file cannot be written.
     """
-    layout, options, domains, adapter = plan.layout, plan.options, plan.domains, plan.adapter
+    layout = plan.layout
+    options = plan.options
+    domains = plan.domains
+    adapter = plan.adapter
     stored_options, stored = read_run(layout)  # again: the files belong to this process only now
     if stored_options != plan.stored:
         raise RunError(

@@ -97,17 +97,16 @@ def plan_run(options: GenerateOptions) -> NewRunPlan:
     if asked.run_id is None:
         options = attrs.evolve(options, run_id=free_run_id(options))
     adapter = contract_adapter(options.contract)
-    make_executor, domains = (
-        registry.load_executor(options.executor),
-        load_domains(options.domains, adapter, code=True),
-    )
+    make_executor = registry.load_executor(options.executor)
+    domains = load_domains(options.domains, adapter, code=True)
     adapter.check_tasks(options.domains, domains)
     check_left_out(domains, options.unsupported)
     agent = check_agent(options, domains, adapter)
     image = choose_image(options, domains)
     options = attrs.evolve(options, image=image)  # a resumed run may not have its agent
     layout = Layout(choose_directory(options))
-    folder, required = agent_directory(agent), adapter.asks_models(agent)
+    folder = agent_directory(agent)
+    required = adapter.asks_models(agent)
     return NewRunPlan(
         asked=asked,
         options=options,
@@ -304,7 +303,8 @@ def free_run_id(options: GenerateOptions) -> str:
     """Return the run id of the options, with the suffix ``_2``, ``_3``, ... if its directory
     exists.
     """
-    number, run_id = 1, str(options.run_id)
+    number = 1
+    run_id = str(options.run_id)
     while os.path.lexists(os.path.join(options.output_dir_parent, f"{PREFIX}{run_id}")):
         number += 1
         run_id = f"{options.run_id}_{number}"
@@ -319,10 +319,8 @@ def choose_directory(options: GenerateOptions) -> Path:
     """
     path = Path(options.output_dir_parent).absolute() / f"{PREFIX}{options.run_id}"
     layout = Layout(path)
-    known, begun = (
-        layout.run.is_file(),
-        layout.journal.exists() or layout.generation(INITIAL).exists(),
-    )
+    known = layout.run.is_file()
+    begun = layout.journal.exists() or layout.generation(INITIAL).exists()
     if not known and not begun and (is_abandoned(path) or is_unowned_remnant(path)):
         shutil.rmtree(path, ignore_errors=True)  # a start was killed before the run was stored
     if os.path.lexists(path):

@@ -161,12 +161,13 @@ class _Run:
     def __init__(
         self, opened: OpenedRun, context: RunContext, lock: RunLock, models: ModelAccess
     ) -> None:
-        self._opened, self._archive, self._lock, self._models = opened, opened.archive, lock, models
-        self._context, self._options, self._containers = (
-            context,
-            context.options,
-            context.containers,
-        )
+        self._opened = opened
+        self._archive = opened.archive
+        self._lock = lock
+        self._models = models
+        self._context = context
+        self._options = context.options
+        self._containers = context.containers
         lock.on_lost(self._containers.stop)
         self._executor: Executor
         self._pending: dict[Future[GenerationRecord], GenId] = {}
@@ -276,7 +277,8 @@ class _Run:
             chosen = self._containers.run(lambda: evolved.choose(number))
             if chosen is not None:
                 return chosen
-        options, candidates = self._options, self._archive.candidates()
+        options = self._options
+        candidates = self._archive.candidates()
         assert options.seed is not None
         return select_parent(
             options.parent_selection, candidates, seed=options.seed, generation=number

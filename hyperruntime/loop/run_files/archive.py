@@ -95,7 +95,8 @@ class Archive:
         """Create an empty archive that appends to the files of ``layout``."""
         self.problems: list[str] = []
         self.marks: list[GenerationMark] = []
-        self._journal, self._file = layout.journal, ArchiveFile(layout.archive)
+        self._journal = layout.journal
+        self._file = ArchiveFile(layout.archive)
         self._records: dict[GenId, GenerationRecord] = {}
         self._ids: list[GenId] = []
         self._children: Counter[GenId] = Counter()

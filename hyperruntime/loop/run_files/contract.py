@@ -39,7 +39,8 @@ from hyperruntime.storage.run_files import read_run_file
 from hyperruntime.units import MIB
 
 CONTRACT_FILE = "hyperrun.toml"
-HARNESS, AGENT_ARCHIVE = "/workspace/harness", "/tmp/agent_archive"  # noqa: S108 - inside a container
+HARNESS = "/workspace/harness"
+AGENT_ARCHIVE = "/tmp/agent_archive"  # noqa: S108 - inside a container
 DEFAULT, HYPERAGENTS = KINDS = ("default", "hyperagents")
 MARKS = ("domains/harness.py", "run_meta_agent.py", "task_agent.py")
 _CLASS = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -120,7 +121,8 @@ def parse_contract(data: bytes | None) -> Contract:
     if data is None:
         return Contract()
     value = _parse(data)
-    commands, load = _table(value, "commands"), _table(value, "load")
+    commands = _table(value, "commands")
+    load = _table(value, "load")
     meta = _strings(commands.get("meta_agent", list(_META)), "commands.meta_agent")
     task = commands.get("task_agent", _TASK)
     default = [task, _META_CLASS] if meta == _META else [task]
@@ -155,7 +157,8 @@ def detect_contract(agent: str | None) -> str:
     )
     if (data := read_contract_file(Path(agent))) is None:
         return by_files
-    value, said = _parse(data), parse_contract(data).kind
+    value = _parse(data)
+    said = parse_contract(data).kind
     return said if "contract" in value or "commands" in value else by_files
 
 
@@ -187,7 +190,8 @@ def parse_needs(data: bytes) -> AgentNeeds:
         AgentError: the file is not valid TOML, or a value is invalid.
     """
     table = _table(_parse(data), "agent")
-    image, models = table.get("image"), table.get("models")
+    image = table.get("image")
+    models = table.get("models")
     # a path would be of the host
     if image is not None and not (isinstance(image, str) and is_image_name(image)):
         raise AgentError(

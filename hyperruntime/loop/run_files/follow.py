@@ -41,7 +41,8 @@ class JournalFollower:
         self.journal = GrowingFile(self._layout.journal)
         self.records: dict[GenId, GenerationRecord] = {}
         self.problems: list[str] = []
-        self._lines, self.is_owned = 0, False
+        self._lines = 0
+        self.is_owned = False
         # not returned yet: a read may fail after some lines
         self._changed: list[tuple[int, GenId]] = []
         self._run_file: tuple[int, GenerateOptions, dict[str, Any]] | None = None

@@ -62,7 +62,8 @@ def normalised(scores: Sequence[float]) -> list[float]:
         >>> normalised([0.5, 1.0, 2.0])
         [0.25, 0.5, 1.0]
     """
-    low, high = min(0.0, *scores), max(1.0, *scores)
+    low = min(0.0, *scores)
+    high = max(1.0, *scores)
     return (
         [(score - low) / (high - low) for score in scores]
         if (low, high) != (0.0, 1.0)

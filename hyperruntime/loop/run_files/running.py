@@ -55,7 +55,8 @@ def _running(log: Path, run_dir: Path) -> RunningGeneration | None:
             size = os.fstat(file.fileno()).st_size
             file.seek(max(0, size - _PART_BYTES))
             tail = file.read(_PART_BYTES)
-        first, steps = _STEP.search(head), _STEP.findall(tail)
+        first = _STEP.search(head)
+        steps = _STEP.findall(tail)
         if first is None:
             return None
         started = datetime.fromisoformat(first[2].decode())

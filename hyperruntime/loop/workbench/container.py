@@ -61,15 +61,20 @@ class AgentContainer:
             StorageError: the directories cannot be made.
         """
         make_private_directory(folder)
-        self.repo, self.out = make_directory(folder / "repo"), make_directory(folder / "out")
+        self.repo = make_directory(folder / "repo")
+        self.out = make_directory(folder / "out")
         self._until = 0.0
-        self._context, self._plan, self._mounts = context, plan, mounts
-        self._repo, self._out = context.contract.repo, out or context.contract.out
+        self._context = context
+        self._plan = plan
+        self._mounts = mounts
+        self._repo = context.contract.repo
+        self._out = out or context.contract.out
         self._workdir = workdir or self._repo
         self._container: LoopContainer | None = None
         self._early: Future[LoopContainer] | None = None
         self._starting = threading.Lock()
-        self._step, self._models = folder.name, models
+        self._step = folder.name
+        self._models = models
         self._access: Access | None = None
         self.model = context.options.model
         self._env = {
@@ -238,11 +243,14 @@ def meta_agent_container(
         StorageError: a directory cannot be made.
         RepositoryError: the first generation's files cannot be exported.
     """
-    contract, shown, workdir = context.contract, "", ""
+    contract = context.contract
+    shown = ""
+    workdir = ""
     if plan.parent is not None and "no_archive" in context.baseline:
         shown = f"/{generation_name(plan.parent)}"
     if plan.parent is not None and "no_selfimprove" in context.baseline:
-        workdir, frozen = contract.frozen, make_directory(private / "frozen")
+        workdir = contract.frozen
+        frozen = make_directory(private / "frozen")
         context.store.export(context.first, frozen)
         mounts = (Mount(source=str(frozen), target=workdir), *mounts)
     view = Mount(source=f"{context.layout.view}{shown}", target=f"{contract.evals}{shown}")

@@ -38,16 +38,15 @@ def copy_files(source: Path, target: Path, *, below: str = "", keep: bool = Fals
         StorageError: a file cannot be written.
     """
     prefix = os.fsencode(below) + b"/" if below else b""
-    copied, left = 0, _MAX_BYTES
+    copied = 0
+    left = _MAX_BYTES
     try:
         with WorkTree(source) as tree:
             for path, found in sorted(tree.found.items()):
                 if not path.startswith(prefix) or found.mode not in (FILE, PROGRAM):
                     continue
-                place, limit = (
-                    target / os.fsdecode(path.removeprefix(prefix)),
-                    min(_MAX_FILE_BYTES, left),
-                )
+                place = target / os.fsdecode(path.removeprefix(prefix))
+                limit = min(_MAX_FILE_BYTES, left)
                 if found.size > limit or copied >= _MAX_FILES or (keep and place.exists()):
                     continue
                 try:

@@ -83,7 +83,8 @@ class StepLog(Closing):
         """Open ``generate.log`` in an existing folder."""
         self.durations: dict[str, float] = {}
         self.current = ""
-        self._genid, self._events = str(genid), events
+        self._genid = str(genid)
+        self._events = events
         with storage_errors(folder):
             self._file: BinaryIO = open_to_append(folder / LOG, buffering=0)
         self._left = _MAX_LOG_BYTES
@@ -91,7 +92,8 @@ class StepLog(Closing):
 
     def run(self, name: str, action: Callable[[], None]) -> None:
         """Run and time ``action`` as one step."""
-        started, self.current = time.monotonic(), name
+        started = time.monotonic()
+        self.current = name
         self._tell(name, "start")
         begun = datetime.now(UTC).isoformat(timespec="milliseconds")
         self.note(f"== {name}\n   since {begun}")  # run_files/running.py reads it

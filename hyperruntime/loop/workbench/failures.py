@@ -54,7 +54,9 @@ class GenerationFailedError(HyperRuntimeError):
         self, failure: FailureClass, detail: str, *, again: bool = False, ends_run: bool = False
     ) -> None:
         """Store the class and one sentence about the failure."""
-        self.failure, self.again, self.ends_run = failure, again, ends_run
+        self.failure = failure
+        self.again = again
+        self.ends_run = ends_run
         super().__init__(detail)
 
 

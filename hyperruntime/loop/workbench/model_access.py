@@ -68,11 +68,9 @@ class ModelAccess(Closing):
             GatewayError: the gateway cannot be opened, or its log cannot be read.
             StorageError: its log cannot be written.
         """
-        self._config, self._run, self._budget = (
-            config,
-            str(options.run_id),
-            generation_budget(options),
-        )
+        self._config = config
+        self._run = str(options.run_id)
+        self._budget = generation_budget(options)
         self._gateway: Gateway | None = None
         self._before: dict[str, Spent] = {}
         self._meters: dict[str, Meter] = {}
@@ -362,10 +360,8 @@ def evaluation_models(
         name: None for name in attrs.fields_dict(GenerateOptions) if name.startswith("budget_")
     }
     options = attrs.evolve(options, **free)
-    config, log = (
-        stored_gateway(options, stored, layout, offered=offered),
-        layout.evaluations / layout.exchanges.name,
-    )
+    config = stored_gateway(options, stored, layout, offered=offered)
+    log = layout.evaluations / layout.exchanges.name
     return ModelAccess(None if config is None else attrs.evolve(config, log=str(log)), options)
 
 

@@ -29,7 +29,8 @@ _TIMEOUT_S = 120.0
 _ELSEWHERE = 5  # RENEW_USER's exit code if the user left files in world-writable directories
 _WORKSPACES = ("/workspace", "/tmp/workspace")  # noqa: S108 - inside
 # Images and hosts use the ids below; some tools read the ids above as negative numbers.
-_LOWEST, _HIGHEST = 20_000, 2**31 - 2
+_LOWEST = 20_000
+_HIGHEST = 2**31 - 2
 _SPAN = 1_000_000
 _NOBODY = (65_533, 65_534, 65_535)
 _LEAST = 256
@@ -121,7 +122,8 @@ class Users:
         best = (0, 0)
         for line in uid_map.splitlines():
             begin, _, length = (int(word) for word in line.split())
-            first, end = max(begin, _LOWEST), min(begin + length, _HIGHEST)
+            first = max(begin, _LOWEST)
+            end = min(begin + length, _HIGHEST)
             best = max(best, (end - first, first))
         count, first = best
         if count < _LEAST:
@@ -132,7 +134,8 @@ class Users:
             )
         if count > _SPAN:
             first, count = first + secrets.randbelow(count - _SPAN), _SPAN
-        self._first, self._count = first, count
+        self._first = first
+        self._count = count
         self._next = secrets.randbelow(count)
 
     def take(self) -> int:
@@ -163,11 +166,9 @@ class UserIsolation(SlotIsolation):
 
     def __init__(self, config: PoolConfig, layout: PoolLayout) -> None:
         """Take the base directory, the process limit and the number of slots."""
-        self._base, self._pids, self._slots = (
-            config.workspace_base,
-            config.pids_per_slot,
-            layout.slots,
-        )
+        self._base = config.workspace_base
+        self._pids = config.pids_per_slot
+        self._slots = layout.slots
         self._writable: WritablePaths  # of the first container, as are the users
         self._users: Users
         self._tried_out = False
@@ -199,7 +200,8 @@ class UserIsolation(SlotIsolation):
         """Kill the user's processes, remove its files and SysV objects, and return the slot with
         another user.
         """
-        user, directories = slot_exec.user, self._writable.directories
+        user = slot_exec.user
+        directories = self._writable.directories
         slot_exec.end_processes()
         following = self._next_user()
         try:
@@ -234,7 +236,8 @@ class UserIsolation(SlotIsolation):
             name + b"/.hyperruntime-" + secrets.token_hex(8).encode()
             for name in self._writable.directories[:3]
         ]
-        container, user = slot_exec.container, slot_exec.user
+        container = slot_exec.container
+        user = slot_exec.user
         left = [
             name
             for name in names
@@ -246,7 +249,8 @@ class UserIsolation(SlotIsolation):
         return renewed
 
     def _clean(self, slot_exec: SlotExec, following: RunAs) -> ExecResult:
-        area, survey = posixpath.dirname(slot_exec.workspace), self._writable
+        area = posixpath.dirname(slot_exec.workspace)
+        survey = self._writable
         users = (str(slot_exec.user.uid), str(following.uid))
         words = (area, *users, survey.race_option, scripts.REMOVE_OWN)
         return _sh(
@@ -262,7 +266,8 @@ class DirectoryIsolation(SlotIsolation):
 
     def __init__(self, config: PoolConfig, layout: PoolLayout) -> None:
         """Take the base directory and the number of slots."""
-        self._base, self._slots = config.workspace_base, layout.slots
+        self._base = config.workspace_base
+        self._slots = layout.slots
 
     def prepare(self, container: Container) -> list[SlotExec]:
         """Create the slots."""

@@ -62,8 +62,12 @@ class SlotExec:
             env: variables in addition to the container's.
             isolation: how the slot is isolated.
         """
-        self.container, self.slot_id, self.workspace = container, slot_id, workspace
-        self.user, self.env, self.isolation = user, dict(env or {}), isolation
+        self.container = container
+        self.slot_id = slot_id
+        self.workspace = workspace
+        self.user = user
+        self.env = dict(env or {})
+        self.isolation = isolation
         self.network = container.spec.network
         self.options: dict[str, Any] = {"group": slot_id} if user is None else {"user": user}
         self.turn = asyncio.Lock()

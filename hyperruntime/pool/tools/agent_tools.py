@@ -71,11 +71,9 @@ class SlotTools:
         Raises:
             SpecError: a host tool has the name of a tool of the slot.
         """
-        self._execute, self._host_tools, self._raise_lost = (
-            execute,
-            dict(host_tools or {}),
-            raise_lost,
-        )
+        self._execute = execute
+        self._host_tools = dict(host_tools or {})
+        self._raise_lost = raise_lost
         self.errors: list[FailedToolCall] = []
         for name in self._host_tools:
             if name in TOOL_NAMES:
@@ -121,7 +119,8 @@ class SlotTools:
                 return _dump(await self._host_tools[tool_name](args))
             result = await self._execute(tool_name, args)
         except Exception as error:  # noqa: BLE001 - raised below if the caller wants that
-            result, lost = failed(error), error
+            result = failed(error)
+            lost = error
         if result.metadata.get("returncode") is None:
             problem = FailedToolCall(
                 tool=str(tool_name), arguments=args, error=result.error, task_id=task_id

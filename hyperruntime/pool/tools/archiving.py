@@ -75,11 +75,9 @@ class _TarWriter:
     def add(self, name: str, member: Member, reader: TarReader) -> None:
         info = tarfile.TarInfo(name)
         info.type = _TAR_TYPES.get(member.kind, tarfile.LNKTYPE)
-        info.size, info.mode, info.mtime = (
-            member.size,
-            member.mode & 0o777,
-            member.mtime_ns // 10**9,
-        )
+        info.size = member.size
+        info.mode = member.mode & 0o777
+        info.mtime = member.mtime_ns // 10**9
         if member.kind in ("symlink", "hardlink"):
             link = os.fsdecode(member.link)
             info.linkname = link if member.kind == "symlink" else posixpath.normpath(link)

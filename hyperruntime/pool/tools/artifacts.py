@@ -54,7 +54,8 @@ def _artifact(call: ToolRequest, output: str, **facts: Any) -> ExecutionResult: 
 
 async def run_read(call: ToolRequest) -> ExecutionResult:
     """Return a file's content, truncated at the limit, and the digest of the whole file."""
-    args, most = call.args, call.policy.artifact_bytes
+    args = call.args
+    most = call.policy.artifact_bytes
     window = await stream_file(
         call, args["path"], Window(1, None, min(args["max_bytes"] or most, most))
     )
@@ -109,7 +110,9 @@ async def run_archive(call: ToolRequest) -> ExecutionResult:
 
 async def _pack(call: ToolRequest) -> tuple[Packed, tuple[str, ...]]:
     """Return the archive, built in a thread while tar writes, and tar's error messages."""
-    path, form, policy = call.args["path"], call.args["format"], call.policy
+    path = call.args["path"]
+    form = call.args["format"]
+    policy = call.policy
     max_bytes = min(call.args["max_bytes"] or policy.artifact_bytes, policy.artifact_bytes)
     max_entries = min(call.args["max_entries"] or policy.max_entries, policy.max_entries)
     read_fd, write_fd = os.pipe()

@@ -14,7 +14,8 @@ from hyperruntime.spec import ExecResult
 # word of the text would kill this shell. A short text is a variable, which costs no stream; a long
 # one comes first on standard input.
 # the kernel allows 128 KiB, see execve(2), MAX_ARG_STRLEN
-_VARIABLE, _VARIABLE_BYTES = "HYPERRUNTIME_TEXT", 64 * 1024
+_VARIABLE = "HYPERRUNTIME_TEXT"
+_VARIABLE_BYTES = 64 * 1024
 _RUN = f'eval "unset -v {_VARIABLE}; ${_VARIABLE}"'
 _RUN_LONG = (
     'IFS= LC_ALL=C read -r -N "$1" _hr_text || [ "$1" = 0 ] || exit 126; [ -n "$2" ] || exec '
@@ -52,7 +53,8 @@ async def run_bash(call: ToolRequest) -> ExecutionResult:
 
 async def run_stateful(call: ToolRequest) -> ExecutionResult:
     """Run a command in the slot's persistent bash and return its result."""
-    text, given = _text(call), call.args["stdin"]
+    text = _text(call)
+    given = call.args["stdin"]
     try:
         result = await call.slot_exec.tool_shell().arun(
             text,
@@ -129,7 +131,9 @@ def show_output(data: bytes, limit_chars: int) -> tuple[str, bool]:
     elif len(text := data.decode(errors="replace")) <= limit_chars:
         return text, False
     else:
-        head_bytes, tail_bytes, total = whole_end(data[:half]), whole_start(data[-half:]), len(data)
+        head_bytes = whole_end(data[:half])
+        tail_bytes = whole_start(data[-half:])
+        total = len(data)
     tail_chars = limit_chars // 2
     head = head_bytes.decode(errors="replace")[: limit_chars - tail_chars]
     tail = tail_bytes.decode(errors="replace")

@@ -40,7 +40,9 @@ def _edit(before: bytes, args: Mapping[str, Any]) -> tuple[bytes, int, int]:
     """Return the file after the replacement, the number of replacements, and the line of the
     first.
     """
-    old, new, path = os.fsencode(args["old"]), os.fsencode(args["new"] or ""), show(args["path"])
+    old = os.fsencode(args["old"])
+    new = os.fsencode(args["new"] or "")
+    path = show(args["path"])
     if not old:
         raise ToolProblemError("'old' is empty; to write a whole file use write_file")
     if old == new:
@@ -93,8 +95,10 @@ async def run_patch(call: ToolRequest) -> ExecutionResult:
     """Apply a diff to one or more files; compute all changes before the first write, so that all
     are made or none.
     """
-    path, workdir = call.args["path"], call.args.get("workdir") or ""
-    text, only = os.fsencode(call.args["patch"]), None if path is None else os.fsencode(path)
+    path = call.args["path"]
+    workdir = call.args.get("workdir") or ""
+    text = os.fsencode(call.args["patch"])
+    only = None if path is None else os.fsencode(path)
     files = await off_loop(len(text), lambda: parse_diff(text, only))
     paths = [posixpath.join(workdir, os.fsdecode(file.path)) for file in files]
     if len(files) > _MAX_FILES or len({absolute(call, each) for each in paths}) < len(files):

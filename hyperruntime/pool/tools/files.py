@@ -34,8 +34,11 @@ class Window:
         """
         self.size_bytes = 0
         self.cut = False
-        self._first, self._count, self._max = first_line - 1, line_count, max_bytes
-        self._newlines, self._ends_open = 0, False
+        self._first = first_line - 1
+        self._count = line_count
+        self._max = max_bytes
+        self._newlines = 0
+        self._ends_open = False
         self._kept = bytearray()
         self._digest = hashlib.sha256()
 

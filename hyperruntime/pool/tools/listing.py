@@ -91,10 +91,8 @@ async def list_entries(call: ToolRequest, *, hidden: bool) -> tuple[list[Entry],
     Raises:
         ToolProblemError: the directory cannot be listed.
     """
-    args, most = (
-        call.args,
-        min(call.args["max_entries"] or call.policy.max_entries, call.policy.max_entries),
-    )
+    args = call.args
+    most = min(call.args["max_entries"] or call.policy.max_entries, call.policy.max_entries)
     entries = Entries()
     variables = {"depth": "" if args["recursive"] else "1", "hidden": "1" if hidden else ""}
     await run_inside(call, "list", args["path"], variables=variables, on_stdout=entries.write)

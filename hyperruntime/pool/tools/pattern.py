@@ -51,7 +51,8 @@ def to_posix(pattern: str) -> str:
             if found[2] == "+":
                 raise _problem("'+' after a quantifier is not supported by grep")
             # a lazy quantifier matches the same lines as a greedy one
-            at, text = found.end(), found[1]
+            at = found.end()
+            text = found[1]
         else:
             at, text = at + 1, char
         out.append(text)
@@ -113,7 +114,8 @@ def _element(pattern: str, at: int) -> tuple[int, str, str]:
     """Return the index after a bracket element, its POSIX form, and its character ("" if it is a
     class).
     """
-    char, after = pattern[at : at + 1], pattern[at + 1 : at + 2]
+    char = pattern[at : at + 1]
+    after = pattern[at + 1 : at + 2]
     if not char:
         raise _problem("a '[' has no ']'")
     if found := _NAMED.match(pattern, at):

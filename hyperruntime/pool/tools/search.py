@@ -42,7 +42,8 @@ class SearchLines:
         """Stop after ``most`` matches, or ``most_chars`` characters of paths and text."""
         self.found: list[tuple[str, str]] = []
         self.matches = 0
-        self._most, self._room = most, most_chars
+        self._most = most
+        self._room = most_chars
         self._buffer = b""
 
     def write(self, chunk: bytes) -> None:
@@ -83,7 +84,8 @@ async def run_search(call: ToolRequest) -> ExecutionResult:
     """Return the lines that match."""
     args = call.args
     most = min(args["max_results"], call.policy.max_entries)
-    lines, truncated = SearchLines(most, call.policy.output_chars), False
+    lines = SearchLines(most, call.policy.output_chars)
+    truncated = False
     try:
         await run_inside(
             call, "search", args["path"], variables=_variables(args), on_stdout=lines.write

@@ -143,7 +143,8 @@ def done(output: str, **metadata: Any) -> ExecutionResult:  # noqa: ANN401 - JSO
     """Return the result of a successful tool call that runs no command; ``truncated`` also sets the
     result's field.
     """
-    truncated, facts = metadata.get("truncated", False), {"returncode": 0, **metadata}
+    truncated = metadata.get("truncated", False)
+    facts = {"returncode": 0, **metadata}
     return ExecutionResult(
         success=True, output=output, stdout=output, truncated=truncated, metadata=facts
     )

@@ -76,11 +76,13 @@ def parse_diff(text: bytes, path: bytes | None = None) -> list[FileDiff]:
         ToolProblemError: the diff is invalid, renames or copies files, or is binary.
     """
     lines = _split(text)
-    at, files = 0, []
+    at = 0
+    files = []
     while at < len(lines):
         line = lines[at]
         if line.startswith(b"--- ") and at + 1 < len(lines) and lines[at + 1].startswith(b"+++ "):
-            old, new = _name(lines[at][4:], b"a/"), _name(lines[at + 1][4:], b"b/")
+            old = _name(lines[at][4:], b"a/")
+            new = _name(lines[at + 1][4:], b"b/")
             at, hunks = _hunks(lines, at + 2)
             files.append(_file(old, new, hunks))
         elif line.startswith(b"@@") and path is not None and not files:
@@ -121,7 +123,8 @@ def apply_hunks(content: bytes, hunks: Sequence[Hunk]) -> bytes:
         ToolProblemError: the old lines of a hunk are not found, or are found several times.
     """
     lines = _split(content)
-    shift, floor = 0, 0
+    shift = 0
+    floor = 0
     for number, hunk in enumerate(hunks, 1):
         hint = None if hunk.line is None else hunk.line - 1 + shift
         at = _find(lines, hunk, hint, floor, number)
@@ -142,7 +145,8 @@ def _replacement(old: list[bytes], hunk: Hunk) -> list[bytes]:
     carriage = any(line.endswith(b"\r\n") for line in old) and not any(
         line.endswith(b"\r\n") for line in wanted
     )
-    new, rest = [], iter(old)
+    new = []
+    rest = iter(old)
     for mark, text in hunk.body:
         if mark == b"+":
             bare = carriage and text.endswith(b"\n") and not text.endswith(b"\r\n")
@@ -212,7 +216,8 @@ def _hunks(lines: list[bytes], at: int) -> tuple[int, tuple[Hunk, ...]]:
 
 
 def _ends_hunk(lines: list[bytes], at: int) -> bool:
-    line, after = lines[at], lines[at + 1 : at + 3]
+    line = lines[at]
+    after = lines[at + 1 : at + 3]
     if (
         line.startswith(b"--- ")
         and len(after) == 2

@@ -247,7 +247,8 @@ def make_layout(config: PoolConfig, *, users: bool, driver: str) -> PoolLayout:
     Raises:
         SpecError: this engine cannot isolate the slots.
     """
-    isolation, slots = _isolation(config, users), config.slots_per_container
+    isolation = _isolation(config, users)
+    slots = config.slots_per_container
     if isolation == "uid" and not users:
         several = slots is not None and slots > 1
         field, value = (
@@ -289,7 +290,8 @@ def _isolation(config: PoolConfig, users: bool) -> Isolation:
 
 def _with_users(config: PoolConfig, slots: int) -> ContainerSpec:
     """Return the spec with root as main user and a process limit that holds all slots."""
-    spec, pids = config.spec, config.spec.limits.pids
+    spec = config.spec
+    pids = config.spec.limits.pids
     needed = slots * config.pids_per_slot + _EXTRA_PIDS
     limits = spec.limits if pids is None else attrs.evolve(spec.limits, pids=max(pids, needed))
     return attrs.evolve(spec, user="0:0", limits=limits)

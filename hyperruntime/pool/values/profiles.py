@@ -142,7 +142,8 @@ def parse_profile(name: str, data: object) -> PoolConfig:
     spec = {key: value for key, value in table.items() if key in _SPEC}
     pool = {key: value for key, value in table.items() if key in _POOL}
     try:
-        limits, policy = Limits(**parts["limits"]), ToolPolicy(**parts["tools"])
+        limits = Limits(**parts["limits"])
+        policy = ToolPolicy(**parts["tools"])
         return PoolConfig(
             name=name,
             spec=ContainerSpec(**_spec_values(where, spec), limits=limits),

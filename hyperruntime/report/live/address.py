@@ -80,7 +80,8 @@ def ticket_of(run_dir: Path) -> Ticket:
     folder = make_private_directory(folder / "watch")
     file = folder / f"{hashlib.sha256(os.fsencode(run_dir.resolve())).hexdigest()[:32]}.json"
     found = read_run_json(file, below=file.parent) or {}
-    token, port = found.get("token"), found.get("port")
+    token = found.get("token")
+    port = found.get("port")
     if (
         not isinstance(token, str)
         or len(token) < _LEAST_TOKEN

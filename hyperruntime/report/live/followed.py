@@ -61,7 +61,8 @@ class FollowedRun:
 
     def __init__(self, source: Source) -> None:
         """Read nothing yet."""
-        self._source, self.version = source, 0
+        self._source = source
+        self.version = 0
         self._ends: list[int] = []
         self._ids: list[Any] = []
         self._head: dict[str, Any] = {}
@@ -141,7 +142,8 @@ class LoopSource:
         Raises:
             ArchiveError: it is not the directory of a run.
         """
-        self._follower, self._run_file = JournalFollower(run_dir), Layout(run_dir).run
+        self._follower = JournalFollower(run_dir)
+        self._run_file = Layout(run_dir).run
         self._run = LoopRun(self._follower.view(), screen)
         self._known: tuple[bool, int] | None = None
         # not returned yet: run.json may be unreadable for a moment

@@ -75,8 +75,10 @@ class LiveServer:
             open_run: returns the run, unread; called again if another run is in the directory.
             token: the first part of every path.
         """
-        self._open_run, self._token = open_run, token
-        self._run, self._run_number = open_run(), 0
+        self._open_run = open_run
+        self._token = token
+        self._run = open_run()
+        self._run_number = 0
         self._lock = asyncio.Lock()  # the run is used by one thread at a time
         self._changed = asyncio.Condition()
         self._events: dict[tuple[str, Version], Event] = {}  # by the position of the viewer
@@ -168,12 +170,11 @@ class LiveServer:
 
     async def _send_page(self, request: web.Request) -> web.StreamResponse:
         def make() -> tuple[bytes, str]:
-            behind, age_s = (
-                self._run.version - self._page_version,
-                time.monotonic() - self._page_made_s,
-            )
+            behind = self._run.version - self._page_version
+            age_s = time.monotonic() - self._page_made_s
             if self._page is None or behind > _STALE_ROWS or (behind and age_s >= _STALE_S):
-                self._page_version, self._page_made_s = self._run.version, time.monotonic()
+                self._page_version = self._run.version
+                self._page_made_s = time.monotonic()
                 self._page = live_page(self._run.facts(), self._run.position)
             return self._page
 
@@ -224,7 +225,8 @@ class LiveServer:
         while True:
             if seen != self._version:
                 event = await self._event(position)
-                seen, position = event.version, event.position
+                seen = event.version
+                position = event.position
                 await response.write(event.data)
                 if not position:
                     return

@@ -82,7 +82,8 @@ def make_blocks(
         filled += len(text)
         if filled >= _BLOCK_CHARS:
             blocks.texts.append("".join(parts))
-            parts, filled = [], 0
+            parts = []
+            filled = 0
     if parts:
         blocks.texts.append("".join(parts))
     return blocks

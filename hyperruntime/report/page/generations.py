@@ -55,7 +55,8 @@ class LoopRun:
             view: the run.
             screen: removes keys.
         """
-        self._screen, self._layout = screen, Layout(Path(view.run_dir))
+        self._screen = screen
+        self._layout = Layout(Path(view.run_dir))
         self._models = LoggedModelUse(self._layout.exchanges, screen)
         self.notes: list[str] = []
         self.show(view)
@@ -86,7 +87,8 @@ class LoopRun:
 
     def head(self) -> dict[str, Any]:
         """Return what the page says of the whole run."""
-        view, options = self._view, self._view.options
+        view = self._view
+        options = self._view.options
         try:
             models = self._models.rows()
         except OSError as error:

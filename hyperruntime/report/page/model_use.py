@@ -77,7 +77,8 @@ class LoggedModelUse:
             log: the log of exchanges, which may be missing.
             screen: removes keys.
         """
-        self._log, self._screen = GrowingFile(log), screen
+        self._log = GrowingFile(log)
+        self._screen = screen
         self._use = ModelUse(screen)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -111,7 +112,8 @@ class RecordedModelUse:
             options: the model of the run, which may have prices.
             screen: removes keys.
         """
-        self._options, self._use = options, ModelUse(screen)
+        self._options = options
+        self._use = ModelUse(screen)
         self._known: dict[str, tuple[str, dict[str, object]]] = {}
 
     def put(self, one: Trajectory) -> None:

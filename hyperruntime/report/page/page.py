@@ -229,7 +229,8 @@ def _omissions(facts: Mapping[str, Any], blocks: Blocks) -> list[str]:
     """Return a sentence that names the entries without details, or nothing."""
     if not blocks.left_out:
         return []
-    ids, ranges = facts["ids"], list[list[int]]()
+    ids = facts["ids"]
+    ranges = list[list[int]]()
     for n, place in enumerate(blocks.index):
         if place is not None:
             continue

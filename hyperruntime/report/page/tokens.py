@@ -55,7 +55,8 @@ def shown_tokens(ids: Sequence[int], decode: Decode, screen: Secrets, most: int)
     # this tokenizer's texts are not parts of the whole
     if not hidden and screen.text(whole) != whole:
         return all_hidden(len(known[:most]))
-    shown_ids, texts = list[int | None](known), [""] * len(known)
+    shown_ids = list[int | None](known)
+    texts = [""] * len(known)
     for _, end, text in groups:
         texts[end - 1] = text
     for begin, end in hidden:
@@ -96,7 +97,8 @@ def _hidden(texts: Sequence[str], screen: Secrets) -> Iterator[tuple[int, int]]:
     if clean.count(MARK) > text.count(MARK) + 1:  # more than one key: cut between them
         for share in _CUTS:
             at = int(len(texts) * share)
-            one, other = "".join(texts[:at]), "".join(texts[at:])
+            one = "".join(texts[:at])
+            other = "".join(texts[at:])
             if 0 < at < len(texts) and screen.text(one) + screen.text(other) == clean:
                 yield from _hidden(texts[:at], screen)
                 yield from ((at + begin, at + end) for begin, end in _hidden(texts[at:], screen))
@@ -109,7 +111,8 @@ def _changed(texts: Sequence[str], text: str, clean: str) -> tuple[int, int]:
     least = min(len(text), len(clean))
     same = next((n for n in range(least) if text[n] != clean[n]), least)
     tail = next((n for n in range(least - same) if text[-1 - n] != clean[-1 - n]), least - same)
-    begin, at = len(texts), 0
+    begin = len(texts)
+    at = 0
     for number, one in enumerate(texts):
         at += len(one)
         begin = min(begin, number) if at > same else begin

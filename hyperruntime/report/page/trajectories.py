@@ -44,7 +44,8 @@ class RolloutRun:
         Raises:
             ArchiveError: it is not the directory of a rollout run.
         """
-        self._run_dir, self._screen = run_dir, screen
+        self._run_dir = run_dir
+        self._screen = screen
         self._options = stored_options(run_dir)
         self._follower = TrajectoryFollower(run_dir)
         self._models = RecordedModelUse(self._options.model, screen)
@@ -100,7 +101,8 @@ class RolloutRun:
 
     def head(self) -> dict[str, Any]:
         """Return what the page says of the whole run."""
-        options, made = self._options, self._follower.records
+        options = self._options
+        made = self._follower.records
         ended = "" if self._follower.is_owned else end_reason(self._stored())
         return {
             "kind": "rollout",

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from hyperruntime.sandbox import Sandbox
 
 DEFAULT_TOOLS = ("bash", "read_file", "write_file", "edit_file", "list_files", "search")
-FINISHED, TURN_LIMIT, TOKEN_LIMIT = "finished", "turn_limit", "token_limit"
-CONTEXT_LIMIT, TIME_LIMIT = "context_limit", "time_limit"
+FINISHED = "finished"
+TURN_LIMIT = "turn_limit"
+TOKEN_LIMIT = "token_limit"  # noqa: S105 - a name, no secret
+CONTEXT_LIMIT = "context_limit"
+TIME_LIMIT = "time_limit"
 CONTENT_FILTER = "content_filter"
 _STOPPED: Mapping[TurnEnd, str] = {TurnEnd.FULL: CONTEXT_LIMIT, TurnEnd.FILTERED: CONTENT_FILTER}
 _CUT_CALL = "the call did not run: the server stopped this turn before its end"

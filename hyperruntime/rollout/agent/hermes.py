@@ -11,7 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-OPEN, CLOSE = "<tool_call>", "</tool_call>"
+OPEN = "<tool_call>"
+CLOSE = "</tool_call>"
 UNKNOWN = "unknown"
 _NAME = re.compile(r'"name"\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
 # ``name`` (``unknown`` if it cannot be parsed), and ``arguments`` as JSON text (the whole call if
@@ -66,7 +67,8 @@ def _end(text: str, position: int) -> tuple[int, int]:
     """Return the end of a call and the position after its closing tag; an unclosed call ends at the
     next call.
     """
-    close, opening = text.find(CLOSE, position), text.find(OPEN, position)
+    close = text.find(CLOSE, position)
+    opening = text.find(OPEN, position)
     if close >= 0 and not 0 <= opening < close:
         return close, close + len(CLOSE)
     end = opening if opening >= 0 else len(text)

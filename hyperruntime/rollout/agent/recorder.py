@@ -147,7 +147,9 @@ class RecordedModel:
         self.tokens = TokenRecord()
         self.turns = 0
         self.conversation: Sequence[Message] = ()
-        self._model, self._watch, self._replay = model, watch, replay
+        self._model = model
+        self._watch = watch
+        self._replay = replay
         self._require_tokens = require_tokens
 
     async def complete(

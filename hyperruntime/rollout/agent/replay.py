@@ -56,7 +56,8 @@ class _Recorded:
     size: int | None
 
     def completion(self) -> Completion:
-        ids, logprobs = self.entry["ids"], self.entry["logprobs"]
+        ids = self.entry["ids"]
+        logprobs = self.entry["logprobs"]
         return Completion(
             message=self.entry["message"],
             finish_reason=self.entry["finish_reason"],
@@ -219,7 +220,9 @@ class Replay:
             self._failed.add(key)
 
     def _recorded(self, entry: Mapping[str, Any]) -> _Recorded:
-        prompt, ids, shared = entry["prompt_ids"], entry["ids"], entry["shared"]
+        prompt = entry["prompt_ids"]
+        ids = entry["ids"]
+        shared = entry["shared"]
         if prompt is None:
             return _Recorded(entry, (), None)
         tokens = (

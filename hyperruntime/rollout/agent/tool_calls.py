@@ -56,7 +56,8 @@ def normalized_message(message: Message, turn: int) -> dict[str, Any]:
     normalized = {
         name: value for name, value in message.items() if value is not None and name not in _CALLS
     }
-    normalized["role"], normalized["content"] = "assistant", message.get("content") or ""
+    normalized["role"] = "assistant"
+    normalized["content"] = message.get("content") or ""
     given = message.get("tool_calls")
     calls = [_shaped(call) for call in given] if isinstance(given, list) else []
     if not calls and message.get(_LEGACY):
@@ -105,7 +106,9 @@ def _shaped(call: Any) -> dict[str, Any]:  # noqa: ANN401 - a server may send an
     call = call if isinstance(call, dict) else {}
     function = call.get("function")
     function = function if isinstance(function, dict) else {}
-    name, arguments, identity = function.get("name"), function.get("arguments"), call.get("id")
+    name = function.get("name")
+    arguments = function.get("arguments")
+    identity = call.get("id")
     if not isinstance(arguments, str):
         arguments = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
     return {
@@ -119,7 +122,8 @@ def _shaped(call: Any) -> dict[str, Any]:  # noqa: ANN401 - a server may send an
 
 
 def _checked(call: Message, schemas: Mapping[str, Any]) -> ToolCall:
-    name, text = call["function"]["name"], call["function"]["arguments"]
+    name = call["function"]["name"]
+    text = call["function"]["arguments"]
     made = ToolCall(id=call["id"], name=name)
     try:
         arguments = json.loads(text, strict=False) if text.strip() else {}

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from hyperruntime.images.store import ImageStore
     from hyperruntime.runtime import Runtime
 
-DONE, FAILED = "done", "failed"
+DONE = "done"
+FAILED = "failed"
 _COPIED = ("model", "messages", "stop_reason", "turns", "tool_calls", "tool_errors", "usage")
 _TIMES = {"acquire_s": "slot_s", "model_s": "model_s", "tools_s": "tools_s", "total_s": "total_s"}
 
@@ -138,11 +139,9 @@ async def run_batch(
         StorageError: a result cannot be written; settled rows stay settled.
     """
     async with AsyncExitStack() as stack:
-        given, rows, path = (
-            attrs.evolve(parts or Parts(), environment=prompts),
-            prompts.rows,
-            output / RESULTS,
-        )
+        given = attrs.evolve(parts or Parts(), environment=prompts)
+        rows = prompts.rows
+        path = output / RESULTS
         # validate before creating the directory
         parts = await complete_parts(stack, options, given)
         if options.retry_failed or len(_settled(rows.values(), path, retry_failed=False)) < len(
@@ -172,7 +171,8 @@ async def run_batch(
 def _summary(
     prompts: Prompts, statuses: Mapping[str, str], worked_on: int, took_s: float
 ) -> BatchSummary:
-    counts, rows = Counter(statuses.values()), len(prompts.rows)
+    counts = Counter(statuses.values())
+    rows = len(prompts.rows)
     return BatchSummary(
         rows=rows,
         done=counts[DONE],

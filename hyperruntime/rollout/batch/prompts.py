@@ -145,7 +145,8 @@ def _image(value: Mapping[str, Any], where: str) -> str | None:
 
 
 def _messages(value: Mapping[str, Any], where: str) -> tuple[Mapping[str, Any], ...]:
-    prompt, messages = value.get("prompt"), value.get("messages")
+    prompt = value.get("prompt")
+    messages = value.get("messages")
     if (prompt is None) == (messages is None):
         raise SpecError(where, sorted(value), "an object with one of 'prompt' and 'messages'")
     if isinstance(prompt, str) and prompt:

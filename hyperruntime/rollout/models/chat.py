@@ -36,7 +36,8 @@ class ChatModel:
     def __init__(self, options: ModelOptions) -> None:
         """Create a client; fields of ``options.extra`` override our own fields."""
         self.name = options.name
-        self._server, self._extra = Server(options), options.extra
+        self._server = Server(options)
+        self._extra = options.extra
         self._unknown: set[str] = set()
 
     async def complete(
@@ -85,7 +86,8 @@ class ChatModel:
         if sampling.seed is not None:
             body["seed"] = sampling.seed
         for name in self._unknown & body.keys():
-            value, other = body.pop(name), _OPTIONAL[name]
+            value = body.pop(name)
+            other = _OPTIONAL[name]
             if other is not None:
                 body[other] = value
         return {**body, **self._extra}

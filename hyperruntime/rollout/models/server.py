@@ -29,9 +29,14 @@ if TYPE_CHECKING:
 log = get_logger(__name__)
 
 _TRANSPORT = (aiohttp.ClientError, TimeoutError, OSError)
-_CONNECT_S, _BACKOFF_S, _BACKOFF_MAX_S = 15.0, 0.25, 20.0
+_CONNECT_S = 15.0
+_BACKOFF_S = 0.25
+_BACKOFF_MAX_S = 20.0
 _CONNECTIONS = 256
-_REACH_S, _REACH_ONCE_S, _REACH_CONNECT_S, _REACH_PAUSE_S = 4.0, 3.0, 2.5, 0.5
+_REACH_S = 4.0
+_REACH_ONCE_S = 3.0
+_REACH_CONNECT_S = 2.5
+_REACH_PAUSE_S = 0.5
 _GATEWAY_STATUSES = (502, 503, 504)  # of a proxy whose server is down
 _SHOWN = 500
 _OK = 200
@@ -48,7 +53,8 @@ class ServerRefusedError(ModelError):
 
     def __init__(self, message: str, status: int, text: str) -> None:
         """Store the status and the body with the message."""
-        self.status, self.text = status, text
+        self.status = status
+        self.text = text
         super().__init__(message)
 
 
@@ -81,7 +87,8 @@ class Server:
             ModelError: the variable of the key is not set.
         """
         self.url = options.base_url.rstrip("/")
-        self._timeout_s, self._patience_s = options.timeout_s, options.patience_s
+        self._timeout_s = options.timeout_s
+        self._patience_s = options.patience_s
         self._redactor = Redactor()
         self._headers: dict[str, str] = {}
         if options.key_env is not None:
@@ -109,7 +116,9 @@ class Server:
                 not usable.
         """
         data = json.dumps(body).encode()
-        until, made, odd = 0.0, 0, 0
+        until = 0.0
+        made = 0
+        odd = 0
 
         async def attempt() -> _Answer:
             nonlocal made, odd
@@ -235,7 +244,8 @@ def _value_of(url: str, answer: _Answer) -> dict[str, Any]:
         ContextLengthError: the answer says that the conversation is too long for the model.
         ServerRefusedError: the answer refuses the request for another reason.
     """
-    text, judgement = answer.text[:_SHOWN], answer.judgement
+    text = answer.text[:_SHOWN]
+    judgement = answer.judgement
     if judgement.kind is Kind.USABLE:
         return dict(answer.value)
     if judgement.kind is Kind.TOO_LONG:

@@ -52,8 +52,10 @@ class TokenModel:
             tokenizer: tokenizer of the model.
         """
         self.name = options.name
-        self._server, self._tokenizer = Server(options), tokenizer
-        self._wire, self._extra = options.wire, options.extra
+        self._server = Server(options)
+        self._tokenizer = tokenizer
+        self._wire = options.wire
+        self._extra = options.extra
         self._root = self._server.url.removesuffix("/v1")
         self._memory: OrderedDict[bytes, array[int]] = OrderedDict()
         self._remembered = 0
@@ -212,7 +214,8 @@ class TokenModel:
 
 def _read_sglang(answer: Mapping[str, Any]) -> Emission:
     meta = answer["meta_info"]
-    entries, reason = meta["output_token_logprobs"], meta.get("finish_reason")
+    entries = meta["output_token_logprobs"]
+    reason = meta.get("finish_reason")
     kind = reason.get("type") if isinstance(reason, dict) else reason
     return (
         tuple(int(e[1]) for e in entries),
@@ -234,7 +237,8 @@ def _read_vllm(answer: Mapping[str, Any]) -> Emission:
 
 def _read_completion(answer: Mapping[str, Any]) -> Emission:
     choice = answer["choices"][0]
-    ids, logprobs = choice["token_ids"], choice["logprobs"]["token_logprobs"]
+    ids = choice["token_ids"]
+    logprobs = choice["logprobs"]["token_logprobs"]
     return (
         tuple(map(int, ids)),
         tuple(map(float, logprobs)),

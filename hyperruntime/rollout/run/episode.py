@@ -177,7 +177,10 @@ class _Episode:
     def __init__(
         self, context: EpisodeContext, job: Job, spec: ContainerSpec, replay: Replay
     ) -> None:
-        self._context, self._job, self._spec, self._replay = context, job, spec, replay
+        self._context = context
+        self._job = job
+        self._spec = spec
+        self._replay = replay
         self._trajectory = _new_trajectory(context.options, context.model.name, job)
         self._watch = Stopwatch()
         tokens = context.options.require_tokens
@@ -201,7 +204,8 @@ class _Episode:
         return self._record(**self._ending)
 
     async def _work(self) -> None:
-        context, item = self._context, self._job.item
+        context = self._context
+        item = self._job.item
         async with self._leased(context.slots.lease(self._spec, self._job.id)) as lease:
             with self._in("setup"):
                 async with asyncio.timeout(context.options.setup_s):

@@ -71,8 +71,11 @@ class RunProgress:
             left_out: why items were left out, by name.
         """
         self._left_out = dict(left_out or {})
-        self._options, self._items, self._store = options, items, store
-        self._on_event, self._keep = on_event, keep
+        self._options = options
+        self._items = items
+        self._store = store
+        self._on_event = on_event
+        self._keep = keep
         self._journals = None if store is None else store.journals(options)
         self._tally = Tally()
         self._groups: dict[str, dict[int, Trajectory]] = {item.id: {} for item in items}

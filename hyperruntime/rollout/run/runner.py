@@ -191,7 +191,8 @@ async def complete_parts(
     Raises:
         SpecError, DriverLoadError, ModelError: one of them cannot be created.
     """
-    environment, model = parts.environment, parts.model
+    environment = parts.environment
+    model = parts.model
     if environment is None:
         environment = await asyncio.to_thread(
             load_environment, options.environment, options.environment_options

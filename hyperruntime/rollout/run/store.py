@@ -135,7 +135,8 @@ def _resumed_options(run_dir: Path, options: RolloutOptions) -> RolloutOptions:
     stored = stored_options(run_dir)
     known = _with_absolute_code(stored)
     for field in attrs.fields(RolloutOptions):
-        before, now = getattr(known, field.name), getattr(options, field.name)
+        before = getattr(known, field.name)
+        now = getattr(options, field.name)
         if field.name == "model":
             before, now = before and before.name, now and now.name
         elif field.name in _CHANGEABLE or field.name == "seed":

@@ -73,7 +73,8 @@ class Tally:
 
     def __init__(self) -> None:
         """Start the clock with no trajectories."""
-        self._began, self._cpu = time.monotonic(), time.process_time()
+        self._began = time.monotonic()
+        self._cpu = time.process_time()
         self.before: list[Trajectory] = []
         self.now: list[Trajectory] = []
 

@@ -32,7 +32,8 @@ class TrajectoryFollower:
         self._run_dir = run_dir
         self.journal = GrowingFile(run_dir / TRAJECTORIES)
         self.records: dict[str, Trajectory] = {}
-        self.damaged, self.is_owned = 0, False
+        self.damaged = 0
+        self.is_owned = False
         self._places: dict[str, tuple[int, int]] = {}
         # not returned yet: a read may fail after some lines
         self._changed: list[tuple[int, str]] = []
@@ -52,7 +53,8 @@ class TrajectoryFollower:
                     self.damaged += 1
                     continue
                 slim = attrs.evolve(one, messages=(), tools=(), segments=(), tool_errors=())
-                self.records[one.id], self._places[one.id] = slim, (begin, length)
+                self.records[one.id] = slim
+                self._places[one.id] = (begin, length)
                 self._changed.append((begin + length, one.id))
         except OSError as error:
             raise ArchiveError(

@@ -7,7 +7,9 @@ from typing import Any
 
 import attrs
 
-SCORED, UNSCORED, INFRASTRUCTURE = "scored", "unscored", "infrastructure"
+SCORED = "scored"
+UNSCORED = "unscored"
+INFRASTRUCTURE = "infrastructure"
 
 
 @attrs.frozen(kw_only=True)

@@ -30,12 +30,10 @@ from hyperruntime.storage.run_lock import RunLock
 log = get_logger(__name__)
 T = TypeVar("T", Trajectory, Group, Segment)
 
-RUN, TRAJECTORIES, GROUPS, RESULTS = (
-    "run.json",
-    "trajectories.jsonl",
-    "groups.jsonl",
-    "results.jsonl",
-)
+RUN = "run.json"
+TRAJECTORIES = "trajectories.jsonl"
+GROUPS = "groups.jsonl"
+RESULTS = "results.jsonl"
 SCHEMA = 1
 
 
@@ -213,7 +211,8 @@ def owned(run_dir: Path) -> Iterator[None]:
         RunLockedError: another live process owns the directory.
         LeaseLostError: another process took over the directory.
     """
-    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    task = asyncio.current_task()
+    loop = asyncio.get_running_loop()
     assert task is not None, "inside a coroutine"
     cancel = task.cancel
 

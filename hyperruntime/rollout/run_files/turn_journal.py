@@ -28,7 +28,11 @@ log = get_logger(__name__)
 
 TURNS = "turns"
 SCHEMA = 1
-ATTEMPT, TURN, CALL, FAILED, ANEW = "attempt", "turn", "call", "failed", "anew"
+ATTEMPT = "attempt"
+TURN = "turn"
+CALL = "call"
+FAILED = "failed"
+ANEW = "anew"
 _FIELDS: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     ATTEMPT: {"number": int},
     TURN: {
@@ -160,7 +164,8 @@ class JournalDirectory:
             options: digest of the options that decide what agents do; journals of other options are
                 removed.
         """
-        self._directory, self._options = directory, options
+        self._directory = directory
+        self._options = options
         self._there: set[str] = set()
         with storage_errors(directory), suppress(FileNotFoundError):
             self._there = set(os.listdir(directory))
@@ -171,7 +176,8 @@ class JournalDirectory:
         Raises:
             StorageError: the file cannot be read.
         """
-        path, lock = self._path(trajectory_id), asyncio.Lock()
+        path = self._path(trajectory_id)
+        lock = asyncio.Lock()
         header = _line(
             {
                 "is": "journal",

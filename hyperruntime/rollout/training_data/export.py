@@ -29,7 +29,8 @@ from hyperruntime.rollout.training_data.samples import ALL, LAST, ScoredGroup, s
 from hyperruntime.rollout.training_data.scored_data import to_scored_data
 
 FORMATS = ("atropos", "huggingface", "jsonl")
-KEEP, DROP = "keep", "drop"
+KEEP = "keep"
+DROP = "drop"
 
 
 @attrs.frozen(kw_only=True)
@@ -135,7 +136,8 @@ def _kept(run_dir: str | Path, options: ExportOptions, summary: Summary) -> Kept
     directory = Path(run_dir)
     items = _items(directory)
     stored = read_run(directory).get("options", {}) if (directory / RUN).is_file() else {}
-    size, temperature = stored.get("group_size"), float(stored.get("temperature", 1.0))
+    size = stored.get("group_size")
+    temperature = float(stored.get("temperature", 1.0))
     for trajectories in items:
         group = scored_group(
             trajectories, size=size, segments=options.segments, temperature=temperature

@@ -17,7 +17,8 @@ import yaml
 from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.training_data.samples import ScoredGroup, group_advantages
 
-CARD_NAME, DATA_NAME = "README.md", "data/train.jsonl"
+CARD_NAME = "README.md"
+DATA_NAME = "data/train.jsonl"
 _FREE = ("parts", "verdict", "tools", "tool_errors")  # JSON of any shape
 _PLAIN = {
     "id": "string",

@@ -15,7 +15,8 @@ from hyperruntime.errors import RunError
 from hyperruntime.rollout.run_files.record import SCORED, Group, Segment, Trajectory
 
 _EPSILON = 1e-6
-ALL, LAST = "all", "last"
+ALL = "all"
+LAST = "last"
 
 
 @attrs.frozen(kw_only=True)

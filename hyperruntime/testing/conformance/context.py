@@ -55,7 +55,10 @@ class Context:
             directory: directory of the suite on the host.
             load: the load of the machine; None means to measure it now.
         """
-        self.driver, self.runtime, self.image, self.directory = driver, runtime, image, directory
+        self.driver = driver
+        self.runtime = runtime
+        self.image = image
+        self.directory = directory
         self.load = load or Load()
         self.info: EngineInfo = runtime.info
         self._shared: Container | None = None
@@ -136,7 +139,8 @@ class Context:
 
     def close(self) -> None:
         """Close every started container, so that no thread of a check waits for one."""
-        self._closed, self._shared = True, None
+        self._closed = True
+        self._shared = None
         for container in tuple(self._started):
             container.close()
         for other in tuple(self._besides):

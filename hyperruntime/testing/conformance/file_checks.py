@@ -86,7 +86,8 @@ def errors(context: Context) -> None:
     """
     container = context.container
     container.write_file(f"{INSIDE}/errors/file", b"12345")
-    here, nothing = f"{INSIDE}/errors", f"{INSIDE}/errors/nothing"
+    here = f"{INSIDE}/errors"
+    nothing = f"{INSIDE}/errors/nothing"
     for wanted, path in (
         (FileNotFoundError, nothing),
         (IsADirectoryError, here),

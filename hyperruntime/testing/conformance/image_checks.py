@@ -81,7 +81,8 @@ def build(context: Context) -> None:
     """A Containerfile is built once, with its context and arguments, and its output is passed
     on.
     """
-    place, lines = context.place(), list[str]()
+    place = context.place()
+    lines = list[str]()
     (place / "hello").write_text("from the context\n")
     steps = f"FROM {context.image}\nARG WORD=none\nCOPY hello /hello\nRUN echo $WORD >/word\n"
     (place / "Containerfile").write_text(steps)

@@ -57,7 +57,8 @@ _LIST_STATES = 'for p in /proc/[0-9]*; do read -r line 2>/dev/null <"$p/stat" &&
 @check("isolation.no-host-environment", when="alone")  # it changes the environment of this process
 def no_host_environment(context: Context) -> None:
     """No variable of the host's environment reaches a container."""
-    name, secret = "HYPERRUNTIME_CONFORMANCE", secrets.token_hex(8)
+    name = "HYPERRUNTIME_CONFORMANCE"
+    secret = secrets.token_hex(8)
     os.environ[name] = secret
     try:
         with context.start() as container:

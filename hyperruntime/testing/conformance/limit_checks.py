@@ -70,7 +70,8 @@ def cpus(context: Context) -> None:
     found = re.match(rb"(\d+)m([\d.]+)s", result.stdout)
     if found is None:
         raise AssertionError(f"the command did not print its processor time: {result}")
-    used, allowed = int(found[1]) * 60 + float(found[2]), 0.3 * result.duration_s
+    used = int(found[1]) * 60 + float(found[2])
+    allowed = 0.3 * result.duration_s
     expect(
         used < allowed * 1.4 + 0.2,
         f"{used:.2f} s of processor time in {result.duration_s:.2f} s with 0.3 cpus",

@@ -20,7 +20,8 @@ import attrs
 from hyperruntime.host.process import DEVNULL, spawn, wait_until
 
 MAX_FACTOR = 10.0
-_STARTS, _TIMES = 6, 12
+_STARTS = 6
+_TIMES = 12
 _AT_ONCE = 8  # a single process gets a processor at once, even on a loaded machine
 _NAP_S = 0.005
 # Uses a processor for about 10 ms.
@@ -77,7 +78,8 @@ def load_factor(measured: Measurement, quiet: Measurement = QUIET) -> float:
 
 def measure_load() -> Measurement:
     """Measure this machine for about half a second."""
-    starts, lates = _times(_start, _STARTS), _times(_nap)
+    starts = _times(_start, _STARTS)
+    lates = _times(_nap)
     with tempfile.TemporaryFile() as file:
         writes = _times(lambda: _write(file.fileno()))
     return Measurement(
@@ -104,7 +106,8 @@ class Load:
         Args:
             measure: measures the machine.
         """
-        self._measure, self._lock = measure, threading.Lock()
+        self._measure = measure
+        self._lock = threading.Lock()
         self.factor = self.first = load_factor(measure())
 
     def bound(self, quiet_s: float) -> float:

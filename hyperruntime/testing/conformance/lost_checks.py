@@ -148,7 +148,8 @@ def removed(context: Context) -> None:
     """A container that is removed from outside is lost: commands fail, listeners are called, and
     ``ended`` returns.
     """
-    heard, unsubscribed = threading.Event(), threading.Event()
+    heard = threading.Event()
+    unsubscribed = threading.Event()
     with context.start() as container, ThreadPoolExecutor(2) as threads:
         container.on_end(heard.set)
         container.on_end(unsubscribed.set)()
@@ -174,7 +175,9 @@ def closed(context: Context) -> None:
     """Closing a container ends its commands; later commands raise ContainerStateError; closing
     twice is allowed.
     """
-    container, heard, later = context.start(), threading.Event(), threading.Event()
+    container = context.start()
+    heard = threading.Event()
+    later = threading.Event()
     container.on_end(heard.set)
     with ThreadPoolExecutor(2) as threads:
         running = [threads.submit(container.exec, ["sleep", "60"]) for _ in range(2)]

@@ -36,7 +36,9 @@ from hyperruntime.testing.conformance.owner import start_owner
 
 GONE_S = 10.0
 ODD_NAMES = ("a#b?c%41&d:e,f;g", 'it\'s a "b" \\ c\n\u00e9', "/".join(["x" * 50] * 4))
-UNLISTED_S, ENDED_S = 5.0, 2.0  # after a container was closed
+# after a container was closed
+UNLISTED_S = 5.0
+ENDED_S = 2.0
 PRUNED_S = 5.0
 OTHERS_S = 180.0
 _UP_MS = 30_000
@@ -225,7 +227,8 @@ def _no_other_prunes(context: Context) -> Iterator[None]:
 @contextmanager
 def _left_behind(context: Context, *owners: Mapping[str, str]) -> Iterator[list[str]]:
     """Launch a container with the labels of each owner; yield the marks by which they are found."""
-    marks, live = [marker() for _ in owners], list[LiveContainer]()
+    marks = [marker() for _ in owners]
+    live = list[LiveContainer]()
     try:
         for mark, labels in zip(marks, owners, strict=True):
             place = context.place("files")
@@ -251,7 +254,8 @@ def _left_behind(context: Context, *owners: Mapping[str, str]) -> Iterator[list[
 
 def _first_line(attached: AttachedShell) -> bytes:
     """Return the last word of the first output."""
-    said, poll = b"", select.poll()
+    said = b""
+    poll = select.poll()
     poll.register(attached.output, select.POLLIN)
     while not said.endswith(b"\n") and poll.poll(_UP_MS):
         with suppress(BlockingIOError):

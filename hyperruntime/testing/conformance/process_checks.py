@@ -99,7 +99,8 @@ def streams(context: Context) -> None:
 @check("process.signals")
 def signals(context: Context) -> None:
     """A signal reaches a running command with all its processes, and no other command."""
-    mark, container = marker(), context.container
+    mark = marker()
+    container = context.container
     with spawn_script(context, container, _ALIVE) as other:
         with spawn_script(context, container, _TREE, mark) as process:
             expect_soon(
@@ -199,7 +200,8 @@ def shell_interrupt(context: Context) -> None:
     """SIGINT ends the running text of a persistent shell; its state, earlier jobs and other
     commands go on.
     """
-    container, mark = context.container, marker()
+    container = context.container
+    mark = marker()
     with container.shell() as text, ThreadPoolExecutor(1) as thread:
         text.run(f"cd /tmp; sleep {mark} & job=$!")
         for loop in (

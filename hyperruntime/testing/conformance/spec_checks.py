@@ -30,11 +30,9 @@ from hyperruntime.testing.conformance.context import (
 )
 
 DEVICE = "hyperruntime.example/gpu=conformance"
-NODE, VARIABLE, LIBRARY = (
-    "/dev/hyperruntime0",
-    "HYPERRUNTIME_CONFORMANCE",
-    "/opt/hyperruntime-conformance/library",
-)
+NODE = "/dev/hyperruntime0"
+VARIABLE = "HYPERRUNTIME_CONFORMANCE"
+LIBRARY = "/opt/hyperruntime-conformance/library"
 LOOK = f'test -c {NODE} && echo x >{NODE} && echo node; echo "variable ${VARIABLE}"; cat {LIBRARY}'
 
 
@@ -43,7 +41,8 @@ def mounts(context: Context) -> None:
     """Mounts show their source, also at odd paths, and are read-only unless the spec says
     otherwise.
     """
-    place, other = context.place(), context.place("comma,colon:equals=")
+    place = context.place()
+    other = context.place("comma,colon:equals=")
     (place / "file").write_text("host")
     (place / "one").write_text("alone")
     (place / "one").chmod(0o644)

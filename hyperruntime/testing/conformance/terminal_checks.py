@@ -52,7 +52,8 @@ def read_until(context: Context, terminal: Terminal, text: bytes) -> bytes:
     Raises:
         AssertionError: the text does not come in time.
     """
-    deadline, said = time.monotonic() + context.load.bound(_WAIT_S), bytearray()
+    deadline = time.monotonic() + context.load.bound(_WAIT_S)
+    said = bytearray()
     while text not in said:
         try:
             chunk = terminal.read(max(0.0, deadline - time.monotonic()))
@@ -166,10 +167,8 @@ def other_user(context: Context) -> None:
     """A terminal belongs to the command's user, who can open it by name; no other user of the
     container can.
     """
-    container, script = (
-        context.container,
-        'id -u; echo by-name >"$(tty)"; echo by-dev >/dev/tty; read -r line',
-    )
+    container = context.container
+    script = 'id -u; echo by-name >"$(tty)"; echo by-dev >/dev/tty; read -r line'
     user, uid = (OWNER, OWNER.uid) if context.info.users else (None, 0)
     with start(container, script, user=user) as terminal:
         said = read_until(context, terminal, b"by-dev\r\n")

@@ -118,7 +118,8 @@ def fork_loop(context: Context) -> None:
 @check("timeout.siblings")
 def siblings(context: Context) -> None:
     """A timeout does not end concurrent commands, or background processes of earlier commands."""
-    earlier, mark = marker(), marker()
+    earlier = marker()
+    mark = marker()
     pid = (
         shell(context.container, "setsid sleep $1 >/dev/null 2>&1 & echo $!", earlier)
         .stdout.decode()

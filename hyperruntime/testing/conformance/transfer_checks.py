@@ -146,7 +146,9 @@ def _hostile_archive() -> bytes:
     with tarfile.open(fileobj=data, mode="w") as archive:
         for name, kind, link in HOSTILE:
             member = tarfile.TarInfo(name)
-            member.type, member.linkname, member.mode = kind, link, 0o755
+            member.type = kind
+            member.linkname = link
+            member.mode = 0o755
             member.size = 4 if kind == tarfile.REGTYPE else 0
             archive.addfile(member, io.BytesIO(b"evil") if member.size else None)
     return data.getvalue()

@@ -13,11 +13,9 @@ from hyperruntime.run_as import RunAs
 from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error
 from hyperruntime.testing.conformance.context import Context, fields_of, left_of, marker, shell
 
-ONE, TWO, FEW = (
-    RunAs(uid=20_001, gid=20_007, umask=0o027),
-    RunAs(uid=20_002),
-    RunAs(uid=20_011, pids=12),
-)
+ONE = RunAs(uid=20_001, gid=20_007, umask=0o027)
+TWO = RunAs(uid=20_002)
+FEW = RunAs(uid=20_011, pids=12)
 EXIT_KILLED = 137
 _QUIET = ">/dev/null 2>&1"
 _IDENTITY = "umask; echo $HOME; id -u; id -g; id -G; cat /proc/self/status"
@@ -122,7 +120,8 @@ def apart(context: Context) -> None:
 @check("users.end", needs="exec.user")
 def end(context: Context) -> None:
     """Ending a user ends every process of this user, and no other."""
-    mine, other = marker(), marker()
+    mine = marker()
+    other = marker()
     with context.start() as container:
         shell(container, f"setsid sleep $1 {_QUIET} &", other, user=TWO)
         shell(container, f"({_HARD_TO_END}) {_QUIET}", mine, user=ONE)
@@ -139,7 +138,9 @@ def end(context: Context) -> None:
 @check("groups.end")
 def end_group(context: Context) -> None:
     """Ending a group ends everything that its commands started, and no other process."""
-    mine, other, running = marker(), marker(), marker()
+    mine = marker()
+    other = marker()
+    running = marker()
     with context.start() as container:
         shell(container, f"setsid sleep $1 {_QUIET} &", other)
         shell(container, f"setsid sleep $1 {_QUIET} &", other, group="other")
