@@ -4,7 +4,7 @@ SHELL := /bin/bash
 # Some container images set it; then each Python process of the tests compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-weather bench bench-slots bench-cluster bench-frameworks bench-report docs docs-pictures newcomer setup clean
+.PHONY: help demo test test-engines test-all test-weather bench bench-slots bench-cluster bench-frameworks bench-report docs docs-pictures newcomer setup clean
 
 # Options of the command: make demo ARGS="--seed 3", make test ARGS="-k session"
 ARGS ?=
@@ -16,52 +16,56 @@ demo: ## watch agents improve, in fresh containers, offline
 	@scripts/setup run
 	@.venv/bin/hyperrun demo $(ARGS)
 
-test: ## lint, types and the tests that are not marked slow; as root also as an ordinary user
+test: ## before a commit: lint, types, unit tests, conformance and smoke tests on the best engine; 5 minutes on 2 cores
 	@scripts/setup test
 	@scripts/test $(ARGS)
 
+test-engines: ## the other tests that are not marked slow, on all engines; as root also as an ordinary user
+	@scripts/setup all
+	@scripts/test --engines
+
 test-all: ## everything, on all engines, and the weather; it says how long it took
-	@scripts/setup test
+	@scripts/setup all
 	@scripts/test --all
 
 test-weather: ## selfcheck on the rootless engines under the conditions of cluster jobs; ARGS="rss-2gib podman" for one
-	@scripts/setup test
+	@scripts/setup all
 	@scripts/weather $(ARGS)
 
 bench: ## compare with the engine's own commands, and write docs/benchmarks.md
-	@scripts/setup test
+	@scripts/setup all
 	@scripts/bench core $(ARGS)
 
 bench-slots: ## measure slots and rollouts, and write docs/benchmarks-slots.md
-	@scripts/setup test
+	@scripts/setup all
 	@scripts/bench slots $(ARGS)
 
 bench-cluster: ## measure many nodes, as root and on a Slurm that it starts, and write docs/benchmarks-cluster.md
-	@scripts/setup test
+	@scripts/setup all
 	@scripts/bench cluster
 
 bench-frameworks: ## measure integrations beside the frameworks' own Docker sandboxes; write docs/benchmarks-frameworks.md
-	@scripts/setup test
+	@scripts/setup all
 	@scripts/bench frameworks $(ARGS)
 
 bench-report: ## measure the page about a run in Chromium, and the cost of 100 viewers of a live one
-	@scripts/setup test
+	@scripts/setup all
 	@.venv/bin/python -m tests.bench.report
 	@.venv/bin/python -m tests.bench.live
 
 docs-pictures: ## draw docs/pictures again: the report, the live page, and the first page of the site, which it builds
-	@scripts/setup test
+	@scripts/setup all
 	@scripts/docs-pictures $(ARGS)
 
 docs: ## build the documentation as a site in build/docs, and check its links
 	@scripts/docs $(ARGS)
 
 newcomer: ## follow the first two tutorials in a fresh clone, and print how long each step takes
-	@scripts/setup test
+	@scripts/setup all
 	@.venv/bin/python -m tests.bench.newcomer
 
 setup: ## only install what the other commands need
-	@scripts/setup test
+	@scripts/setup all
 
 clean: ## remove build results (but not outputs/, images or the test user)
 	rm -rf .venv build dist ./*.egg-info .ruff_cache .pytest_cache .hypothesis

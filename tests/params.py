@@ -1,4 +1,4 @@
-"""Parameters of tests of which `make test` uses only some."""
+"""Parameters of tests of which only `make test-all` uses all."""
 
 from __future__ import annotations
 

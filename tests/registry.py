@@ -97,7 +97,7 @@ def run_registry(
 ) -> Iterator[Registry]:
     """Run a registry with plain HTTP on a free port; a locked one requires USER and PASSWORD."""
     program = shutil.which("docker-registry") or UNPACKED
-    assert Path(program).is_file(), "docker-registry is missing; run `scripts/setup test` as root"
+    assert Path(program).is_file(), "docker-registry is missing; run `scripts/setup all` as root"
     with socket.create_server((host, 0)) as free:
         address = f"{host}:{free.getsockname()[1]}"
     directory.mkdir(exist_ok=True)

@@ -28,7 +28,7 @@ prepare_apptainer() {
 
 ask_for_apptainer() {
     die "the tests need Apptainer (1.3 or newer), mksquashfs and squashfuse, which only the administrator can install;" \
-        "ask for apptainer and $*, or run scripts/setup test once as root on Debian," \
+        "ask for apptainer and $*, or run scripts/setup all once as root on Debian," \
         "then run this again."
 }
 

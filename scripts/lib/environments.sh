@@ -71,12 +71,12 @@ make_integration() {
     printf '%s\n' "$fingerprint" >"$place/.done"
 }
 
-# run_unit_tests NAME [ARGUMENT]...: run the unit tests that are not slow in an environment. A warning is no error there:
+# run_unit_tests NAME [ARGUMENT]...: run the tests without an engine that are not slow in an environment. A warning is no error there:
 # old versions warn about new versions of what they use themselves.
 run_unit_tests() {
     local place=$ENVIRONMENTS/$1
     shift
     # The published packages are built and inspected by the main environment.
     "$place/bin/python" -m pytest --quiet -p no:cacheprovider -o filterwarnings= --numprocesses "${WORKERS:-$(nproc)}" -m "not slow" \
-        --ignore tests/unit/test_packaging.py tests/unit "$@"
+        --ignore tests/machine/test_packaging.py tests/unit tests/machine "$@"
 }

@@ -10,7 +10,7 @@ readonly REGISTRY=/var/lib/hyperruntime-registry
 prepare_registry() {
     if [ -x "$REGISTRY/usr/bin/docker-registry" ] || find_program docker-registry; then return; fi
     if ! is_root || ! has_apt; then
-        say "note: docker-registry is missing; the tests of pulls need it. On Debian, run as root: scripts/setup test"
+        say "note: docker-registry is missing; the tests of pulls need it. On Debian, run as root: scripts/setup all"
         return
     fi
     say "unpacking Debian's docker-registry into $REGISTRY; nothing is installed"

@@ -34,17 +34,11 @@ from hyperruntime_docker.client import Engine
 from hyperruntime_docker.images import DockerImages
 from hyperruntime_docker.probe import cached_probe
 from hyperruntime_docker.trial import open_trial
-from tests.params import first_quick
 
 pytestmark = pytest.mark.docker
 
 ROOT = Path(__file__).parents[2]
 IMAGE = "localhost/hyperruntime-test/docker-busybox:latest"
-HTPASSWD = "someone:$2b$04$8qgwB8Mj6IWUI21ui66Fl.7.3ax28A1QKfVJNvJWiFqUnaU8UUpLC\n"
-
-
-def ignore(line: str) -> None:
-    pass
 
 
 def docker(*args: str) -> str:
@@ -183,26 +177,6 @@ def test_the_loss_of_the_daemon_is_reported(
     assert container.exec(["echo", "lives"]).stdout == b"lives\n"
     container.close()
     runtime.close()
-
-
-@pytest.mark.parametrize(
-    "odd",
-    first_quick(
-        b"\xff\0{", b'{"version": "4", "settings": {}}', b"", b"[]", b"7", b"[" * 100_000, quick=2
-    ),
-)
-def test_an_unreadable_probe_cache_is_replaced_by_a_new_probe(
-    opened: hr.Runtime, odd: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    engine = Engine()
-    honest, was_remembered = cached_probe(engine)
-    assert not was_remembered
-    [path] = (tmp_path / "hyperruntime").iterdir()
-    path.write_bytes(odd)
-    assert cached_probe(engine) == (honest, False)
-    assert cached_probe(engine) == (honest, True)
-    engine.close()
 
 
 def test_a_remembered_probe_that_lacks_a_network_is_repeated_before_the_network_is_refused(

@@ -137,23 +137,13 @@ def test_a_command_starts_in_the_workspace_or_in_workdir(desk: Desk) -> None:
     assert "no such directory" in missing.error
 
 
-def test_results_report_network_and_isolation(desk: Desk) -> None:
-    """R19."""
-    metadata = desk("terminal", command="true").metadata
-
-    assert (metadata["network"], metadata["isolation"], metadata["sandboxed"]) == (
-        "none",
-        "container",
-        True,
-    )
-
-
+@pytest.mark.parametrize("tool", ["bash", "bash_stateful"])
 def test_an_image_without_bash_is_refused_by_name(
-    runtime: hr.Runtime, busybox_image: str, base_image: str
+    runtime: hr.Runtime, busybox_image: str, base_image: str, tool: str
 ) -> None:
     """W15: /bin/sh is never used instead of bash."""
     has_bash = busybox_image == base_image  # an engine with one image
     with runtime.container(hr.ContainerSpec(image=busybox_image)) as container:
-        result = make_desk(container)("bash", command="echo hi")
+        result = make_desk(container)(tool, command="echo hi")
 
     assert (result.success, "no bash" in result.error) == (has_bash, not has_bash)

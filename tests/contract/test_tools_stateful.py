@@ -107,13 +107,3 @@ def test_closing_a_slot_ends_its_shell_and_its_jobs(container: hr.Container) -> 
     after, again = asyncio.run(run())
 
     assert (after.stdout, again.stdout) == ("", "x\n")
-
-
-def test_an_image_without_bash_is_refused_by_name(
-    runtime: hr.Runtime, busybox_image: str, base_image: str
-) -> None:
-    has_bash = busybox_image == base_image  # an engine with one image
-    with runtime.container(hr.ContainerSpec(image=busybox_image)) as container:
-        result = make_desk(container)("bash_stateful", command="echo hi")
-
-    assert (result.success, "bash" in result.error) == (has_bash, not has_bash)

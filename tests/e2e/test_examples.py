@@ -1,5 +1,5 @@
 """The programs of ``examples`` run unchanged, and print what they promise; the quick ones in
-``make test``.
+``make test-engines``.
 """
 
 from __future__ import annotations

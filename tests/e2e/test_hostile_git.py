@@ -106,7 +106,7 @@ def naps(argument: str) -> list[psutil.Process]:
     ]
 
 
-# after an interrupt, hyperrun waits 30 s for what it began; see tests/unit/git/test_command.py
+# after an interrupt, hyperrun waits 30 s for what it began; see tests/machine/git/test_command.py
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_no_git_is_left_when_hyperrun_ends_while_it_runs(

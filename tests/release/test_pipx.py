@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_packaging import build_wheel
+from tests.machine.test_packaging import build_wheel
 
 # All that the user has: Debian's essential programs (utils), bubblewrap, git, patch and Python.
 PROGRAMS = (

@@ -1,5 +1,5 @@
 """The real API server of atroposlib on loopback, in the separate environment that
-``scripts/setup test`` makes.
+``scripts/setup all`` makes.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class TrainerApi(AtroposApi):
 @contextmanager
 def atropos_server() -> Iterator[str]:
     """Run a server for the block; yield its address."""
-    assert PROGRAM.is_file(), f"{PROGRAM} is missing: run scripts/setup test"
+    assert PROGRAM.is_file(), f"{PROGRAM} is missing: run scripts/setup all"
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -8,8 +8,10 @@ written.
 from __future__ import annotations
 
 import ast
+from functools import lru_cache
 from pathlib import Path
 
+import attrs
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -88,24 +90,50 @@ HOST_MODULES = {"hyperruntime.host.process"}
 STANDARD_LIBRARY = {"_register_atexit"}
 
 
+@attrs.frozen
+class Facts:
+    """What a module does, without its syntax tree: many trees slow down the collector."""
+
+    starts_processes: list[str]
+    names_python: bool
+    runs_commands: list[str]
+    reaches_below: list[str]
+
+
 @pytest.fixture(scope="module")
-def shipped() -> dict[str, ast.Module]:
-    """Return the syntax tree of each shipped module that runs on the host, by path."""
+def shipped() -> dict[str, Facts]:
+    """Return facts about each shipped module that runs on the host, by path."""
     paths = [path for name in SHIPPED for path in sorted((ROOT / name).rglob("*.py"))]
     named = {str(path.relative_to(ROOT)): path for path in paths}
     return {
-        name: ast.parse(path.read_text())
+        name: facts(ast.parse(path.read_text()))
         for name, path in named.items()
         if not name.startswith(INSIDE)
     }
 
 
+def facts(tree: ast.Module) -> Facts:
+    return Facts(
+        starts_processes(tree),
+        names_the_python_program(tree),
+        runs_commands(tree),
+        reaches_below(tree),
+    )
+
+
+@lru_cache(maxsize=1)
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """Return all nodes of a tree; to walk over it takes longer than anything else here."""
+    return tuple(ast.walk(tree))
+
+
+@lru_cache(maxsize=1)
 def imports(tree: ast.Module) -> set[str]:
     """Return the full names of all modules, and of their members, that a module imports
     anywhere.
     """
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -117,7 +145,7 @@ def starts_processes(tree: ast.Module) -> list[str]:
     """Return the expressions and imports in a module that could start a process of the host."""
     names = imports(tree).difference(PIPES)  # which start no process
     found = sorted(name for name in names if name.partition(".")[0] in PROCESS_MODULES)
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         of_os = (
             isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Name)
@@ -142,7 +170,7 @@ def starts_processes(tree: ast.Module) -> list[str]:
 def names_the_python_program(tree: ast.Module) -> bool:
     """Return whether a module uses ``sys.executable``."""
     named = any(
-        isinstance(node, ast.Attribute) and node.attr == "executable" for node in ast.walk(tree)
+        isinstance(node, ast.Attribute) and node.attr == "executable" for node in nodes(tree)
     )
     return named or "sys.executable" in imports(tree)
 
@@ -154,7 +182,7 @@ def runs_commands(tree: ast.Module) -> list[str]:
     found = [name for name in imports(tree) if name == "hyperruntime.exec.execution.Execution"]
     found += [
         node.attr
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Attribute) and node.attr in ENGINE_EXECS
     ]
     return found
@@ -177,7 +205,7 @@ def reaches_below(tree: ast.Module) -> list[str]:
             or any(name == module or name.startswith(f"{module}.") for module in HOST_MODULES)
         ):
             found.append(name)
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         own = (
             isinstance(node, ast.Attribute)
             and isinstance(node.value, ast.Name)
@@ -197,21 +225,21 @@ def _is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-def test_only_one_module_starts_processes_of_the_host(shipped: dict[str, ast.Module]) -> None:
+def test_only_one_module_starts_processes_of_the_host(shipped: dict[str, Facts]) -> None:
     guilty = {
         name: found
-        for name, tree in shipped.items()
+        for name, module in shipped.items()
         if name not in STARTS_PROCESSES + FORKS_ITSELF + BECOMES_ANOTHER
-        and (found := starts_processes(tree))
+        and (found := module.starts_processes)
     }
     assert guilty == {}
 
 
 def test_all_python_processes_of_the_host_are_started_by_one_function(
-    shipped: dict[str, ast.Module],
+    shipped: dict[str, Facts],
 ) -> None:
     """With ``python -m`` alone, modules in the current directory would be imported."""
-    named = {name for name, tree in shipped.items() if names_the_python_program(tree)}
+    named = {name for name, module in shipped.items() if module.names_python}
     assert named == set(NAMES_THE_PYTHON_PROGRAM)
 
 
@@ -227,31 +255,31 @@ def test_a_module_that_names_the_python_program_is_found(source: str) -> None:
     assert names_the_python_program(ast.parse(source))
 
 
-def test_only_containers_run_commands(shipped: dict[str, ast.Module]) -> None:
+def test_only_containers_run_commands(shipped: dict[str, Facts]) -> None:
     guilty = {
         name: found
-        for name, tree in shipped.items()
+        for name, module in shipped.items()
         if name not in MAKES_EXECUTIONS
         and not name.startswith(DRIVERS)
-        and (found := runs_commands(tree))
+        and (found := module.runs_commands)
     }
     assert guilty == {}
 
 
 def test_modules_above_the_runtime_use_no_engine_no_process_and_no_private_name(
-    shipped: dict[str, ast.Module],
+    shipped: dict[str, Facts],
 ) -> None:
     guilty = {
         name: found
-        for name, tree in shipped.items()
-        if name.startswith(ABOVE) and (found := reaches_below(tree))
+        for name, module in shipped.items()
+        if name.startswith(ABOVE) and (found := module.reaches_below)
     }
     for name in RUNS_GIT_ON_THE_HOST:
         assert all(found.startswith("hyperruntime.host.process") for found in guilty.pop(name))
     assert guilty == {}
 
 
-def test_all_shipped_modules_are_checked(shipped: dict[str, ast.Module]) -> None:
+def test_all_shipped_modules_are_checked(shipped: dict[str, Facts]) -> None:
     names = set(shipped)
     assert {
         RUNS_COMMANDS,
@@ -261,8 +289,8 @@ def test_all_shipped_modules_are_checked(shipped: dict[str, ast.Module]) -> None
         MAKES_EXECUTIONS[0],
     } <= names
     assert all(any(name.startswith(top) for name in names) for top in ABOVE[:3])
-    assert starts_processes(shipped[STARTS_PROCESSES[0]]) != []
-    assert any(runs_commands(shipped.get(name, ast.parse(""))) for name in MAKES_EXECUTIONS)
+    assert shipped[STARTS_PROCESSES[0]].starts_processes != []
+    assert any(shipped[name].runs_commands for name in MAKES_EXECUTIONS if name in shipped)
 
 
 @pytest.mark.parametrize(

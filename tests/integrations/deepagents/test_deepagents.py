@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from deepagents import create_deep_agent
@@ -13,7 +12,6 @@ from langchain_tests.integration_tests import SandboxIntegrationTests
 
 import hyperruntime as hr
 from hyperruntime_deepagents import Sandbox
-from tests.integrations.crashes import check_container_ends_with
 from tests.integrations.deepagents.example import ask
 
 pytestmark = pytest.mark.engine
@@ -97,19 +95,3 @@ def test_a_command_that_does_not_end_is_ended(base_image: str, runtime_name: str
         assert impatient.execute("sleep 1; echo done", timeout=0).output == "done\n"
     finally:
         sandbox.close()
-
-
-KILLED = """
-import signal, sys
-from hyperruntime_deepagents import Sandbox
-sandbox = Sandbox.start(sys.argv[1], sys.argv[2])
-assert sandbox.execute("sleep 1000 >/dev/null 2>&1 & echo started").output == "started\\n"
-print(sandbox.container.name, flush=True)
-signal.pause()
-"""
-
-
-def test_the_container_ends_when_the_framework_is_killed(
-    runtime_name: str, base_image: str, engine_command: Any
-) -> None:
-    check_container_ends_with(KILLED, engine_command, base_image, runtime_name)

@@ -26,7 +26,6 @@ from minisweagent.run.benchmarks.utils.batch_progress import RunBatchProgressMan
 import hyperruntime as hr
 from hyperruntime_mini_swe_agent import Environment, EnvironmentConfig
 from tests.conftest import podman_command
-from tests.integrations.crashes import check_container_ends_with
 from tests.integrations.mini_swe_agent.example import make_agent
 
 pytestmark = pytest.mark.engine
@@ -215,19 +214,3 @@ def test_results_are_those_of_the_frameworks_own_environment(
             assert environment.execute(action) == theirs.execute(action), command
     finally:
         theirs.cleanup()
-
-
-KILLED = """
-import signal, sys
-from hyperruntime_mini_swe_agent import Environment
-environment = Environment(image=sys.argv[1], runtime=sys.argv[2])
-environment.execute({"command": "sleep 1000 >/dev/null 2>&1 &"})
-print(environment.container.name, flush=True)
-signal.pause()
-"""
-
-
-def test_the_container_ends_when_the_framework_is_killed(
-    runtime_name: str, base_image: str, engine_command: Any
-) -> None:
-    check_container_ends_with(KILLED, engine_command, base_image, runtime_name)

@@ -31,7 +31,6 @@ from openai.types.responses import (
 import hyperruntime as hr
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime_openai_agents import SandboxClient, SandboxOptions
-from tests.integrations.crashes import check_container_ends_with
 from tests.integrations.openai_agents.example import ask
 
 pytestmark = pytest.mark.engine
@@ -396,23 +395,3 @@ async def test_a_mount_is_seen_in_the_sandbox(
             b"",
         )
     await client.delete(made)
-
-
-CRASH = """
-import asyncio, signal, sys
-from hyperruntime_openai_agents import SandboxClient, SandboxOptions
-
-async def main():
-    session = await SandboxClient(sys.argv[1]).create(options=SandboxOptions(image=sys.argv[2]))
-    await session.start()
-    print(session.state.container_name, flush=True)
-    signal.pause()
-
-asyncio.run(main())
-"""
-
-
-def test_the_container_ends_when_the_framework_is_killed(
-    runtime_name: str, base_image: str, engine_command: Any
-) -> None:
-    check_container_ends_with(CRASH, engine_command, runtime_name, base_image)

@@ -21,7 +21,6 @@ import hyperruntime as hr
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime_smolagents import Executor
 from hyperruntime_smolagents.answers import read_answer
-from tests.integrations.crashes import check_container_ends_with
 from tests.integrations.smolagents.example import ask
 
 pytestmark = pytest.mark.engine
@@ -252,20 +251,3 @@ def test_a_mount_is_seen_by_the_code(runtime_name: str, base_image: str, tmp_pat
     executor = Executor(base_image, runtime=runtime_name, container={"mounts": mounts})
     assert executor("print(open('/in/given').read())").logs == "from the host\n"
     executor.cleanup()
-
-
-CRASH = """
-import signal, sys
-from hyperruntime_smolagents import Executor
-
-executor = Executor(sys.argv[2], runtime=sys.argv[1])
-executor("1")
-print(executor.container.name, flush=True)
-signal.pause()
-"""
-
-
-def test_the_container_ends_when_the_framework_is_killed(
-    runtime_name: str, base_image: str, engine_command: Any
-) -> None:
-    check_container_ends_with(CRASH, engine_command, runtime_name, base_image)

@@ -26,7 +26,6 @@ from swerex.runtime.abstract import (
 
 from hyperruntime_swe_rex import Deployment, DeploymentConfig, Runtime
 from hyperruntime_swe_rex.runtime import ContainerError
-from tests.integrations.crashes import check_container_ends_with
 from tests.integrations.swe_rex.example import compute
 
 pytestmark = pytest.mark.engine
@@ -254,27 +253,6 @@ async def test_a_deployment_that_is_dropped_ends_its_container(
     del deployment
     gc.collect()
     assert not container.is_alive
-
-
-KILLED = """
-import asyncio, signal, sys
-from swerex.runtime.abstract import BashAction, CreateBashSessionRequest
-from hyperruntime_swe_rex import Deployment
-async def run():
-    deployment = Deployment(image=sys.argv[1], runtime=sys.argv[2])
-    await deployment.start()
-    await deployment.runtime.create_session(CreateBashSessionRequest())
-    await deployment.runtime.run_in_session(BashAction(command="cat", is_interactive_command=True, expect=[""]))
-    print(deployment.runtime.container.name, flush=True)
-    signal.pause()
-asyncio.run(run())
-"""
-
-
-def test_a_container_ends_with_a_framework_that_is_killed(
-    base_image: str, runtime_name: str, engine_command: Any
-) -> None:
-    check_container_ends_with(KILLED, engine_command, base_image, runtime_name)
 
 
 async def test_the_example_of_the_page_runs(

@@ -16,7 +16,11 @@ from hyperruntime.errors import NodeLostError
 _DAY_S = 24 * 3600.0
 
 
-def test_a_node_goes_on_while_its_head_is_there_and_ends_soon_without_it() -> None:
+def test_a_node_goes_on_while_its_head_is_there_and_ends_soon_without_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hyperruntime.cluster.node_server._ALONE_S", 0.2)
+
     async def test() -> None:
         head = Head(patience_s=_DAY_S)
         await head.start("127.0.0.1")

@@ -185,28 +185,28 @@ def events(*data: bytes) -> bytes:
     return http(body, kind=b"text/event-stream")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "x-request-id",
-        "request-id",
-        "openai-processing-ms",
-        "Retry-After",
-        "Content-Type",
-        "Set-Cookie",
-        "Location",
-        "WWW-Authenticate",
-        "Server",
-        "Date",
-        "X-Debug",
-        "Content-Language",
-        "ETag",
-    ],
+HEADERS = (
+    b"x-request-id",
+    b"request-id",
+    b"openai-processing-ms",
+    b"Retry-After",
+    b"Set-Cookie",
+    b"Location",
+    b"WWW-Authenticate",
+    b"Server",
+    b"Date",
+    b"X-Debug",
+    b"Content-Language",
+    b"ETag",
 )
-def test_no_header_contains_the_key(rig: Rig, name: str) -> None:
+
+
+@pytest.mark.parametrize("names", [HEADERS, (b"Content-Type",)], ids=["others", "Content-Type"])
+def test_no_header_contains_the_key(rig: Rig, names: tuple[bytes, ...]) -> None:
     for spelled in TEXT_SPELLINGS.values():
-        answer = http(b"{}", name.encode() + b": " + spelled, status=b"400 Bad Request")
-        if name == "Content-Type":
+        headers = [name + b": " + spelled for name in names]
+        answer = http(b"{}", *headers, status=b"400 Bad Request")
+        if names == (b"Content-Type",):
             answer = http(b"{}", kind=b"application/json; charset=" + spelled)
         assert_no_key(rig.ask(answer))
     rig.assert_nothing_written()
@@ -271,8 +271,15 @@ def test_the_reason_phrase_and_trailers_are_not_forwarded(rig: Rig) -> None:
     assert_no_key(got)
 
 
-@pytest.mark.parametrize("status", [b"200 OK", b"401 Unauthorized"])
-@pytest.mark.parametrize("kind", [b"application/json", b"text/html", b"application/octet-stream"])
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (b"200 OK", b"application/json"),
+        (b"401 Unauthorized", b"application/json"),
+        (b"401 Unauthorized", b"text/html"),
+        (b"200 OK", b"application/octet-stream"),
+    ],
+)
 def test_no_body_contains_the_key(rig: Rig, status: bytes, kind: bytes) -> None:
     for spelled in SPELLINGS.values():
         body = b'{"error": {"message": "got \xc3\xbc ' + spelled + b'"}}'

@@ -247,6 +247,13 @@ def test_a_second_call_runs_only_new_rows(tmp_path: Path) -> None:
     assert (summary.skipped, summary.done) == (1, 2)
 
 
+@pytest.fixture
+def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let failed rows be tried again at once."""
+    monkeypatch.setattr("hyperruntime.rollout.run.scheduler._RETRY_S", 0.001)
+
+
+@pytest.mark.usefixtures("no_pause")
 def test_a_failed_row_is_recorded_and_does_not_affect_other_rows(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, *({"prompt": "p", "id": f"r{n}"} for n in range(6)))
     begun: Counter[str] = Counter()
@@ -271,6 +278,7 @@ def test_a_failed_row_is_recorded_and_does_not_affect_other_rows(tmp_path: Path)
     assert lines["r3"]["error"]["kind"] == "TypeError"
 
 
+@pytest.mark.usefixtures("no_pause")
 def test_failed_rows_are_retried_only_on_request(tmp_path: Path) -> None:
     rows = rows_of(tmp_path, {"prompt": "a", "id": "bad"}, {"prompt": "b", "id": "good"})
 

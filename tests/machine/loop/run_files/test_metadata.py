@@ -18,7 +18,7 @@ from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.record import GenerationMark
-from tests.unit.loop.conftest import WholeRun
+from tests.machine.loop.conftest import WholeRun
 
 KEYS = [
     "gen_output_dir", "current_genid", "parent_genid", "run_baseline", "optimize_option", "agent_archive_path",

@@ -52,7 +52,7 @@ open(out + "/model_patch.diff", "w").write("--- a/slow\\n+++ b/slow\\n" + header
 """
 
 
-@pytest.mark.slow  # the deadline itself is tested in tests/unit/git/test_command.py
+@pytest.mark.slow  # the deadline itself is tested in tests/machine/git/test_command.py
 def test_a_diff_that_makes_git_slow_costs_its_generation_and_not_the_run(
     run: Callable[..., RunSummary], monkeypatch: pytest.MonkeyPatch
 ) -> None:

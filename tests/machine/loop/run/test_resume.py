@@ -32,7 +32,7 @@ from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.storage.run_lock import RunLock
 from hyperruntime.testing import FakeRuntime
-from tests.unit.loop.conftest import WholeRun
+from tests.machine.loop.conftest import WholeRun
 
 
 def is_of_a_meta_agent(spec: ContainerSpec) -> bool:

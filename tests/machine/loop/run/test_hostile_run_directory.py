@@ -20,8 +20,8 @@ import attrs
 import pytest
 
 from tests.doubles.shown_runs import rollout_run
+from tests.machine.loop.conftest import WholeRun
 from tests.original_run import Old, OriginalRun
-from tests.unit.loop.conftest import WholeRun
 
 ROOT = Path(__file__).parents[4]
 SECRET = "the private text of the user"
