@@ -223,12 +223,19 @@ def test_report_and_status_name_other_directories(
         assert f"results are in {name}" in error
 
 
+@pytest.fixture
+def any_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a training be placed without torch."""
+    monkeypatch.setattr("hyperruntime.cli.rollout.train._check_trainer", lambda: None)
+
+
 def placed(*words: str) -> TrainSettings:
     """Return the settings of the training that a command line begins or resumes."""
     values = train.make_context("train", list(words)).params
     return _place(train.make_context("train", list(words)), values, trust=values.pop("trust"))[1]
 
 
+@pytest.mark.usefixtures("any_machine")
 def test_a_training_stores_its_files_of_code_with_absolute_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -241,6 +248,7 @@ def test_a_training_stores_its_files_of_code_with_absolute_paths(
     )
 
 
+@pytest.mark.usefixtures("any_machine")
 def test_a_training_that_somebody_else_made_runs_its_code_only_with_consent(tmp_path: Path) -> None:
     path = tmp_path / "train.json"
     path.write_text(json.dumps(before := to_json(TrainSettings(policy="/theirs/evil.py:Policy"))))
