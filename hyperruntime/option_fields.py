@@ -76,7 +76,8 @@ class OneOf:
             )
 
 
-ABOVE_ZERO, NOT_NEGATIVE = AtLeast(0, whole=False, above=True), AtLeast(0, whole=False)
+ABOVE_ZERO = AtLeast(0, whole=False, above=True)
+NOT_NEGATIVE = AtLeast(0, whole=False)
 Check = Callable[[Any, Any, Any], None]
 Harmless = bool | Callable[[Any], bool]
 _SHOWN_CHARS = 200

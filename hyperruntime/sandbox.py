@@ -3,19 +3,15 @@
 Read this page first. A :class:`Sandbox` has one form for event loops, with coroutines, and one
 for threads, :class:`BlockingSandbox`, with the same names:
 
-=====================================================  ===================================
-Class                                                  is a
-=====================================================  ===================================
-:class:`~hyperruntime.container.Container`             :class:`BlockingSandbox`
-:class:`~hyperruntime.pool.lease.Lease`                :class:`Sandbox`: a slot of a pool
-``ClusterLease``                                       :class:`Sandbox`: a slot of a node
-:class:`~hyperruntime.pool.sync.SyncLease`             :class:`BlockingSandbox`: a slot
-:class:`~hyperruntime.pool.pool.SlotPool`              :class:`Pool` on this machine
-:class:`~hyperruntime.cluster.slots.cluster_pool.ClusterPool`  :class:`Pool` on many nodes
-=====================================================  ===================================
+- a :class:`~hyperruntime.container.Container` is a :class:`BlockingSandbox`;
+- a :class:`~hyperruntime.pool.lease.Lease`, the slot of a pool, is a :class:`Sandbox`;
+- a ``ClusterLease``, the slot of a node, is a :class:`Sandbox`;
+- a :class:`~hyperruntime.pool.sync.SyncLease`, a slot for threads, is a :class:`BlockingSandbox`;
+- :class:`~hyperruntime.pool.pool.SlotPool`, on this machine, and ``ClusterPool``, on many nodes,
+  are a :class:`Pool`.
 
-Who writes code that works in any of them annotates with these types, and a type checker reports
-each verb that does not exist:
+Annotate code that works in any of them with these types. A type checker then reports each verb
+that does not exist:
 
     async def python_version(sandbox: hr.Sandbox) -> str:
         result = await sandbox.exec(["python3", "--version"])

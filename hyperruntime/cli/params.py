@@ -287,18 +287,20 @@ def existing_path(path: str, field: str) -> str:
     return absolute
 
 
-GPUS, COUNT, LIMITS = Parsed("gpus", _gpus), Parsed("count", _count), Parsed("limits", _limits)
-SIZE, DURATION = Parsed("size", _size), Parsed("duration", _duration)
-NAMES, COUNTS = Parsed("names", _names), Parsed("counts", _counts)
-RUN_DIRECTORY, ANY_RUN_DIRECTORY = (
-    Parsed("run_dir", _run_directory),
-    Parsed("run_dir", _any_run_directory),
-)
+GPUS = Parsed("gpus", _gpus)
+COUNT = Parsed("count", _count)
+LIMITS = Parsed("limits", _limits)
+SIZE = Parsed("size", _size)
+DURATION = Parsed("duration", _duration)
+NAMES = Parsed("names", _names)
+COUNTS = Parsed("counts", _counts)
+RUN_DIRECTORY = Parsed("run_dir", _run_directory)
+ANY_RUN_DIRECTORY = Parsed("run_dir", _any_run_directory)
 GENERATION = Parsed("generation", _generation)
-IMAGE, JSON_OBJECT = Parsed("ref", _image), Parsed("json", _json_object)
-ENV_PAIR, OPTION_PAIR = Parsed("name=value", _env_pair), Parsed("name=value", _option_pair)
+IMAGE = Parsed("ref", _image)
+JSON_OBJECT = Parsed("json", _json_object)
+ENV_PAIR = Parsed("name=value", _env_pair)
+OPTION_PAIR = Parsed("name=value", _option_pair)
 ENV_TEXT = Parsed("name[=value]", _env_text)
-MOUNT_PAIR, COPY_PAIR = (
-    Parsed("source:target[:rw]", _mount_pair),
-    Parsed("source:target", _copy_pair),
-)
+MOUNT_PAIR = Parsed("source:target[:rw]", _mount_pair)
+COPY_PAIR = Parsed("source:target", _copy_pair)
