@@ -27,6 +27,7 @@ from hyperruntime_apptainer import ApptainerDriver, records
 from hyperruntime_apptainer.archive import file_digest
 from hyperruntime_apptainer.scratch import scratch_directory
 from hyperruntime_apptainer.store import VARIABLE, Store
+from tests.processes import command_line
 
 pytestmark = pytest.mark.engine
 MIB = 1024**2
@@ -83,7 +84,7 @@ def test_the_process_limit_does_not_apply_to_apptainer_itself(
         limits = {
             process.pid: limit_on_processes(Path(f"/proc/{process.pid}/limits").read_text())
             for process in records.processes_of(files)
-            if "apptainer" in " ".join(process.cmdline()[:1]).lower()
+            if "apptainer" in " ".join(command_line(process)[:1]).lower()
         }
     assert limits
     assert "100" not in limits.values()

@@ -20,6 +20,7 @@ import pytest
 from hyperruntime.host.owner import LABEL, OwnerIdentity
 from hyperruntime.host.process import ProcessResult, run_process, wait_until
 from tests.params import first_quick
+from tests.processes import end
 
 pytestmark = pytest.mark.engine
 
@@ -129,11 +130,7 @@ class Account:
                 every = [process, *process.children(recursive=True)]
             except (psutil.Error, ValueError):
                 continue
-            for member in every:
-                try:
-                    member.kill()
-                except psutil.NoSuchProcess:
-                    continue
+            end(every)
             psutil.wait_procs(every, timeout=10)
 
 

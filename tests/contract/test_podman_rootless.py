@@ -10,13 +10,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import psutil
 import pytest
 
 from hyperruntime.host.process import ProcessResult, find_program, run_process
+from tests.processes import end
 
 pytestmark = pytest.mark.engine
 
@@ -107,9 +107,7 @@ class Podman:
                 every = [process, *process.children(recursive=True)]
             except (psutil.Error, ValueError):
                 continue
-            for member in every:
-                with suppress(psutil.NoSuchProcess):
-                    member.kill()
+            end(every)
             psutil.wait_procs(every, timeout=10)
 
 

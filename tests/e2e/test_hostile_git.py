@@ -18,6 +18,7 @@ from hyperruntime.cli import main
 from hyperruntime.host.process import wait_until
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.testing import make_agent_repository
+from tests.processes import end
 
 pytestmark = pytest.mark.engine
 
@@ -132,5 +133,4 @@ def test_no_git_is_left_when_hyperrun_ends_while_it_runs(
         assert wait_until(lambda: not naps(nap), 120, 0.2)
     finally:
         process.kill()
-        for one in naps(nap):
-            one.kill()
+        end(naps(nap))

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.open_clusters import ClusterFile, open_clusters
 from hyperruntime.errors import ClusterError, NodeLostError
 from hyperruntime.storage.atomic import write_atomic
+from tests.processes import command_line, end
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -94,9 +96,8 @@ def test_a_node_that_is_told_to_end_takes_no_new_work_and_finishes_what_it_has(
             node = await cluster.wait_for_node()
             with node.in_use():
                 server = psutil.Process(node.facts.pid)
-                job = [one for one in server.parents() if "-m" in one.cmdline()]
-                for process in (server, *job):  # as before a preemption
-                    process.terminate()
+                job = [one for one in server.parents() if "-m" in command_line(one)]
+                end((server, *job), signal.SIGTERM)  # as before a preemption
                 await until(lambda: node.leaving)
                 await until(
                     lambda: not job[0].is_running() or job[0].status() == psutil.STATUS_ZOMBIE

@@ -19,6 +19,7 @@ from hyperruntime.git import command
 from hyperruntime.git.command import GitTimeoutError, git, git_timeout_s
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.process import wait_until
+from tests.processes import command_line, end
 
 # In a child, so that the signal ends only that; the second git starts a program that leaves its
 # session.
@@ -36,8 +37,7 @@ def mark(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     mark = f"mark-{secrets.token_hex(8)}"
     monkeypatch.setenv("OF_THE_TEST", mark)
     yield mark
-    for process in marked(mark):
-        process.kill()
+    end(marked(mark))
 
 
 def marked(mark: str) -> list[psutil.Process]:
@@ -55,9 +55,7 @@ def marked(mark: str) -> list[psutil.Process]:
 
 
 def named(mark: str, name: str) -> bool:
-    return any(
-        name in " ".join(process.cmdline()) for process in marked(mark) if process.is_running()
-    )
+    return any(name in " ".join(command_line(process)) for process in marked(mark))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from hyperruntime.host.process import (
 )
 from hyperruntime_apptainer import ApptainerDriver, records
 from hyperruntime_apptainer.texts import KEEPER
+from tests.processes import end
 
 NAP = f"sleep 941.{os.getpid()}"  # unique to this test run
 LABELS = {"io.hyperruntime.owner": "token", "mine": "1"}
@@ -56,9 +57,7 @@ def keeper(files: Path) -> Iterator[HostProcess]:
     assert wait_until(lambda: len(records.processes_of(str(files))) == 2, 60)
     family = records.processes_of(str(files))
     yield process
-    for member in family:
-        if member.is_running():
-            member.kill()
+    end(family)
     process.wait()
 
 
