@@ -37,13 +37,13 @@ if TYPE_CHECKING:
     from hyperruntime.pool.pool import SlotPool as SlotPool
     from hyperruntime.pool.sync import SyncPool as SyncPool
     from hyperruntime.pool.sync import open_pool as open_pool
-    from hyperruntime.pool.values.config import PoolConfig as PoolConfig
-    from hyperruntime.pool.values.config import ToolPolicy as ToolPolicy
-    from hyperruntime.pool.values.profiles import Profiles as Profiles
-    from hyperruntime.pool.values.profiles import load_profiles as load_profiles
-    from hyperruntime.pool.values.results import ExecutionResult as ExecutionResult
-    from hyperruntime.pool.values.results import Slot as Slot
-    from hyperruntime.pool.values.results import ToolResult as ToolResult
+    from hyperruntime.pool_values.config import PoolConfig as PoolConfig
+    from hyperruntime.pool_values.config import ToolPolicy as ToolPolicy
+    from hyperruntime.pool_values.profiles import Profiles as Profiles
+    from hyperruntime.pool_values.profiles import load_profiles as load_profiles
+    from hyperruntime.pool_values.results import ExecutionResult as ExecutionResult
+    from hyperruntime.pool_values.results import Slot as Slot
+    from hyperruntime.pool_values.results import ToolResult as ToolResult
     from hyperruntime.rollout.models import ModelOptions as ModelOptions
     from hyperruntime.rollout.run.options import RolloutOptions as RolloutOptions
     from hyperruntime.rollout.run.runner import run_rollouts as run_rollouts
@@ -78,9 +78,9 @@ _NAMES = {
     "pool.manager": ("PoolManager",),
     "pool.pool": ("SlotPool",),
     "pool.sync": ("SyncPool", "open_pool"),
-    "pool.values.config": ("PoolConfig", "ToolPolicy"),
-    "pool.values.profiles": ("Profiles", "load_profiles"),
-    "pool.values.results": ("ExecutionResult", "Slot", "ToolResult"),
+    "pool_values.config": ("PoolConfig", "ToolPolicy"),
+    "pool_values.profiles": ("Profiles", "load_profiles"),
+    "pool_values.results": ("ExecutionResult", "Slot", "ToolResult"),
     "rollout.models": ("ModelOptions",),
     "rollout.run.options": ("RolloutOptions",),
     "rollout.run.runner": ("run_rollouts",),

@@ -405,7 +405,7 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing, B
             for shell in tuple(self._shells):
                 shell.abandon()
             unwatch(self._sessions.watch)
-            self._gpus.release()
+            self._gpus.give_back()
             shutil.rmtree(self._dir, ignore_errors=True)
             self.closed.set()
 

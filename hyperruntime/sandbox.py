@@ -7,6 +7,7 @@ for threads, :class:`BlockingSandbox`, with the same names:
 - a :class:`~hyperruntime.pool.lease.Lease`, the slot of a pool, is a :class:`Sandbox`;
 - a ``ClusterLease``, the slot of a node, is a :class:`Sandbox`;
 - a :class:`~hyperruntime.pool.sync.SyncLease`, a slot for threads, is a :class:`BlockingSandbox`;
+- what a sandbox starts is a :class:`Process`, a :class:`Terminal` or a :class:`Shell`;
 - :class:`~hyperruntime.pool.pool.SlotPool`, on this machine, and ``ClusterPool``, on many nodes,
   are a :class:`Pool`.
 
@@ -26,6 +27,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
 
 from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
@@ -36,22 +38,170 @@ if TYPE_CHECKING:
         SlotExecKeywords,
         SlotShellKeywords,
         SlotTerminalKeywords,
+        Stream,
         TextKeywords,
     )
-    from hyperruntime.exec.spawn.process import Process
-    from hyperruntime.exec.spawn.terminal import Terminal
-    from hyperruntime.pool.values.config import PoolConfig, ToolPolicy
-    from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Request, Slot
+    from hyperruntime.pool_values.config import PoolConfig, ToolPolicy
+    from hyperruntime.pool_values.results import ExecutionResult, PoolStatus, Request, Slot
     from hyperruntime.spec import ExecResult
     from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
     from hyperruntime.transfer.file_calls import FileStat, OnError
 
 
-class Shell(Protocol):
-    """A persistent bash: its directory, variables and jobs stay from one text to the next.
+class Running(Protocol):
+    """What runs in a sandbox until it is closed; ``with`` and ``async with`` close it."""
+
+    def signal(self, number: int) -> bool:
+        """Send a signal; return whether a process could get it."""
+        ...
+
+    async def asignal(self, number: int) -> bool:
+        """Do what :meth:`signal` does without blocking the event loop."""
+        ...
+
+    def close(self) -> bool:
+        """End it with all its processes; return whether none is left."""
+        ...
+
+    async def aclose(self) -> None:
+        """Do what :meth:`close` does without blocking the event loop."""
+        ...
+
+    def __enter__(self) -> Self:
+        """Return the object itself."""
+        ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        ...
+
+    async def __aenter__(self) -> Self:
+        """Return the object itself."""
+        ...
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close it without blocking the event loop."""
+        ...
+
+
+class Process(Running, Protocol):
+    """A command in the background; :class:`hyperruntime.Process` describes the methods.
+
+    Example:
+        >>> def echoed(sandbox: hr.BlockingSandbox, data: bytes) -> bytes:
+        ...     with sandbox.spawn(["cat"]) as process:
+        ...         process.write(data)
+        ...         process.close_stdin()
+        ...         return process.wait().stdout
+        >>> with runtime.container(spec) as container:
+        ...     echoed(container, b"hello")
+        b'hello'
+    """
+
+    @property
+    def stdout(self) -> bytes:
+        """All standard output so far; above the limit only its head and tail."""
+        ...
+
+    @property
+    def stderr(self) -> bytes:
+        """All standard error so far; above the limit only its head and tail."""
+        ...
+
+    def read(self, stream: Stream = "stdout") -> bytes:
+        """Return the output since the last call, without waiting."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Write to the standard input; wait while the command does not read."""
+        ...
+
+    async def awrite(self, data: bytes) -> None:
+        """Do what :meth:`write` does without blocking the event loop."""
+        ...
+
+    def close_stdin(self) -> None:
+        """Let the command read end-of-file, after what was written."""
+        ...
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the command runs."""
+        ...
+
+    def wait(self, timeout_s: float | None = None) -> ExecResult:
+        """Wait until the command has ended and return its result."""
+        ...
+
+    async def await_end(self) -> ExecResult:
+        """Do what :meth:`wait` does without blocking the event loop."""
+        ...
+
+
+class Terminal(Running, Protocol):
+    r"""A command on a terminal; :class:`hyperruntime.Terminal` describes the methods.
+
+    Example:
+        >>> def exit_code(sandbox: hr.BlockingSandbox, text: bytes) -> int:
+        ...     with sandbox.terminal(["sh"]) as terminal:
+        ...         terminal.write(text)
+        ...         return terminal.wait()
+        >>> with runtime.container(spec) as container:
+        ...     exit_code(container, b"exit 7\r")
+        7
+    """
+
+    def read(self, timeout_s: float | None = None) -> bytes:
+        """Return the next output, as soon as there is some; ``b""`` after the command's end."""
+        ...
+
+    async def aread(self, timeout_s: float | None = None) -> bytes:
+        """Do what :meth:`read` does without blocking the event loop."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Write to the terminal as a keyboard does."""
+        ...
+
+    async def awrite(self, data: bytes) -> None:
+        """Do what :meth:`write` does without blocking the event loop."""
+        ...
+
+    def resize(self, rows: int, cols: int) -> None:
+        """Set the size of the window."""
+        ...
+
+    def poll(self) -> int | None:
+        """Return the exit code, or None while the command runs."""
+        ...
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Wait until the command has ended, and return its exit code."""
+        ...
+
+    async def await_end(self) -> int:
+        """Do what :meth:`wait` does without blocking the event loop."""
+        ...
+
+
+class Shell(Running, Protocol):
+    r"""A persistent bash: its directory, variables and jobs stay from one text to the next.
 
     Attributes:
         exit_code: the value that the next text sees in ``$?``.
+
+    Example:
+        >>> def directory(sandbox: hr.BlockingSandbox) -> bytes:
+        ...     with sandbox.shell() as shell:
+        ...         shell.run("cd /usr")
+        ...         return shell.run("pwd").stdout
+        >>> with runtime.container(spec) as container:
+        ...     directory(container)
+        b'/usr\n'
     """
 
     exit_code: int
@@ -62,22 +212,6 @@ class Shell(Protocol):
 
     async def arun(self, text: str | bytes, **options: Unpack[TextKeywords]) -> ExecResult:
         """Do what :meth:`run` does without blocking the event loop."""
-        ...
-
-    def signal(self, number: int) -> bool:
-        """Send a signal to the running text; return whether a process could get it."""
-        ...
-
-    async def asignal(self, number: int) -> bool:
-        """Do what :meth:`signal` does without blocking the event loop."""
-        ...
-
-    def close(self) -> bool:
-        """End the shell with all its jobs; return whether none is left."""
-        ...
-
-    async def aclose(self) -> None:
-        """Do what :meth:`close` does without blocking the event loop."""
         ...
 
 

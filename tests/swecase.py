@@ -18,7 +18,7 @@ import hyperruntime as hr
 from hyperenvironment_swe import Swe
 from hyperruntime.git.command import git
 from hyperruntime.pool.pool import SlotPool
-from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.pool_values.config import PoolConfig
 from hyperruntime.rollout.environment import Item, Outcome, Verdict
 from hyperruntime.sandbox import Sandbox
 

@@ -13,8 +13,8 @@ from contextlib import AbstractAsyncContextManager
 from hyperenvironment_terminal.environment import Terminal
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.pool.manager import PoolManager
-from hyperruntime.pool.values.config import PoolConfig
-from hyperruntime.pool.values.profiles import Profiles
+from hyperruntime.pool_values.config import PoolConfig
+from hyperruntime.pool_values.profiles import Profiles
 from hyperruntime.rollout.environment import Item, Outcome
 from hyperruntime.rollout.loading import load_environment
 from hyperruntime.runtime import Runtime, open_runtime

@@ -60,8 +60,8 @@ from hyperruntime.errors import ContextLengthError, RunError, SandboxLostError, 
 from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.tools import tool_schemas
 from hyperruntime.pool.tools.agent_tools import SlotTools
-from hyperruntime.pool.values.profiles import Profiles, parse_profile
-from hyperruntime.pool.values.results import ExecutionResult, Slot
+from hyperruntime.pool_values.profiles import Profiles, parse_profile
+from hyperruntime.pool_values.results import ExecutionResult, Slot
 from hyperruntime.rollout.agent.agent import AgentLimits, run_agent, slot_tools
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message, with_calls

@@ -12,16 +12,16 @@ import posixpath
 import threading
 import weakref
 from collections.abc import Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from typing import Any
 
 from hyperruntime.adapters.shared_runtime import shared_runtime
-from hyperruntime.concurrency.bridge import Interruptible
 from hyperruntime.concurrency.per_process import LockedDict, PerProcess
 from hyperruntime.errors import PoolClosedError, PoolError, SpecError, WorkdirNotFoundError
 from hyperruntime.pool.sync import SyncPool
-from hyperruntime.pool.values.config import PoolConfig
-from hyperruntime.pool.values.results import Slot
+from hyperruntime.pool_values.config import PoolConfig
+from hyperruntime.pool_values.results import Slot
 from hyperruntime.spec import (
     DEFAULT_OUTPUT_LIMIT_BYTES,
     ContainerSpec,
@@ -100,7 +100,7 @@ class HyperEnvironment:
         self._env = dict(env or {})
         self._limit_bytes = output_limit_bytes
         self._lock = threading.Lock()
-        self._calls: set[Interruptible[ExecResult]] = set()
+        self._calls: set[Future[ExecResult]] = set()
         spec = ContainerSpec(
             image=image, network=network, limits=limits or Limits(), mounts=tuple(mounts), user=user
         )
@@ -169,30 +169,30 @@ class HyperEnvironment:
 
     def _finish(self, work: Coroutine[Any, Any, ExecResult]) -> ExecResult | None:
         """Wait for a command to end, and return its result; None if it was interrupted."""
-        call = Interruptible[ExecResult]()
         with self._lock:
             if not self._open:
                 work.close()
                 raise PoolError("this environment was cleaned up; create a new one")
-            self._calls.add(call)
+            future = self._pool.submit(work)
+            self._calls.add(future)
         try:
-            future = self._pool.submit(call.run(work))
             try:
                 return future.result()
             except KeyboardInterrupt:
-                call.interrupt()
+                future.cancel()
                 return future.result()
+        except CancelledError:
+            return None
         finally:
-            work.close()  # if the pool is closed, the work never started
             with self._lock:
-                self._calls.discard(call)
+                self._calls.discard(future)
 
     def interrupt(self) -> int:
         """End all running commands, which return code 130; return their number."""
         with self._lock:
             calls = tuple(self._calls)
         for call in calls:
-            call.interrupt()
+            call.cancel()
         return len(calls)
 
     def cleanup(self) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 
 from hyperruntime.errors import SpecError, name_hint
-from hyperruntime.pool.values.config import PoolConfig, ToolPolicy
-from hyperruntime.pool.values.profiles import Profiles, parse_profile
+from hyperruntime.pool_values.config import PoolConfig, ToolPolicy
+from hyperruntime.pool_values.profiles import Profiles, parse_profile
 from hyperruntime.spec import ContainerSpec, Limits, Network
 
 _MIB = 1024**2

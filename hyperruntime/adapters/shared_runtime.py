@@ -10,7 +10,7 @@ from typing import Any
 from hyperruntime.concurrency.blocking import STARTS, blocking
 from hyperruntime.concurrency.per_process import LockedDict, PerProcess
 from hyperruntime.container import Container
-from hyperruntime.pool.values.profiles import parse_profile
+from hyperruntime.pool_values.profiles import parse_profile
 from hyperruntime.runtime import Runtime, open_runtime
 
 _open: PerProcess[LockedDict[str | None, Runtime]] = PerProcess(LockedDict)

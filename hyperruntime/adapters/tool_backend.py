@@ -20,9 +20,9 @@ from hyperruntime.adapters.foreign_config import MODES, environment_config, pool
 from hyperruntime.errors import PoolError, SpecError, unknown_name
 from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool.tools import artifact
-from hyperruntime.pool.values.config import PoolConfig
-from hyperruntime.pool.values.profiles import Profiles, load_profiles, profiles_from_environment
-from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
+from hyperruntime.pool_values.config import PoolConfig
+from hyperruntime.pool_values.profiles import Profiles, load_profiles, profiles_from_environment
+from hyperruntime.pool_values.results import ExecutionResult, PoolStatus, Slot
 from hyperruntime.runtime import open_runtime
 
 OpensPools = Callable[[], AbstractAsyncContextManager[PoolManager]]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -11,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from hyperruntime.cli.signals import Interruption
 from hyperruntime.errors import unknown_name
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from hyperruntime.cli.signals import SignalWatch
     from hyperruntime.runtime import Runtime
 
 AGENT_FILE = "hyperrun.toml"
@@ -25,7 +24,7 @@ _OF_ENGINES = {"-e": "--env", "-v": "--mount", "-m": "--memory", "-u": "--user",
 _NUMBER = re.compile(r"-\d+(\.\d+)?")
 
 
-class State:
+class State(Interruption):
     """The global options and the state of interruption, passed to every command.
 
     Attributes:
@@ -33,37 +32,19 @@ class State:
         debug: whether to print the traceback of an error.
         log_level: the lowest level to log.
         log_json: whether log lines are JSON.
-        signal: number of the ending signal, for the exit code; SIGINT before one comes.
-        ending: whether an ending signal came; errors after it are reported with its exit code.
         has_live_page: whether ``--watch`` was given.
-        ended_at: monotonic time of the first ending signal; 0 before.
         runtimes: the runtimes that commands opened.
-        watch: records ending signals; None outside of :func:`hyperruntime.cli.main`, in other
-            threads than the main one, or if it could not start.
     """
 
     def __init__(self) -> None:
         """Start with the defaults."""
+        super().__init__()
         self.runtime: str | None = None
         self.debug = False
         self.log_level = "warning"
         self.log_json = False
-        self.signal: int = signal.SIGINT
-        self.ending = False
-        self.ended_at = 0.0
         self.has_live_page = False
-        self.watch: SignalWatch | None = None
         self.runtimes: list[Runtime] = []
-
-    def check_interrupted(self) -> None:
-        """Raise the interrupt again: Python discards an exception of a signal handler in a
-        finalizer or a callback.
-
-        Raises:
-            KeyboardInterrupt: an ending signal has come.
-        """
-        if self.ending:
-            raise KeyboardInterrupt
 
     def open_runtime(self, *, run_id: str = "") -> Runtime:
         """Open and return the requested runtime."""

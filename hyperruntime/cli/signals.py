@@ -13,12 +13,9 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from hyperruntime.cli.streams import hurry, takes_output
-
-if TYPE_CHECKING:
-    from hyperruntime.cli.command import State
 
 T = TypeVar("T")
 Listener = Callable[[int], None]
@@ -132,6 +129,35 @@ class SignalWatch:
                 leave(self._seen[-1], _LATE.format(self._grace_s))
 
 
+class Interruption:
+    """Whether a signal ends the command.
+
+    Attributes:
+        signal: number of the ending signal, for the exit code; SIGINT before one comes.
+        ending: whether an ending signal came; errors after it are reported with its exit code.
+        ended_at: monotonic time of the first ending signal; 0 before.
+        watch: records ending signals; None outside of :func:`hyperruntime.cli.main`, in other
+            threads than the main one, or if it could not start.
+    """
+
+    def __init__(self) -> None:
+        """No signal has come."""
+        self.signal: int = signal.SIGINT
+        self.ending = False
+        self.ended_at = 0.0
+        self.watch: SignalWatch | None = None
+
+    def check_interrupted(self) -> None:
+        """Raise the interrupt again: Python discards an exception of a signal handler in a
+        finalizer or a callback.
+
+        Raises:
+            KeyboardInterrupt: an ending signal has come.
+        """
+        if self.ending:
+            raise KeyboardInterrupt
+
+
 def leave(number: int, why: str) -> NoReturn:
     """End the process at once; its containers are removed afterwards, as after SIGKILL.
 
@@ -152,7 +178,7 @@ def leave(number: int, why: str) -> NoReturn:
 
 
 @contextmanager
-def interrupting(state: State) -> Iterator[None]:
+def interrupting(state: Interruption) -> Iterator[None]:
     """Make SIGTERM and SIGHUP raise KeyboardInterrupt as SIGINT does, so that the command cleans
     up.
 
@@ -179,7 +205,7 @@ def interrupting(state: State) -> Iterator[None]:
         yield
 
 
-def _is_first(number: int, state: State) -> bool:
+def _is_first(number: int, state: Interruption) -> bool:
     """Store an ending signal, and return True; ignore one of the same burst; a later one ends the
     process.
     """
@@ -212,7 +238,7 @@ def _handled(
 
 
 @contextmanager
-def ended_by_interrupt(state: State) -> Iterator[None]:
+def ended_by_interrupt(state: Interruption) -> Iterator[None]:
     """Take Ctrl-C as the usual end of the block: the command goes on after it, and ends with exit
     code 0.
 
@@ -227,7 +253,7 @@ def ended_by_interrupt(state: State) -> Iterator[None]:
 
 
 @contextmanager
-def last_signal(state: State) -> Iterator[Callable[[], int]]:
+def last_signal(state: Interruption) -> Iterator[Callable[[], int]]:
     """Yield a function that, after the block, returns the last ending signal that came during it,
     or 0.
 
@@ -253,7 +279,7 @@ def last_signal(state: State) -> Iterator[Callable[[], int]]:
             state.ending = True
 
 
-def run_until_signal(work: Coroutine[Any, Any, T], state: State) -> T:
+def run_until_signal(work: Coroutine[Any, Any, T], state: Interruption) -> T:
     """Run a coroutine in its own event loop; an ending signal cancels it, so that it releases its
     resources.
 
@@ -289,7 +315,7 @@ def run_until_signal(work: Coroutine[Any, Any, T], state: State) -> T:
 class _Cancelling:
     """Cancels a task from another thread when a signal comes."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: Interruption) -> None:
         self._state = state
         self._cancel: Callable[[], object] | None = None
 

@@ -100,7 +100,7 @@ class Cluster:
                 await self.head.stop()
                 raise
             self._own_directory = undo.pop_all()
-        self._file = ClusterFile(self, place)
+        self._file = ClusterFile(self.head, self.config.parsl or self.config.provider, place)
         self._watching = (
             self._tasks.start(self._look()),
             self._tasks.start(self._file.keep_writing()),
@@ -129,9 +129,7 @@ class Cluster:
 
     def connected(self) -> list[Node]:
         """Return the nodes that are there, also those that take no new work."""
-        return [
-            node for node in self.head.nodes.values() if node.joined.is_set() and node.lost is None
-        ]
+        return self.head.connected()
 
     def want(self, count: int) -> None:
         """Ask for nodes until there are ``count``, or ``max_nodes``; lost nodes are replaced.

@@ -242,6 +242,10 @@ class Head:
         self._addresses: tuple[str, ...] = ()
         self._certificate = ""
 
+    def connected(self) -> list[Node]:
+        """Return the nodes that are there, also those that take no new work."""
+        return [node for node in self.nodes.values() if node.joined.is_set() and node.lost is None]
+
     async def start(self, host: str, port: int = 0) -> None:
         """Make keys and listen.
 

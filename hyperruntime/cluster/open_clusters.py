@@ -25,8 +25,7 @@ from hyperruntime.logs import get_logger
 from hyperruntime.storage.atomic import json_document, write_atomic
 
 if TYPE_CHECKING:
-    from hyperruntime.cluster.cluster import Cluster
-    from hyperruntime.cluster.head import Node
+    from hyperruntime.cluster.head import Head, Node
 
 log = get_logger(__name__)
 
@@ -167,9 +166,10 @@ def _read(path: Path) -> ClusterState | None:
 class ClusterFile:
     """Writes the file of one open cluster, until :meth:`remove`."""
 
-    def __init__(self, cluster: Cluster, directory: Path) -> None:
+    def __init__(self, head: Head, provider: str, directory: Path) -> None:
         """Write nothing yet."""
-        self._cluster = cluster
+        self._head = head
+        self._provider = provider
         self._directory = directory
         name = f"{socket.gethostname()}-{os.getpid()}-{next(_numbers)}"
         self._path = directory_of_clusters() / f"{name}.json"
@@ -219,7 +219,7 @@ class ClusterFile:
                         await node.peer.ask(ContainerNames, "containers")
                     ).names
 
-        await asyncio.gather(*(ask(node) for node in self._cluster.connected()))
+        await asyncio.gather(*(ask(node) for node in self._head.connected()))
 
     def _state(self) -> ClusterState:
         return ClusterState(
@@ -229,10 +229,10 @@ class ClusterFile:
             boot=boot_id(),
             pid=os.getpid(),
             start_ticks=process_start_ticks(os.getpid()) or 0,
-            provider=self._cluster.config.parsl or self._cluster.config.provider,
+            provider=self._provider,
             opened=self._opened,
             written=time.time(),
-            nodes=tuple(self._node(node) for node in self._cluster.head.nodes.values()),
+            nodes=tuple(self._node(node) for node in self._head.nodes.values()),
         )
 
     def _node(self, node: Node) -> NodeState:

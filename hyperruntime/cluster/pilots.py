@@ -20,10 +20,10 @@ from hyperruntime.cluster.config import ClusterConfig, seconds_of_walltime
 from hyperruntime.cluster.head import Invitation
 from hyperruntime.cluster.node_services import NodeSettings
 from hyperruntime.errors import ClusterError, NodeLostError
-from hyperruntime.gateway.config.environment import KEY_VARIABLES
 from hyperruntime.host import python
 from hyperruntime.host.python import PYTHONPATH, python_args, python_directory, safe_python_path
 from hyperruntime.logs import get_logger
+from hyperruntime.secrets.env_file import KEY_VARIABLES
 
 log = get_logger(__name__)
 

@@ -1,23 +1,56 @@
 """The bridge between threads and event loops: a loop in a thread of its own, and faces that wait.
 
-A class whose methods wait for the coroutines of another one is made from that one by
-:func:`waits_for`, so that each verb is written once.
+A method that waits for a coroutine method of another class is made from it by :func:`waiting`, so
+that each verb is written once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
 import inspect
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Generic, TypeVar
+from contextlib import suppress
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
+P = ParamSpec("P")
 T = TypeVar("T")
-C = TypeVar("C")
 _MOST_TURNS = 100  # of the event loop, if new tasks keep coming
+
+
+class _Call(Future[T]):
+    """The future of work on an event loop; cancelling it cancels the work, whose end it awaits."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> None:
+        super().__init__()
+        self._loop = loop
+        loop.call_soon_threadsafe(self._begin, work)
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> None:
+        self._task = self._loop.create_task(work)
+        self._task.add_done_callback(self._end)
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        if task.cancelled():
+            super().cancel()
+            self.set_running_or_notify_cancel()  # for who waits for several futures
+        elif (error := task.exception()) is not None:
+            self.set_exception(error)
+        else:
+            self.set_result(task.result())
+
+    def cancel(self) -> bool:
+        if self.done():
+            return False
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._cancel)  # after `_begin`
+        return True
+
+    def _cancel(self) -> None:
+        self._task.cancel()
 
 
 class Bridge:
@@ -45,6 +78,8 @@ class Bridge:
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Schedule work; any thread may wait for the future or cancel it.
 
+        A cancelled future is done when the work has ended, so that nothing of it goes on unseen.
+
         Raises:
             Exception: of ``closed_error``: the loop is stopped, or belongs to the parent of this
                 process.
@@ -57,14 +92,23 @@ class Bridge:
                 else "belongs to the parent of this process; open another one"
             )
             raise self._closed_error(why)
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        if not inspect.iscoroutine(work):
+            raise TypeError("work must be a coroutine")
+        return _Call(self._loop, work)
 
-    def run(self, work: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+    def run(
+        self,
+        work: Coroutine[Any, Any, T],
+        timeout_s: float | None = None,
+        *,
+        undo: Callable[[T], Coroutine[Any, Any, object]] | None = None,
+    ) -> T:
         """Run work to its end; an interrupted or late wait cancels it.
 
         Args:
             work: the work.
             timeout_s: seconds to wait for it; None means no limit.
+            undo: gives back a result that came too late for an interrupted wait.
 
         Raises:
             Exception: as for :meth:`submit`.
@@ -75,7 +119,13 @@ class Bridge:
             return future.result(timeout_s)
         except BaseException:
             future.cancel()
+            if undo is not None:
+                future.add_done_callback(partial(self._undo, undo))
             raise
+
+    def _undo(self, undo: Callable[[T], Coroutine[Any, Any, object]], done: Future[T]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            self.submit(undo(done.result()))
 
     def close(self) -> None:
         """Stop the loop and its thread; may be called again."""
@@ -89,31 +139,30 @@ class Bridge:
         self._loop.run_forever()
 
 
-def waits_for(source: type, attribute: str) -> Callable[[type[C]], type[C]]:
-    """Return a decorator that gives a class a method for each coroutine method of another class.
+def waiting(
+    coroutine: Callable[Concatenate[Any, P], Coroutine[Any, Any, T]],
+    *,
+    undo: Callable[[Any, T], Coroutine[Any, Any, object]] | None = None,
+) -> Callable[Concatenate[Any, P], T]:
+    """Return a method that waits for the end of a coroutine method of another class.
 
-    The method calls the coroutine method of the object in ``attribute`` and waits for its end on
-    the bridge in ``_bridge``. Methods that the class has itself stay.
+    The class that has it holds an object of the other class in ``_source``, and a bridge in
+    ``_bridge``.
 
     Args:
-        source: the class with the coroutine methods.
-        attribute: name of the attribute that holds an object of that class.
+        coroutine: the coroutine method.
+        undo: another one, for the result of a call whose caller was interrupted; see
+            :meth:`Bridge.run`.
     """
 
-    def method_for(name: str, coroutine: Callable[..., Coroutine[Any, Any, Any]]) -> object:
-        @functools.wraps(coroutine)
-        def method(self: Any, *args: Any, **options: Any) -> Any:  # noqa: ANN401 - of the source
-            return self._bridge.run(getattr(getattr(self, attribute), name)(*args, **options))
+    @wraps(coroutine)
+    def method(self: Any, /, *args: P.args, **options: P.kwargs) -> T:  # noqa: ANN401 - of any class
+        source = self._source
+        work = coroutine(source, *args, **options)
+        bridge: Bridge = self._bridge
+        return bridge.run(work, undo=undo and partial(undo, source))
 
-        return method
-
-    def fill(kind: type[C]) -> type[C]:
-        for name, coroutine in inspect.getmembers(source, inspect.iscoroutinefunction):
-            if not name.startswith("_") and name not in vars(kind):
-                setattr(kind, name, method_for(name, coroutine))
-        return kind
-
-    return fill
+    return method
 
 
 async def cancel_other_tasks() -> None:
@@ -137,32 +186,3 @@ async def cancel_other_tasks() -> None:
 def _is_new(task: asyncio.Task[Any]) -> bool:
     work = task.get_coro()
     return inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED
-
-
-class Interruptible(Generic[T]):
-    """One piece of work: runs on an event loop, can be interrupted from any thread."""
-
-    def __init__(self) -> None:
-        """Prepare; nothing runs yet."""
-        self._interrupted = False
-        self._running: tuple[asyncio.AbstractEventLoop, asyncio.Task[T]] | None = None
-
-    async def run(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Run the work and return its result; None if it was interrupted."""
-        task = asyncio.ensure_future(work)
-        self._running = asyncio.get_running_loop(), task
-        if self._interrupted:
-            task.cancel()
-        try:
-            return await task
-        except asyncio.CancelledError:
-            if self._interrupted:
-                return None
-            raise
-
-    def interrupt(self) -> None:
-        """Cancel the work, also if it has not started yet."""
-        self._interrupted = True
-        if self._running is not None:
-            loop, task = self._running
-            loop.call_soon_threadsafe(task.cancel)

@@ -157,10 +157,10 @@ class Execution:
             self._leave_lane(lane, reusable)
 
     def _take_lane(self) -> Lane:
-        return self._lanes.acquire(self._user, checks=self._tries > 1)
+        return self._lanes.lane_for(self._user, checks=self._tries > 1)
 
     def _leave_lane(self, lane: Lane, reusable: bool) -> None:
-        (self._lanes.release if reusable else self._lanes.retire)(lane)
+        (self._lanes.keep if reusable else self._lanes.retire)(lane)
 
     def _next_mark(self) -> Mark:
         return self.session.next_mark(self._group)

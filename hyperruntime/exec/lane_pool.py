@@ -41,7 +41,7 @@ class LanePool:
         self.started = 0
         self._closing = False
 
-    def acquire(self, user: RunAs | None, *, checks: bool) -> Lane:
+    def lane_for(self, user: RunAs | None, *, checks: bool) -> Lane:
         """Return a lane for one exec as a user: an idle lane, else a new one.
 
         Args:
@@ -76,7 +76,7 @@ class LanePool:
         return kind(self._exchange, self._next_mark(), user, checks=checks)
 
     def begin(self, lane: L) -> L:
-        """Start a lane from :meth:`make` and return it; raises the errors of :meth:`acquire`."""
+        """Start a lane from :meth:`make` and return it; raises the errors of :meth:`lane_for`."""
         with self._lock:
             self._lanes.add(lane)
             if lane.user is not None:
@@ -95,7 +95,7 @@ class LanePool:
         self.started += is_up and not lane.is_up
         lane.on_report(has_begun=has_begun, is_up=is_up, group=group)
 
-    def release(self, lane: Lane) -> None:
+    def keep(self, lane: Lane) -> None:
         """Keep a clean lane for the next exec of its user."""
         try:
             lane.rest()

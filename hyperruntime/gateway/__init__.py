@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from hyperruntime.gateway.config.values import ModelRule as ModelRule
     from hyperruntime.gateway.config.values import Upstream as Upstream
     from hyperruntime.gateway.gateway import Gateway as Gateway
-    from hyperruntime.gateway.gateway import Seat as Seat
     from hyperruntime.gateway.log.budget import Spent as Spent
+    from hyperruntime.gateway.seat import Seat as Seat
 
 _NAMES = {
     "attach": ("Access",),
     "config.values": ("Budget", "ClientLimits", "GatewayConfig", "ModelRule", "Upstream"),
-    "gateway": ("Gateway", "Seat"),
+    "gateway": ("Gateway",),
     "log.budget": ("Spent",),
+    "seat": ("Seat",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -21,8 +21,8 @@ from hyperruntime.errors import (
     HyperRuntimeError,
 )
 from hyperruntime.gateway.config.values import Budget
-from hyperruntime.gateway.gateway import SOCKET_NAME, Seat, Seats
 from hyperruntime.gateway.log.budget import Meter
+from hyperruntime.gateway.seat import SOCKET_NAME, Seat, Seats
 from hyperruntime.host.process import overload
 from hyperruntime.logs import get_logger
 from hyperruntime.ports.forward import PYTHON_ARGS, forwarder_program

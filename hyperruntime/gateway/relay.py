@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING
 
 import aiohttp
 from aiohttp import web
@@ -25,10 +24,8 @@ from hyperruntime.gateway.request.parse import (
     error_event,
 )
 from hyperruntime.gateway.request.parse_pool import PoolShare
+from hyperruntime.gateway.shared import Shared
 from hyperruntime.gateway.upstream import Answer, describe, payload
-
-if TYPE_CHECKING:
-    from hyperruntime.gateway.service import Shared
 
 _OK = 200
 _BYTES_PER_VALUE = 4  # an answer is searched for keys too, so it costs more than a request

@@ -7,14 +7,13 @@ import socket
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from aiohttp import web
 
 from hyperruntime.errors import GatewayError
-from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream, Wire
-from hyperruntime.gateway.log.budget import Meter
-from hyperruntime.gateway.log.exchange import Exchange, LineFile
+from hyperruntime.gateway.config.values import ModelRule, Upstream, Wire
+from hyperruntime.gateway.log.exchange import Exchange
 from hyperruntime.gateway.relay import Relay
 from hyperruntime.gateway.request.body import SLOW_KIND, BodyReader
 from hyperruntime.gateway.request.connection import accept_connections
@@ -28,56 +27,16 @@ from hyperruntime.gateway.request.parse import (
     error_body,
     parse_call,
 )
-from hyperruntime.gateway.request.parse_pool import ParsePool, PoolShare
-from hyperruntime.gateway.upstream import Sender, forwarded_headers
+from hyperruntime.gateway.request.parse_pool import PoolShare
+from hyperruntime.gateway.seat import Seat
+from hyperruntime.gateway.shared import Shared
+from hyperruntime.gateway.upstream import forwarded_headers
 from hyperruntime.ports.http_connection import BoundedConnection, Connections
-from hyperruntime.secrets.redact import Redactor
 from hyperruntime.wire.tokens import is_token
-
-if TYPE_CHECKING:
-    from hyperruntime.gateway.gateway import Seat
 
 _SERVER_FAULT = 500
 _IDLE_S = 3600.0  # BoundedConnection has its own limit
 _PATIENCE_S = 0.05  # for running requests when their seat is closed
-
-
-class Shared:
-    """The objects that all seats of a gateway share.
-
-    Attributes:
-        config: the gateway's configuration.
-        meter: counts the usage of the whole run.
-        redactor: removes all keys of the gateway.
-        sender: sends requests to the upstreams.
-        slots: bounds the requests at the upstreams at once.
-        pool: processes that parse large requests and answers.
-        log: log of the exchanges, or None.
-        record: file that keeps the answers for replay, or None.
-    """
-
-    def __init__(self, config: GatewayConfig, meter: Meter) -> None:
-        """Load the keys, and open the files.
-
-        Raises:
-            GatewayError: a key or a file of recorded exchanges is missing.
-            StorageError: a log file cannot be written.
-        """
-        self.config = config
-        self.meter = meter
-        self.redactor = Redactor()
-        self.sender = Sender(config, self.redactor)
-        self.slots = asyncio.Semaphore(config.concurrency)
-        self.pool = ParsePool()
-        self.log = LineFile(config.log, self.redactor) if config.log else None
-        self.record = LineFile(config.record, self.redactor) if config.record else None
-
-    def close(self) -> None:
-        """End the processes, and close the files."""
-        self.pool.close()
-        for file in (self.log, self.record):
-            if file is not None:
-                file.close()
 
 
 class Service:

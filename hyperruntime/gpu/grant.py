@@ -106,7 +106,7 @@ class GpuGrant:
                 missing,
             )
 
-    def release(self) -> None:
+    def give_back(self) -> None:
         """Release the locks; may be called again."""
         locks, self._locks = self._locks, []
         for descriptor in locks:
@@ -132,7 +132,7 @@ class GpuGrant:
                 self._locks.append(lock)
                 taken.append(gpu)
         if len(taken) < count:
-            self.release()
+            self.give_back()
             raise DeviceBusyError(
                 f"gpus='auto:{count}' needs {count} free GPUs, but of {len(gpus)} GPUs other "
                 f"containers of this user hold {len(gpus) - len(taken)}; wait until one closes, "

@@ -17,8 +17,8 @@ from hyperruntime.errors import PoolClosedError
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.roster import Cell, CellState, PoolMember, Roster, StartBackoff, StartLimit
 from hyperruntime.pool.slots.isolation import make_isolation
-from hyperruntime.pool.values.config import PoolConfig, PoolLayout
-from hyperruntime.pool.values.results import PoolStatus
+from hyperruntime.pool_values.config import PoolConfig, PoolLayout
+from hyperruntime.pool_values.results import PoolStatus
 from hyperruntime.runtime import Runtime
 
 log = get_logger(__name__)

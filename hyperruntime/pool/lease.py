@@ -15,7 +15,7 @@ from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal
 from hyperruntime.pool.pooled_sandbox import PooledSandbox
 from hyperruntime.pool.slots.slot_exec import SlotExec
-from hyperruntime.pool.values.results import Slot
+from hyperruntime.pool_values.results import Slot
 from hyperruntime.sandbox import Pool
 from hyperruntime.spec import ExecResult
 from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S

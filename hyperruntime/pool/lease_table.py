@@ -16,7 +16,7 @@ from hyperruntime.errors import (
     StaleLeaseError,
 )
 from hyperruntime.pool.roster import Cell
-from hyperruntime.pool.values.results import Slot
+from hyperruntime.pool_values.results import Slot
 
 T = TypeVar("T")
 _END_S = 30.0

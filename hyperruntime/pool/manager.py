@@ -19,9 +19,9 @@ from hyperruntime.errors import PoolClosedError, SpecError, StaleLeaseError, unk
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool.tools import run_batch
-from hyperruntime.pool.values.config import PoolConfig
-from hyperruntime.pool.values.profiles import Profiles
-from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Request, Slot
+from hyperruntime.pool_values.config import PoolConfig
+from hyperruntime.pool_values.profiles import Profiles
+from hyperruntime.pool_values.results import ExecutionResult, PoolStatus, Request, Slot
 from hyperruntime.runtime import Runtime
 from hyperruntime.sandbox import Pool, Sandbox
 from hyperruntime.spec import ContainerSpec

@@ -33,9 +33,9 @@ from hyperruntime.pool.lease_table import Grant, LeaseTable, stale
 from hyperruntime.pool.roster import Cell, CellState, PoolMember
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools import call_tool, run_batch
-from hyperruntime.pool.values.config import PoolConfig, ToolPolicy, make_layout
-from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Request, Slot
 from hyperruntime.pool.wait_queue import WaitQueue, cannot_start, too_late
+from hyperruntime.pool_values.config import PoolConfig, ToolPolicy, make_layout
+from hyperruntime.pool_values.results import ExecutionResult, PoolStatus, Request, Slot
 from hyperruntime.runtime import Runtime
 from hyperruntime.sandbox import Pool
 from hyperruntime.spec import check_seconds

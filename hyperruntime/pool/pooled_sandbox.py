@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.pool.values.config import ToolPolicy
-from hyperruntime.pool.values.results import ExecutionResult, Slot
+from hyperruntime.pool_values.config import ToolPolicy
+from hyperruntime.pool_values.results import ExecutionResult, Slot
 from hyperruntime.sandbox import Pool, Sandbox
 from hyperruntime.spec import ExecResult, check_seconds
 from hyperruntime.transfer.file_calls import (

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from hyperruntime.concurrency.bridge import Bridge, waits_for
+from hyperruntime.concurrency.bridge import Bridge, waiting
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.errors import PoolClosedError
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
-from hyperruntime.pool.values.config import PoolConfig, ToolPolicy
-from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Request, Slot
+from hyperruntime.pool_values.config import PoolConfig
+from hyperruntime.pool_values.results import PoolStatus, Slot
 from hyperruntime.runtime import Runtime, open_runtime
 from hyperruntime.sandbox import BlockingSandbox
 from hyperruntime.spec import ContainerSpec
@@ -43,7 +43,6 @@ def _end_with_program() -> None:
 threading._register_atexit(_end_with_program)  # type: ignore[attr-defined]  # noqa: SLF001 - see above
 
 
-@waits_for(Lease, "_lease")
 class SyncLease(BlockingSandbox):
     """A leased slot for programs without asyncio; see :class:`~hyperruntime.pool.lease.Lease`.
 
@@ -56,31 +55,30 @@ class SyncLease(BlockingSandbox):
     def __init__(self, bridge: Bridge, lease: Lease) -> None:
         """Wrap a lease; its calls run on the loop of ``bridge``."""
         self._bridge = bridge
-        self._lease = lease
+        self._source = lease
         self.slot = lease.slot
+
+    exec = waiting(Lease.exec)
+    spawn = waiting(Lease.spawn)
+    terminal = waiting(Lease.terminal)
+    shell = waiting(Lease.shell)
+    signal_group = waiting(Lease.signal_group)
+    end_group = waiting(Lease.end_group)
+    end_processes = waiting(Lease.end_processes)
+    release = waiting(Lease.release)
+    tool = waiting(Lease.tool)
+    put = waiting(Lease.put)
+    get = waiting(Lease.get)
+    forward = waiting(Lease.forward)
+    read_file = waiting(Lease.read_file)
+    read_files = waiting(Lease.read_files)
+    write_file = waiting(Lease.write_file)
+    write_files = waiting(Lease.write_files)
+    stat = waiting(Lease.stat)
 
     def listdir(self, path: str = ".", *, timeout_s: float | None = FILE_TIMEOUT_S) -> list[str]:
         """Return the sorted names in a directory; see :meth:`Container.listdir`."""
-        return self._bridge.run(self._lease.listdir(path, timeout_s=timeout_s))
-
-    def tool(
-        self,
-        name: str,
-        args: Mapping[str, Any],
-        *,
-        timeout_s: float | None = None,
-        policy: ToolPolicy | None = None,
-    ) -> ExecutionResult:
-        """Call a tool in the slot; see :meth:`SlotPool.execute`."""
-        return self._bridge.run(self._lease.tool(name, args, timeout_s=timeout_s, policy=policy))
-
-    def end_processes(self) -> None:
-        """End all processes of the slot; see :meth:`Lease.end_processes`."""
-        self._bridge.run(self._lease.end_processes())
-
-    def release(self, *, reset_workspace: bool = True) -> None:
-        """Release the slot; see :meth:`SlotPool.release`."""
-        self._bridge.run(self._lease.release(reset_workspace=reset_workspace))
+        return self._bridge.run(self._source.listdir(path, timeout_s=timeout_s))
 
 
 class SyncPool(Closing):
@@ -106,7 +104,7 @@ class SyncPool(Closing):
         Raises:
             HyperRuntimeError: the pool cannot be started; nothing is left running.
         """
-        self.pool = SlotPool(runtime, config)
+        self._source = self.pool = SlotPool(runtime, config)
         self._bridge = Bridge(
             "hyperruntime-pool-loop", lambda why: PoolClosedError(f"this pool {why}")
         )
@@ -118,23 +116,14 @@ class SyncPool(Closing):
             raise
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine on the pool's event loop."""
+        """Start a coroutine on the pool's event loop; a cancelled future is done at its end."""
         return self._bridge.submit(work)
 
-    def acquire(self, task_id: str | None = None, *, timeout_s: float | None = None) -> Slot:
-        """Lease a slot; see :meth:`SlotPool.acquire`."""
-        future = self._bridge.submit(self.pool.acquire(task_id, timeout_s=timeout_s))
-        try:
-            return future.result()
-        except BaseException:
-            if not future.cancel() and future.exception() is None:
-                # acquired during the interrupt
-                self._bridge.submit(self.pool.release_if_held(future.result()))
-            raise
-
-    def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
-        """Release a slot; see :meth:`SlotPool.release`."""
-        self._bridge.run(self.pool.release(slot, reset_workspace=reset_workspace))
+    acquire = waiting(SlotPool.acquire, undo=SlotPool.release_if_held)
+    release = waiting(SlotPool.release)
+    execute = waiting(SlotPool.execute)
+    execute_batch = waiting(SlotPool.execute_batch)
+    settle = waiting(SlotPool.settle)
 
     @contextmanager
     def lease(
@@ -143,30 +132,13 @@ class SyncPool(Closing):
         """Lease a slot for a block, then release and reset it; see :meth:`SlotPool.acquire`."""
         slot = self.acquire(task_id, timeout_s=timeout_s)
         try:
-            yield self._face(Lease(self.pool, slot))
+            yield SyncLease(self._bridge, Lease(self.pool, slot))
         finally:
             self._bridge.run(self.pool.release_if_held(slot))
 
     def lease_of(self, slot: Slot) -> SyncLease:
         """Return the lease of a slot handle, bound to this pool."""
-        return self._face(self.pool.lease_of(slot))
-
-    def _face(self, lease: Lease) -> SyncLease:
-        return SyncLease(self._bridge, lease)  # type: ignore[abstract] # see waits_for
-
-    def execute(
-        self, slot: Slot, tool: str, args: Mapping[str, Any], *, timeout_s: float | None = None
-    ) -> ExecutionResult:
-        """Call a tool in a slot; see :meth:`SlotPool.execute`."""
-        return self._bridge.run(self.pool.execute(slot, tool, args, timeout_s=timeout_s))
-
-    def execute_batch(
-        self, requests: Sequence[Request], *, timeout_s: float | None = None
-    ) -> list[ExecutionResult]:
-        """Call many tools, in different slots at the same time; see
-        :meth:`SlotPool.execute_batch`.
-        """
-        return self._bridge.run(self.pool.execute_batch(requests, timeout_s=timeout_s))
+        return SyncLease(self._bridge, self.pool.lease_of(slot))
 
     def status(self) -> PoolStatus:
         """Return the pool's present status."""
@@ -175,10 +147,6 @@ class SyncPool(Closing):
             return self.pool.status()
 
         return self._bridge.run(status())
-
-    def settle(self) -> None:
-        """Wait until every released slot is reset or quarantined."""
-        self._bridge.run(self.pool.settle())
 
     def close(self) -> None:
         """Stop the pool and its thread; may be called again. In a forked child it does nothing."""

@@ -12,8 +12,8 @@ from hyperruntime.errors import PoolError
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools import call_tool
-from hyperruntime.pool.values.config import ToolPolicy
-from hyperruntime.pool.values.results import ExecutionResult
+from hyperruntime.pool_values.config import ToolPolicy
+from hyperruntime.pool_values.results import ExecutionResult
 from hyperruntime.run_as import RunAs
 from hyperruntime.sandbox import Sandbox
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from hyperruntime.errors import HyperRuntimeError, PoolStartError, SlotTimeoutError
-from hyperruntime.pool.values.results import PoolStatus
+from hyperruntime.pool_values.results import PoolStatus
 
 T = TypeVar("T")
 

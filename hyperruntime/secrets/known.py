@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hyperruntime.errors import GatewayConfigError
-from hyperruntime.gateway.config.environment import KEY_VARIABLES, read_dotenv
+from hyperruntime.secrets.env_file import KEY_VARIABLES, read_dotenv
 from hyperruntime.secrets.redact import MARK, Redactor
 
 # The name of a variable or option whose value is secret.

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hyperruntime.gateway.config.values import parse_dotenv
+from hyperruntime.secrets.env_file import parse_dotenv
 from hyperruntime.secrets.known import DIRECTORIES, SECRET_NAME, Secrets
 from hyperruntime.secrets.redact import MARK
 from hyperruntime.storage.run_files import open_regular, read_at_most

@@ -17,7 +17,7 @@ from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.errors import SpecError
 from hyperruntime.images.build_inputs import dockerfile_digest
 from hyperruntime.images.pull_errors import full_name
-from hyperruntime.pool.values.profiles import parse_profile
+from hyperruntime.pool_values.profiles import parse_profile
 
 NAME = "hyperruntime"
 FILES = [

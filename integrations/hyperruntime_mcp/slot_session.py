@@ -13,8 +13,8 @@ import attrs
 from hyperruntime.errors import HyperRuntimeError, SandboxLostError, StaleLeaseError
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.tools.dispatch import failed
-from hyperruntime.pool.values.config import ToolPolicy
-from hyperruntime.pool.values.results import ExecutionResult, Slot
+from hyperruntime.pool_values.config import ToolPolicy
+from hyperruntime.pool_values.results import ExecutionResult, Slot
 from hyperruntime.sandbox import Pool
 
 log = get_logger(__name__)

@@ -17,7 +17,7 @@ from pydantic import BaseModel, model_validator
 import hyperruntime as hr
 from hyperruntime.adapters.shared_runtime import start_container
 from hyperruntime.errors import unknown_name
-from hyperruntime.pool.values.profiles import as_tables
+from hyperruntime.pool_values.profiles import as_tables
 from hyperruntime.units import parse_duration
 
 _DONE = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"  # the first line of the output that ends a task

@@ -12,8 +12,8 @@ import attrs
 from hyperruntime.errors import SpecError
 from hyperruntime.images.recipes import BASE, recipe_of
 from hyperruntime.pool.sync import SyncLease, SyncPool
-from hyperruntime.pool.values.config import PoolConfig
-from hyperruntime.pool.values.profiles import parse_profile, parse_texts
+from hyperruntime.pool_values.config import PoolConfig
+from hyperruntime.pool_values.profiles import parse_profile, parse_texts
 from hyperruntime.runtime import Runtime, open_runtime
 
 Table = Mapping[str, Any]

@@ -38,7 +38,7 @@ from hyperruntime.cluster.slots.cluster_lease import ClusterLease
 from hyperruntime.cluster.slots.cluster_pool import ClusterPool
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.pool.pool import SlotPool
-from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
+from hyperruntime.pool_values.results import ExecutionResult, PoolStatus, Slot
 from hyperruntime.sandbox import Sandbox
 from hyperruntime.wire.peer import Answer, Call
 from tests.bench.measure import Row

@@ -19,7 +19,7 @@ import psutil
 
 import hyperruntime as hr
 from hyperruntime.pool.pool import SlotPool
-from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.pool_values.config import PoolConfig
 from hyperruntime.runtime import Runtime
 from tests.bench.measure import Row, from_threads, in_turn
 from tests.bench.rivals import kill_container, rivals

@@ -10,8 +10,8 @@ from pathlib import Path
 import hyperruntime as hr
 from hyperenvironment_terminal import Terminal
 from hyperruntime.pool.manager import PoolManager
-from hyperruntime.pool.values.config import PoolConfig
-from hyperruntime.pool.values.profiles import Profiles
+from hyperruntime.pool_values.config import PoolConfig
+from hyperruntime.pool_values.profiles import Profiles
 from hyperruntime.rollout.environment import Outcome, Verdict
 from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ContainerSpec, Network

@@ -174,7 +174,7 @@ def test_w8_world_writable_files_of_an_image_do_not_connect_slots(
         )
         container.exec(["sh", "-c", loose]).check()
         config = hr.PoolConfig(spec=hr.ContainerSpec(image=base_image), slots_per_container=2)
-        from hyperruntime.pool.values.config import make_layout
+        from hyperruntime.pool_values.config import make_layout
 
         layout = make_layout(config, users=True, driver=runtime.name)
         first, second = UserIsolation(config, layout).prepare(container)

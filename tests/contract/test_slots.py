@@ -15,7 +15,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.pool.pool import SlotPool
-from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.pool_values.config import PoolConfig
 
 pytestmark = pytest.mark.engine
 

@@ -13,7 +13,7 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.errors import SandboxLostError, StaleLeaseError
 from hyperruntime.pool.tools.agent_tools import SlotTools
-from hyperruntime.pool.values.results import ExecutionResult
+from hyperruntime.pool_values.results import ExecutionResult
 from tests.contract.pools import containers, make_pool, run
 
 pytestmark = pytest.mark.engine

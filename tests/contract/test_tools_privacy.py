@@ -11,8 +11,8 @@ import hyperruntime as hr
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools import call_tool
 from hyperruntime.pool.tools.dispatch import run_batch
-from hyperruntime.pool.values.config import ToolPolicy
-from hyperruntime.pool.values.results import ExecutionResult, Slot
+from hyperruntime.pool_values.config import ToolPolicy
+from hyperruntime.pool_values.results import ExecutionResult, Slot
 from tests.contract.toolplace import Desk
 
 pytestmark = pytest.mark.engine

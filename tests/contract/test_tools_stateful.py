@@ -10,7 +10,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.pool.tools import call_tool
-from hyperruntime.pool.values.results import ExecutionResult
+from hyperruntime.pool_values.results import ExecutionResult
 from tests.contract.toolplace import make_desk
 
 pytestmark = pytest.mark.engine

@@ -11,8 +11,8 @@ import attrs
 import hyperruntime as hr
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools import call_tool
-from hyperruntime.pool.values.config import ToolPolicy
-from hyperruntime.pool.values.results import ExecutionResult
+from hyperruntime.pool_values.config import ToolPolicy
+from hyperruntime.pool_values.results import ExecutionResult
 
 
 @attrs.define

@@ -28,8 +28,8 @@ from hyperruntime.cluster.config import read_config
 from hyperruntime.gateway.config.source import load_config
 from hyperruntime.gateway.config.values import ClientLimits
 from hyperruntime.loop.run_files.contract import parse_contract, parse_needs
-from hyperruntime.pool.values.config import PoolConfig
-from hyperruntime.pool.values.profiles import load_profiles, parse_profile
+from hyperruntime.pool_values.config import PoolConfig
+from hyperruntime.pool_values.profiles import load_profiles, parse_profile
 from hyperruntime_pytest.pools import table_of
 from tests.blocks import DATA, NOTES, PAGES, PLAIN, ROOT, SHELLS, Block, blocks
 

@@ -10,11 +10,16 @@ from collections.abc import Iterator
 import pytest
 
 import hyperruntime as hr
+from hyperruntime import sandbox
 from hyperruntime.runtime import Runtime
 from hyperruntime.testing import FakeDriver
 from hyperruntime.testing.driver import IMAGE
 
 _PUBLIC = {name: getattr(hr, name) for name in hr.__all__}
+# what a sandbox starts, by type
+_PUBLIC |= {
+    f"sandbox.{one.__name__}": one for one in (sandbox.Process, sandbox.Terminal, sandbox.Shell)
+}
 CLASSES = sorted(name for name, one in _PUBLIC.items() if inspect.isclass(one))
 
 

@@ -29,7 +29,7 @@ HOMES = {
     "openai": (),
     "tenacity": ("hyperruntime/concurrency/retry.py",),
     "parsl": ("hyperruntime/cluster/pilots.py",),
-    "dotenv": ("hyperruntime/gateway/config/",),
+    "dotenv": ("hyperruntime/secrets/env_file.py",),
     "aiohttp": (
         "hyperruntime/cluster/",
         "hyperruntime/gateway/",

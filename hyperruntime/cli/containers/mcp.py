@@ -22,8 +22,8 @@ from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.errors import SpecError, unknown_name
 from hyperruntime.images.recipes import BASE, recipe_of
 from hyperruntime.pool.pool import SlotPool
-from hyperruntime.pool.values.config import PoolConfig, ToolPolicy
-from hyperruntime.pool.values.profiles import load_profiles
+from hyperruntime.pool_values.config import PoolConfig, ToolPolicy
+from hyperruntime.pool_values.profiles import load_profiles
 from hyperruntime.ports.listeners import is_loopback, listen_on
 from hyperruntime.runtime import Runtime
 from hyperruntime.storage.token_file import token_of

@@ -23,7 +23,7 @@ from hyperruntime.cluster.hello import Line
 from hyperruntime.concurrency.blocking import RESETS, threads
 from hyperruntime.concurrency.end_event import make_waiter
 from hyperruntime.errors import GatewayError
-from hyperruntime.gateway.gateway import SOCKET_NAME, Seat
+from hyperruntime.gateway.seat import SOCKET_NAME, Seat
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import genid_from_json
 from hyperruntime.loop.workbench.model_access import ModelAccess

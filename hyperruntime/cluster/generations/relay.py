@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.gateway.config.values import Budget
-from hyperruntime.gateway.gateway import Seat, listen_in
 from hyperruntime.gateway.log.budget import Meter, Spent
+from hyperruntime.gateway.seat import Seat, listen_in
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.workbench.model_access import open_access
 from hyperruntime.loop.workbench.open_containers import LoopContainer

@@ -33,9 +33,9 @@ from hyperruntime.errors import (
 )
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.tools import run_batch
-from hyperruntime.pool.values.config import DEFAULT_SLOTS, PoolConfig, ToolPolicy
-from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Request, Slot
 from hyperruntime.pool.wait_queue import WaitQueue, cannot_start
+from hyperruntime.pool_values.config import DEFAULT_SLOTS, PoolConfig, ToolPolicy
+from hyperruntime.pool_values.results import ExecutionResult, PoolStatus, Request, Slot
 from hyperruntime.sandbox import Pool
 from hyperruntime.spec import check_seconds
 from hyperruntime.wire.messages import PeerFaultError

@@ -18,7 +18,7 @@ from hyperruntime.json_values import json_object
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
-from hyperruntime.pool.values.config import PoolConfig
+from hyperruntime.pool_values.config import PoolConfig
 from hyperruntime.wire.peer import Answer, Call, Handler
 
 log = get_logger(__name__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from fnmatch import fnmatchcase
@@ -13,6 +12,7 @@ import attrs
 
 from hyperruntime.errors import GatewayConfigError, SpecError
 from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE, OneOf
+from hyperruntime.secrets.env_file import parse_dotenv
 from hyperruntime.units import MIB
 
 Wire = Literal["openai", "anthropic"]
@@ -314,16 +314,3 @@ class GatewayConfig:
             if rule.upstream in upstreams and rule.matches(model):
                 return rule, upstreams[rule.upstream]
         return None
-
-
-def parse_dotenv(text: str) -> dict[str, str]:
-    """Return the variables that the text of a ``.env`` file sets, as python-dotenv reads it; the
-    last value wins.
-
-    Variable references in values are not expanded. A name without ``=`` sets nothing; invalid lines
-    are logged and skipped.
-    """
-    from dotenv import dotenv_values
-
-    found = dotenv_values(stream=io.StringIO(text), interpolate=False)
-    return {name: value for name, value in found.items() if value is not None}

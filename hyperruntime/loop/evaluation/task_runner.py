@@ -133,7 +133,7 @@ class TaskRunner:
     ) -> tuple[Prediction, ...]:
         args = self._harness_args("tasks", name, domain.task_timeout_s, tasks, workers)
         reader = PredictionReader((task.id for task in tasks), self._on_output)
-        result = container.exec(args, timeout_s=_left(deadline, name), on_output=reader.take)
+        result = container.attempt(args, timeout_s=_left(deadline, name), on_output=reader.take)
         alone = len(tasks) == 1 and domain.container_per_task
         _check_end(result, bool(reader.predictions) or alone, name, self._options.timeout_eval_s)
         missing = (
@@ -158,7 +158,7 @@ class TaskRunner:
         patience = task_timeout_s + _GRACE_S
         with Conversation(task.id, dialogue, self._on_output) as talk:
             timeout_s = min(patience, _left(deadline, name))
-            result = container.exec(
+            result = container.attempt(
                 args, timeout_s=timeout_s, on_output=talk.take, source=talk.source
             )
             if result.timed_out and timeout_s < patience:

@@ -10,7 +10,6 @@ import attrs
 
 from hyperruntime.domain import DomainBase
 from hyperruntime.errors import RunError
-from hyperruntime.gateway.config.environment import read_dotenv
 from hyperruntime.gateway.config.source import RECORD
 from hyperruntime.git.user_repository import ENV_FILE
 from hyperruntime.loop.run.contracts import contract_adapter, load_domains
@@ -19,6 +18,7 @@ from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.model_access import stored_agent
 from hyperruntime.option_fields import host_requests, names_no_code
+from hyperruntime.secrets.env_file import read_dotenv
 from hyperruntime.storage.own_mark import check_requests, has_own_mark, how_to_accept
 
 

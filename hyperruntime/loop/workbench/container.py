@@ -101,7 +101,7 @@ class AgentContainer:
         early, self._early = self._early, None
         self._container = early.result() if early is not None else self._open()
 
-    def exec(
+    def attempt(
         self,
         args: Sequence[str],
         *,
@@ -109,7 +109,9 @@ class AgentContainer:
         on_output: Callable[[str, bytes], None],
         source: BinaryIO | None = None,
     ) -> ExecResult:
-        """Run a command in the working directory; start the container first if it is not running.
+        """Run a command in the working directory and return how it ended, also if it failed.
+
+        The container is started first if it is not running.
 
         Args:
             args: argv of the command.
@@ -151,7 +153,7 @@ class AgentContainer:
         write: Callable[[bytes], None],
         failure: FailureClass = "evaluation",
     ) -> ExecResult:
-        """Run a command that must end with exit code 0, as :meth:`exec` does.
+        """Run a command that must end with exit code 0, as :meth:`attempt` does.
 
         Args:
             args: argv of the command.
@@ -164,7 +166,7 @@ class AgentContainer:
         Raises:
             GenerationFailedError: the command failed, or the time limit passed.
         """
-        result = self.exec(args, timeout_s=timeout_s, on_output=lambda _, chunk: write(chunk))
+        result = self.attempt(args, timeout_s=timeout_s, on_output=lambda _, chunk: write(chunk))
         if result.timed_out:
             late: FailureClass = "does-not-load" if failure == "does-not-load" else "timeout"
             raise GenerationFailedError(late, f"{name} took more than {timeout_s:g} s")

@@ -19,7 +19,7 @@ import attrs
 from hyperruntime.agents import is_template
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import GatewayConfigError, GatewayError
-from hyperruntime.gateway.config.environment import derive_config, only_in_file, read_dotenv
+from hyperruntime.gateway.config.environment import derive_config, only_in_file
 from hyperruntime.gateway.config.source import RECORD, load_source, require_servers
 from hyperruntime.gateway.config.values import REPLAY, Budget, GatewayConfig, ModelRule
 from hyperruntime.gateway.log.budget import Meter, Spent, total_spent
@@ -28,11 +28,12 @@ from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.workbench.open_containers import LoopContainer
+from hyperruntime.secrets.env_file import read_dotenv
 from hyperruntime.storage.run_files import read_run_lines
 
 if TYPE_CHECKING:
     from hyperruntime.gateway import Access, Gateway, Seat
-    from hyperruntime.gateway.gateway import Seats
+    from hyperruntime.gateway.seat import Seats
 
 
 class Models(Protocol):

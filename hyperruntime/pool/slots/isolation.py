@@ -21,7 +21,7 @@ from hyperruntime.pool.slots.writable_paths import (
     close_writable_paths,
     find_writable_paths,
 )
-from hyperruntime.pool.values.config import Isolation, PoolConfig, PoolLayout
+from hyperruntime.pool_values.config import Isolation, PoolConfig, PoolLayout
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult
 

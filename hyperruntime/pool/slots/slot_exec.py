@@ -16,7 +16,7 @@ from hyperruntime.exec.options import SlotExecKeywords, SlotShellKeywords, SlotT
 from hyperruntime.exec.persistent.shell import Shell
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal
-from hyperruntime.pool.values.config import Isolation
+from hyperruntime.pool_values.config import Isolation
 from hyperruntime.spec import ExecResult
 
 _READ_TIMEOUT_S = 60.0

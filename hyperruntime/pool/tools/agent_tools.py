@@ -12,8 +12,8 @@ from hyperruntime.errors import SpecError
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.tools.artifacts import artifact
 from hyperruntime.pool.tools.dispatch import canonical, failed
-from hyperruntime.pool.values.config import TOOL_NAMES
-from hyperruntime.pool.values.results import ExecutionResult
+from hyperruntime.pool_values.config import TOOL_NAMES
+from hyperruntime.pool_values.results import ExecutionResult
 
 log = get_logger(__name__)
 

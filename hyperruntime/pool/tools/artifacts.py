@@ -18,7 +18,7 @@ from hyperruntime.pool.tools.files import Window, encode, stream_file
 from hyperruntime.pool.tools.listing import list_entries
 from hyperruntime.pool.tools.slot_scripts import run_inside, show
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done, off_loop
-from hyperruntime.pool.values.results import ExecutionResult
+from hyperruntime.pool_values.results import ExecutionResult
 
 _DRAIN_BYTES = 1 << 20
 _MIMES = {"tar.gz": "application/gzip", "tar": "application/x-tar", "zip": "application/zip"}

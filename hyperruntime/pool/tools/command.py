@@ -7,7 +7,7 @@ import os
 from hyperruntime.errors import ExecLostError, ExecStartError, WorkdirNotFoundError
 from hyperruntime.exec.output_streams import split_kept, whole_end, whole_start
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest
-from hyperruntime.pool.values.results import ExecutionResult
+from hyperruntime.pool_values.results import ExecutionResult
 from hyperruntime.spec import ExecResult
 
 # The text is not on the command line: other slots can list command lines, and `pkill -f` with a

@@ -33,8 +33,8 @@ from hyperruntime.pool.tools.tool import (
     check_arguments,
     choose_timeout,
 )
-from hyperruntime.pool.values.config import ToolPolicy
-from hyperruntime.pool.values.results import ExecutionResult, Request, Slot
+from hyperruntime.pool_values.config import ToolPolicy
+from hyperruntime.pool_values.results import ExecutionResult, Request, Slot
 from hyperruntime.spec import check_seconds
 
 _ALL = (

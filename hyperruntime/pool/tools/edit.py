@@ -14,7 +14,7 @@ from hyperruntime.pool.tools.files import Window, replace_file, stream_file
 from hyperruntime.pool.tools.slot_scripts import absolute, run_inside, show
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done, off_loop
 from hyperruntime.pool.tools.unified import FileDiff, apply_hunks, parse_diff
-from hyperruntime.pool.values.results import ExecutionResult
+from hyperruntime.pool_values.results import ExecutionResult
 
 _MAX_FILES = 200
 _MAX_BYTES = 16 * 1024**2

@@ -13,7 +13,7 @@ import attrs
 
 from hyperruntime.pool.tools.slot_scripts import run_inside, show
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done, off_loop
-from hyperruntime.pool.values.results import ExecutionResult
+from hyperruntime.pool_values.results import ExecutionResult
 
 READ_LIMIT_BYTES = 1024**3
 _REMOVE_TIMEOUT_S = 5.0

@@ -9,7 +9,7 @@ from typing import TypedDict
 
 from hyperruntime.pool.tools.slot_scripts import run_inside, show
 from hyperruntime.pool.tools.tool import Param, Tool, ToolRequest, done
-from hyperruntime.pool.values.results import ExecutionResult
+from hyperruntime.pool_values.results import ExecutionResult
 
 _KINDS = {
     "f": "file",

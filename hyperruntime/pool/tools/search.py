@@ -12,7 +12,7 @@ from hyperruntime.exec.output_streams import whole_end
 from hyperruntime.pool.tools.pattern import to_posix
 from hyperruntime.pool.tools.slot_scripts import run_inside, show
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done
-from hyperruntime.pool.values.results import ExecutionResult
+from hyperruntime.pool_values.results import ExecutionResult
 
 _MAX_CONTEXT = 20
 _MAX_PATTERN = 10_000

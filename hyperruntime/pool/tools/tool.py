@@ -15,8 +15,8 @@ import attrs
 
 from hyperruntime.errors import name_hint
 from hyperruntime.pool.slots.slot_exec import SlotExec
-from hyperruntime.pool.values.config import POLICY_KEYS, ToolPolicy
-from hyperruntime.pool.values.results import ExecutionResult
+from hyperruntime.pool_values.config import POLICY_KEYS, ToolPolicy
+from hyperruntime.pool_values.results import ExecutionResult
 
 _INLINE_BYTES = 64 * 1024
 _WORDS = {"true": True, "false": False}

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hyperruntime.pool.manager import PoolManager
-from hyperruntime.pool.values.config import DEFAULT_SLOTS, PoolConfig
-from hyperruntime.pool.values.profiles import Profiles
+from hyperruntime.pool_values.config import DEFAULT_SLOTS, PoolConfig
+from hyperruntime.pool_values.profiles import Profiles
 from hyperruntime.rollout.environment import UnscoredEnvironmentBase
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.spec import ContainerSpec

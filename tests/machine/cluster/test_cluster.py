@@ -17,6 +17,7 @@ import pytest
 
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.config import ClusterConfig
+from hyperruntime.cluster.head import Head
 from hyperruntime.cluster.open_clusters import ClusterFile, open_clusters
 from hyperruntime.errors import ClusterError, NodeLostError
 from hyperruntime.storage.atomic import write_atomic
@@ -230,7 +231,7 @@ def test_a_cluster_is_listed_again_when_its_file_can_be_written_again(
     (tmp_path / "cache").write_text("no directory")
 
     async def test() -> None:
-        file = ClusterFile(Cluster(ClusterConfig(max_nodes=1), tmp_path), tmp_path)
+        file = ClusterFile(Head(), "local", tmp_path)
         writing = asyncio.ensure_future(file.keep_writing())
         await asyncio.sleep(0.2)
         (tmp_path / "cache").unlink()
@@ -257,7 +258,7 @@ def test_a_closed_cluster_is_not_listed_even_if_its_file_was_just_being_written(
     monkeypatch.setattr("hyperruntime.cluster.open_clusters.write_atomic", write)
 
     async def test() -> None:
-        file = ClusterFile(Cluster(ClusterConfig(max_nodes=1), tmp_path), tmp_path)
+        file = ClusterFile(Head(), "local", tmp_path)
         writing = asyncio.ensure_future(file.keep_writing())
         await until(begun.is_set)
         writing.cancel()

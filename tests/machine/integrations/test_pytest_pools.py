@@ -73,14 +73,14 @@ def test_equal_keys_share_a_pool_and_each_lease_is_fresh() -> None:
             pools.lease({}) as two,
         ):
             assert len({one.slot.container, two.slot.container, other.slot.container}) == 3
-            assert one._lease.pool is two._lease.pool
-            assert one._lease.pool is not other._lease.pool
+            assert one._source.pool is two._source.pool
+            assert one._source.pool is not other._source.pool
             assert other.exec(["sh", "-c", "echo $A"]).stdout == b"1\n"
             one.write_file("left", b"1")
             assert one.listdir() == ["left"]
         with pools.lease() as after:
             assert after.listdir() == []
-            state = after._lease.pool
+            state = after._source.pool
     assert state.status().state == "stopped"
 
 
@@ -90,10 +90,10 @@ def test_of_the_pools_that_no_test_uses_only_the_last_few_keep_containers() -> N
         made = []
         for number in range(6):
             with pools.lease({"env": {"ID": str(number)}}) as lease:
-                made.append(lease._lease.pool)
+                made.append(lease._source.pool)
         assert [pool.status().state for pool in made] == ["stopped"] * 2 + ["open"] * 4
         with pools.lease({"env": {"ID": "2"}}) as again, pools.lease({"env": {"ID": "0"}}) as anew:
-            assert again._lease.pool is made[2]
+            assert again._source.pool is made[2]
             assert anew.exec(["sh", "-c", "echo $ID"]).stdout == b"0\n"
         assert [pool.status().state for pool in made[2:]] == ["open", "stopped", "open", "open"]
         assert held.exec(["echo", "on"]).stdout == b"on\n"  # a container in use stays

@@ -26,9 +26,9 @@ from hyperruntime.adapters.tool_backend import (
     uses_sandbox,
 )
 from hyperruntime.errors import EngineUnavailableError, PoolError, SpecError, StaleLeaseError
-from hyperruntime.pool.values.config import PoolConfig
-from hyperruntime.pool.values.profiles import Profiles
-from hyperruntime.pool.values.results import ExecutionResult, PoolStatus, Slot
+from hyperruntime.pool_values.config import PoolConfig
+from hyperruntime.pool_values.profiles import Profiles
+from hyperruntime.pool_values.results import ExecutionResult, PoolStatus, Slot
 from tests.doubles.sandbox_config import SandboxConfig, TrainingConfig
 from tests.doubles.slots import PromisedRuntime
 

@@ -67,12 +67,12 @@ def test_the_least_used_gpus_are_granted_first_and_none_twice() -> None:
         take(2)
     last, four = take(1)
     assert four == ("0",)
-    first.release()
-    first.release()
+    first.give_back()
+    first.give_back()
     again, five = take(1)
     assert five == ("1",)
     for grant in (second, last, again):
-        grant.release()
+        grant.give_back()
 
 
 @pytest.mark.usefixtures("smi")
@@ -92,7 +92,7 @@ def test_gpus_of_a_killed_process_are_free_at_once_and_a_forked_child_holds_none
     os.close(reader)
     other, two = take(1)
     assert two == ("2",)
-    held.release()
+    held.give_back()
     mine, one = take(1)
     assert one == ("1",), "the forked child must not hold the GPU of its parent"
     os.kill(child, signal.SIGKILL)
@@ -100,7 +100,7 @@ def test_gpus_of_a_killed_process_are_free_at_once_and_a_forked_child_holds_none
     third, three = take(1)
     assert three == ("3",)
     for grant in (other, mine, third):
-        grant.release()
+        grant.give_back()
 
 
 def test_a_request_for_too_many_gpus_raises_a_clear_error(
@@ -111,7 +111,7 @@ def test_a_request_for_too_many_gpus_raises_a_clear_error(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-aaaa")
     grant, names = take(2)
     assert names == ("0", "2")
-    grant.release()
+    grant.give_back()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(DeviceBusyError, match="only 0 are visible"):
         take(1)

@@ -15,7 +15,6 @@ from structlog.testing import capture_logs
 from hyperruntime.errors import GatewayConfigError, GatewayError, SpecError
 from hyperruntime.gateway import Budget, GatewayConfig, ModelRule, Spent, Upstream
 from hyperruntime.gateway.config.environment import derive_config
-from hyperruntime.gateway.config.values import parse_dotenv
 from hyperruntime.loop.run.contracts import contract_adapter
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -25,6 +24,7 @@ from hyperruntime.loop.workbench.model_access import (
     spent_by_generation,
     stored_gateway,
 )
+from hyperruntime.secrets.env_file import parse_dotenv
 from tests.doubles.unsafe_files import make_unsafe
 
 VARIABLES = [

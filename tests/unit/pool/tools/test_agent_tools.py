@@ -12,7 +12,7 @@ import pytest
 from hyperruntime.errors import SandboxLostError, SpecError, StaleLeaseError
 from hyperruntime.pool.tools.agent_tools import SlotTools
 from hyperruntime.pool.tools.dispatch import run_batch
-from hyperruntime.pool.values.results import ExecutionResult, Request, Slot
+from hyperruntime.pool_values.results import ExecutionResult, Request, Slot
 
 
 def slot(name: str) -> Slot:

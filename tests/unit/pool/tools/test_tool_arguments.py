@@ -14,7 +14,7 @@ from hyperruntime.errors import SpecError
 from hyperruntime.pool.tools import tool_schemas
 from hyperruntime.pool.tools.dispatch import TOOLS
 from hyperruntime.pool.tools.tool import ToolProblemError, check_arguments, choose_timeout
-from hyperruntime.pool.values.config import ToolPolicy
+from hyperruntime.pool_values.config import ToolPolicy
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

@@ -27,7 +27,7 @@ from hyperruntime.pool.tools.pattern import to_posix
 from hyperruntime.pool.tools.search import EnoughError, SearchLines
 from hyperruntime.pool.tools.tool import ToolProblemError
 from hyperruntime.pool.tools.unified import apply_hunks, parse_diff
-from hyperruntime.pool.values.config import TOOL_NAMES
+from hyperruntime.pool_values.config import TOOL_NAMES
 
 _CHARS = "ab1_ .-]^\tx,[:=AZ"
 _BRACKET = st.builds(

@@ -10,7 +10,7 @@ import attrs
 
 from hyperruntime.errors import SpecError, name_hint
 from hyperruntime.json_values import parse_toml, parse_yaml
-from hyperruntime.pool.values.config import PoolConfig, ToolPolicy
+from hyperruntime.pool_values.config import PoolConfig, ToolPolicy
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime.units import parse_size
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import hyperruntime as hr
 from hyperruntime.errors import SpecError
-from hyperruntime.pool.values.profiles import (
+from hyperruntime.pool_values.profiles import (
     PREFIX,
     parse_profile,
     parse_profiles,
@@ -102,7 +102,7 @@ def test_r15_a_toml_file_a_yaml_file_and_variables_give_the_same_profiles(tmp_pa
 
 def test_the_profiles_in_the_documentation_load() -> None:
     """Users copy the examples from this page."""
-    page = (Path(__file__).parents[4] / "docs" / "pool.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "pool.md").read_text()
     blocks = [part.partition("```")[0] for part in page.split("```toml\n")[1:]]
     assert blocks
     for block in blocks:
