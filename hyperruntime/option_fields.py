@@ -9,27 +9,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cache, partial
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, Literal, TypeGuard, TypeVar, get_args, get_origin
+from typing import Any, TypeGuard, TypeVar
 
 import attrs
 
 from hyperruntime.errors import ArchiveError, SpecError, unknown_name
 from hyperruntime.json_values import is_integer, is_number
-
-if TYPE_CHECKING:
-    from cattrs import Converter
+from hyperruntime.settings import reader
 
 _OPTION = "option"
 _Options = TypeVar("_Options")
-# What a stored value of each plain type must be; a file of a run may hold anything.
-_PLAIN_KINDS: Mapping[type, Callable[[object], bool]] = {
-    bool: lambda value: isinstance(value, bool),
-    float: is_number,
-    int: is_integer,
-    str: lambda value: isinstance(value, str),
-}
 
 
 @attrs.frozen
@@ -50,14 +40,8 @@ class AtLeast:
         """Check a value, as an attrs validator."""
         if value is None and attribute.default is None:
             return
-        known = not isinstance(value, bool) and isinstance(
-            value, int if self.whole else (int, float)
-        )
-        if (
-            not known
-            or not self.least <= value < float("inf")
-            or (self.above and value == self.least)
-        ):
+        known = (is_integer if self.whole else is_number)(value)
+        if not known or value < self.least or (self.above and value == self.least):
             limit = f" above {self.least}" if self.above else f", {self.least} or more"
             raise SpecError(attribute.name, value, f"a {'whole ' * self.whole}number{limit}")
 
@@ -264,10 +248,12 @@ def shown(flag: str, value: object) -> str:
     """Return a value as on the command line, on one line of limited length, without control
     characters.
     """
-    import cattrs
-
     plain = " ".join(value) if _is_names(value) else value
-    text = plain if isinstance(plain, str) else json.dumps(cattrs.unstructure(plain), default=str)
+    text = (
+        plain
+        if isinstance(plain, str)
+        else json.dumps(reader.to_json(plain, nulls=True), default=str)
+    )
     text = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
     return f"{flag} {text if text.isprintable() else ascii(text)}"
 
@@ -303,9 +289,7 @@ def changed(options: _Options, values: Mapping[tuple[str, ...], Any]) -> _Option
 
 def to_json(options: object) -> dict[str, Any]:
     """Return options as JSON values."""
-    import cattrs
-
-    return dict(cattrs.unstructure(options))
+    return dict(reader.to_json(options, nulls=True))
 
 
 def from_json(kind: type[_Options], value: Mapping[str, Any], *, strict: bool) -> _Options:
@@ -319,58 +303,10 @@ def from_json(kind: type[_Options], value: Mapping[str, Any], *, strict: bool) -
     Raises:
         ArchiveError: a value is not valid.
     """
-    from cattrs import BaseValidationError
-
     try:
-        return _converter(strict=strict).structure(value, kind)
-    except (BaseValidationError, TypeError, ValueError, AttributeError) as error:
+        return reader.read(kind, value, path="options", strict=strict)
+    except SpecError as error:
         raise ArchiveError(
-            f"the options of the run cannot be read: {why_invalid(error, 'options')}; check "
-            "whether another version wrote them"
+            f"the options of the run cannot be read: {error}; check whether another version "
+            "wrote them"
         ) from error
-
-
-@cache
-def _converter(*, strict: bool) -> Converter:
-    """Return a converter, which writes code for a class at its first use."""
-    from cattrs import Converter
-
-    converter = Converter(forbid_extra_keys=strict)
-    for plain, is_one in _PLAIN_KINDS.items():
-        converter.register_structure_hook(plain, partial(_of_kind, is_one=is_one))
-    converter.register_structure_hook_func(
-        _is_plain, lambda item, _: tuple(item) if isinstance(item, list) else item
-    )
-    return converter
-
-
-def _of_kind(item: object, kind: type, *, is_one: Callable[[object], bool]) -> object:
-    if not is_one(item):
-        raise TypeError(f"expected {kind.__name__}, not {type(item).__name__}")
-    return item
-
-
-def why_invalid(error: BaseException, path: str) -> str:
-    """Return what is wrong with a value that cattrs could not convert.
-
-    Args:
-        error: the error of cattrs.
-        path: name of the value.
-    """
-    from cattrs import transform_error
-    from cattrs.v import format_exception
-
-    def said(error: BaseException, kind: type | None) -> str:
-        return str(error) if isinstance(error, SpecError) else format_exception(error, kind)
-
-    return "; ".join(transform_error(error, path=path, format_exception=said))
-
-
-def _is_plain(kind: Any) -> bool:  # noqa: ANN401 - a type
-    """Return whether values of a type are stored as they are, such as those of ``gpus``; the class
-    checks them.
-    """
-    kinds = get_args(kind)
-    return get_origin(kind) is Literal or (
-        str in kinds and any(get_origin(one) is tuple for one in kinds)
-    )

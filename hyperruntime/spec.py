@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 import attrs
 
 from hyperruntime.errors import CommandFailedError, SpecError
+from hyperruntime.json_values import is_number
 from hyperruntime.pickling import frozen_mapping, names_only
 
 Network = Literal["none", "host", "bridge"]
@@ -96,7 +96,7 @@ def check_seconds(field: str, value: Any) -> None:  # noqa: ANN401 - checked her
     Raises:
         SpecError: it is not a finite number above 0.
     """
-    if not _is_number(value) or value <= 0:
+    if not is_number(value) or value <= 0:
         raise SpecError(field, value, "a positive number of seconds")
 
 
@@ -111,14 +111,6 @@ def is_text(value: object) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def _is_number(value: object) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and abs(value) <= sys.float_info.max
-    )
 
 
 def _check_utf8(field: str, *texts: str) -> None:
@@ -144,7 +136,7 @@ def _whole(least: int, most: int, why: str = "") -> Any:  # noqa: ANN401 - an at
 
 
 def _cores(_: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ANN401 - checked here
-    if value is not None and (not _is_number(value) or not _MIN_CPUS <= value <= _MAX_CPUS):
+    if value is not None and (not is_number(value) or not _MIN_CPUS <= value <= _MAX_CPUS):
         raise SpecError(
             attribute.name, value, f"a number of cores, at least {_MIN_CPUS}, or None for no limit"
         )

@@ -10,10 +10,9 @@ Source: harborframework.com/docs/tasks for ``task.toml``, ``instruction.md``, ``
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal
 
 import attrs
 
@@ -21,6 +20,8 @@ from hyperenvironment_terminal.compose import Main, read_main, user_text
 from hyperruntime.errors import SpecError
 from hyperruntime.images.definition_rewrite import read_definition
 from hyperruntime.json_values import parse_toml
+from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE
+from hyperruntime.settings.reader import read
 from hyperruntime.storage.text_file import read_utf8
 from hyperruntime.units import MIB, parse_size
 
@@ -44,6 +45,13 @@ _CANARY = re.compile(
 )
 _FIRST_LINE = 4096
 _ID = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+def _user(value: object) -> str:
+    try:
+        return "" if value == "" else user_text(value)
+    except SpecError as error:
+        raise SpecError("user", value, error.allowed) from None
 
 
 @attrs.frozen(kw_only=True)
@@ -102,6 +110,69 @@ class Task:
         return not (self.tests / TEST_SCRIPT).is_file()
 
 
+@attrs.frozen(kw_only=True)
+class _Network:
+    """The keys for a network; ``allow_internet`` is the old form of ``network_mode``."""
+
+    network_mode: Literal["", "public", "no-network", "allowlist"] = ""
+    allowed_hosts: Any = None
+    allow_internet: bool | None = None
+
+
+@attrs.frozen(kw_only=True)
+class _Environment(_Network):
+    """The table ``[environment]``."""
+
+    docker_image: str = ""
+    workdir: str = ""
+    cpus: float | None = attrs.field(default=None, validator=NOT_NEGATIVE)
+    memory_mb: float | None = attrs.field(default=None, validator=NOT_NEGATIVE)
+    memory: str = ""
+    storage_mb: float | None = attrs.field(default=None, validator=NOT_NEGATIVE)
+    storage: str = ""
+    gpus: float = attrs.field(default=0, validator=NOT_NEGATIVE)
+    env: Mapping[str, str | float | bool] = attrs.field(factory=dict)
+    mcp_servers: Any = None
+    healthcheck: Any = None
+
+
+@attrs.frozen(kw_only=True)
+class _Stage(_Network):
+    """The table ``[agent]``, ``[verifier]`` or ``[solution]``."""
+
+    timeout_sec: float | None = attrs.field(default=None, validator=ABOVE_ZERO)
+    user: Any = attrs.field(default="", converter=_user)
+    env: Mapping[str, str | float | bool] = attrs.field(factory=dict)
+    environment_mode: Any = None
+    environment: Any = None
+
+
+@attrs.frozen(kw_only=True)
+class _Ours:
+    """The table ``[metadata.hyperruntime]``."""
+
+    verify: Literal["", "same", "fresh"] = ""
+
+
+@attrs.frozen(kw_only=True)
+class _Metadata:
+    """The table ``[metadata]``."""
+
+    hyperruntime: _Ours = _Ours()
+
+
+@attrs.frozen(kw_only=True)
+class _Settings:
+    """What is read of ``task.toml``; it may have other keys."""
+
+    environment: _Environment = _Environment()
+    verifier: _Stage = _Stage()
+    agent: _Stage = _Stage()
+    solution: _Stage = _Stage()
+    metadata: _Metadata = _Metadata()
+    steps: Any = None
+
+
 def is_task(folder: Path) -> bool:
     """Return whether a directory is a task directory."""
     return (folder / INSTRUCTION).is_file()
@@ -122,17 +193,13 @@ def read_task(folder: Path, *, name: str = "") -> Task:
     Raises:
         SpecError: a file or setting is missing, invalid or not supported.
     """
-    settings = _settings(folder / SETTINGS)
-    reader = _Reader(folder / SETTINGS)
-    environment = reader.table(settings, "environment")
-    verifier = reader.table(settings, "verifier")
-    agent = reader.table(settings, "agent")
-    metadata = reader.table(settings, "metadata")
-    _refuse_what_is_not_done(reader, settings, folder)
+    path = folder / SETTINGS
+    settings = _settings(path)
+    environment = settings.environment
+    _refuse_what_is_not_done(settings, folder)
     main = read_main(folder / "environment")
-    internet = _internet(reader, environment, "environment", main.has_network)
-    image, recipe = _source(folder, main, reader.text(environment, "docker_image"))
-    ours = reader.table(metadata, "hyperruntime")
+    internet = _internet(path, environment, "environment", main.has_network)
+    image, recipe = _source(folder, main, environment.docker_image)
     tests = folder / "tests"
     if not any((tests / file).is_file() for file in (TEST_SCRIPT, TEST_STATE)):
         raise SpecError(
@@ -146,151 +213,82 @@ def read_task(folder: Path, *, name: str = "") -> Task:
         recipe=recipe,
         tests=tests,
         solution=folder / "solution" if (folder / "solution" / "solve.sh").is_file() else None,
-        workdir=reader.text(environment, "workdir") or main.workdir or _workdir(recipe),
-        agent_timeout_s=reader.seconds(agent, "timeout_sec", None),
-        verifier_timeout_s=reader.seconds(verifier, "timeout_sec", 600.0) or 600.0,
-        limits={**main.limits, **_limits(reader, environment)},
-        gpus=int(reader.number(environment, "gpus") or 0),
-        internet=_internet(reader, agent, "agent", internet),
-        tests_internet=_internet(reader, verifier, "verifier", internet),
-        agent_user=reader.user(agent, "agent") or main.user,
-        tests_user=reader.user(verifier, "verifier") or main.user,
-        env={**main.env, **reader.texts(environment, "env")},
-        verifier_env=reader.texts(verifier, "env"),
-        solution_env=reader.texts(reader.table(settings, "solution"), "env"),
-        verify=reader.choice(ours, "verify", ("", SAME, FRESH)),
+        workdir=environment.workdir or main.workdir or _workdir(recipe),
+        agent_timeout_s=settings.agent.timeout_sec,
+        verifier_timeout_s=settings.verifier.timeout_sec or 600.0,
+        limits={**main.limits, **_limits(environment)},
+        gpus=int(environment.gpus),
+        internet=_internet(path, settings.agent, "agent", internet),
+        tests_internet=_internet(path, settings.verifier, "verifier", internet),
+        agent_user=settings.agent.user or main.user,
+        tests_user=settings.verifier.user or main.user,
+        env={**main.env, **_texts(environment.env)},
+        verifier_env=_texts(settings.verifier.env),
+        solution_env=_texts(settings.solution.env),
+        verify=settings.metadata.hyperruntime.verify,
     )
 
 
-@attrs.frozen
-class _Reader:
-    """Reads values from tables; errors name the file and the key."""
-
-    path: Path
-
-    def refuse(self, key: str, value: object, allowed: str) -> NoReturn:
-        raise SpecError(f"{self.path}: {key}", value, allowed)
-
-    def table(self, table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-        value = table.get(key, {})
-        return value if isinstance(value, dict) else self.refuse(key, value, "a table")
-
-    def text(self, table: Mapping[str, Any], key: str) -> str:
-        value = table.get(key) or ""
-        return value if isinstance(value, str) else self.refuse(key, value, "text")
-
-    def choice(self, table: Mapping[str, Any], key: str, allowed: tuple[str, ...]) -> str:
-        value = self.text(table, key)
-        return (
-            value
-            if value in allowed
-            else self.refuse(key, value, " or ".join(filter(None, allowed)))
-        )
-
-    def number(self, table: Mapping[str, Any], key: str) -> float | None:
-        value = table.get(key)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        good = value is None or (is_number and 0 <= value <= sys.float_info.max)
-        return value if good else self.refuse(key, value, "a number, not below 0")
-
-    def seconds(self, table: Mapping[str, Any], key: str, default: float | None) -> float | None:
-        value = self.number(table, key)
-        return (
-            default
-            if value is None
-            else value or self.refuse(key, value, "a number of seconds above 0")
-        )
-
-    def user(self, table: Mapping[str, Any], name: str) -> str:
-        value = table.get("user")
-        try:
-            return "" if value in (None, "") else user_text(value)
-        except SpecError as error:
-            self.refuse(f"{name}.user", value, error.allowed)
-
-    def texts(self, table: Mapping[str, Any], key: str) -> dict[str, str]:
-        values = self.table(table, key)
-        if not all(isinstance(value, str | int | float) for value in values.values()):
-            self.refuse(key, values, "a table whose values are text or numbers")
-        return {name: str(value) for name, value in values.items()}
+def _texts(values: Mapping[str, str | float | bool]) -> dict[str, str]:
+    return {name: str(value) for name, value in values.items()}
 
 
-def _settings(path: Path) -> dict[str, Any]:
+def _settings(path: Path) -> _Settings:
     if not path.is_file():
-        return {}
+        return _Settings()
     try:
-        return parse_toml(read_utf8(path, "task", may_be_link=False))
+        table = parse_toml(read_utf8(path, "task", may_be_link=False))
     except SpecError:
         raise
     except ValueError as error:
         raise SpecError("task", str(path), f"a valid TOML file: {error}") from None
+    return read(_Settings, table, path=f"{path}: ", strict=False)
 
 
-def _refuse_what_is_not_done(reader: _Reader, settings: Mapping[str, Any], folder: Path) -> None:
-    environment = reader.table(settings, "environment")
-    verifier = reader.table(settings, "verifier")
-    if (folder / "steps").is_dir() or settings.get("steps"):
+def _refuse_what_is_not_done(settings: _Settings, folder: Path) -> None:
+    if (folder / "steps").is_dir() or settings.steps:
         raise SpecError(
             "task", str(folder), "a task with one step; several steps are not supported"
         )
-    if environment.get("mcp_servers"):
-        reader.refuse(
-            "environment.mcp_servers",
-            environment["mcp_servers"],
-            "none; MCP servers are not supported",
-        )
-    if environment.get("healthcheck"):
-        reader.refuse(
-            "environment.healthcheck",
-            environment["healthcheck"],
-            "no healthcheck; it is not supported",
-        )
-    if verifier.get("environment_mode") == "separate" or verifier.get("environment"):
-        reader.refuse(
-            "verifier.environment_mode",
+    path = folder / SETTINGS
+    for name in ("mcp_servers", "healthcheck"):
+        if given := getattr(settings.environment, name):
+            raise SpecError(f"{path}: environment.{name}", given, "none; it is not supported")
+    if settings.verifier.environment_mode == "separate" or settings.verifier.environment:
+        raise SpecError(
+            f"{path}: verifier.environment_mode",
             "separate",
             "no value; a separate image for tests is not supported",
         )
 
 
-def _limits(reader: _Reader, table: Mapping[str, Any]) -> dict[str, float]:
+def _limits(table: _Environment) -> dict[str, float]:
     found = {
-        "cpus": reader.number(table, "cpus"),
-        "memory_bytes": _bytes(reader, table, "memory"),
-        "disk_bytes": _bytes(reader, table, "storage"),
+        "cpus": table.cpus,
+        "memory_bytes": _bytes(table.memory_mb, table.memory),
+        "disk_bytes": _bytes(table.storage_mb, table.storage),
     }
     return {name: value for name, value in found.items() if value is not None}
 
 
-def _bytes(reader: _Reader, table: Mapping[str, Any], key: str) -> int | None:
-    """Return a size in bytes, from the number ``KEY_mb`` (MiB) or from the text ``KEY`` such as
-    ``2G``.
-    """
-    if (megabytes := reader.number(table, f"{key}_mb")) is not None:
+def _bytes(megabytes: float | None, text: str) -> int | None:
+    """Return a size in bytes, from a number of MiB or from a text such as ``2G``."""
+    if megabytes is not None:
         return int(megabytes * MIB)
-    text = reader.text(table, key)
     return parse_size(text) if text else None
 
 
-def _internet(
-    reader: _Reader, table: Mapping[str, Any], name: str, default: bool | None
-) -> bool | None:
-    """Return whether a table gives access to the internet; ``allow_internet`` is the old form of
-    ``network_mode``.
-    """
-    mode = reader.choice(table, "network_mode", ("", "public", "no-network", "allowlist"))
-    if mode == "allowlist" or table.get("allowed_hosts"):
-        reader.refuse(
-            f"{name}.network_mode",
+def _internet(path: Path, table: _Network, name: str, default: bool | None) -> bool | None:
+    """Return whether a table gives access to the internet."""
+    if table.network_mode == "allowlist" or table.allowed_hosts:
+        raise SpecError(
+            f"{path}: {name}.network_mode",
             "allowlist",
             "public or no-network; allowlists are not supported",
         )
-    if mode:
-        return mode == "public"
-    allowed = table.get("allow_internet")
-    if not isinstance(allowed, bool | None):
-        reader.refuse(f"{name}.allow_internet", allowed, "true or false")
-    return default if allowed is None else allowed
+    if table.network_mode:
+        return table.network_mode == "public"
+    return default if table.allow_internet is None else table.allow_internet
 
 
 def _source(folder: Path, main: Main, image: str) -> tuple[str, Path | None]:

@@ -10,9 +10,10 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.errors import ClusterConfigError, SpecError, unknown_name
-from hyperruntime.json_values import parse_toml
+from hyperruntime.errors import ClusterConfigError, SpecError
 from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE, AtLeast, OneOf
+from hyperruntime.settings.files import read_table
+from hyperruntime.settings.reader import read
 
 PROVIDERS = ("slurm", "pbs", "lsf", "local")
 _TABLE = "cluster"
@@ -142,23 +143,12 @@ def read_config(path: Path, runtime: str | None = None) -> ClusterConfig:
         runtime: the engine on the nodes, in place of the file's; None or "" means that of the file.
 
     Raises:
-        ClusterConfigError: the file cannot be read, is not TOML, has no such table, or has an
-            unknown key.
-        SpecError: a value is invalid.
+        ClusterConfigError: the file cannot be read, is not TOML, or has no such table.
+        SpecError: a key is unknown or a value is invalid.
     """
-    try:
-        tables = parse_toml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ClusterConfigError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise ClusterConfigError(f"{path} is not valid TOML: {error}") from error
-    table = tables.get(_TABLE)
-    if not isinstance(table, dict):
-        raise ClusterConfigError(
-            f"{path} has no table [{_TABLE}]; add it, docs/cluster.md says how"
-        )
-    known = [field.name for field in attrs.fields(ClusterConfig)]
-    for name in table:
-        if name not in known:
-            raise ClusterConfigError(f"{path}: [{_TABLE}]: {unknown_name('key', name, known)}")
-    return ClusterConfig(**{**table, **({"runtime": runtime} if runtime else {})})
+    table = read_table(path, _TABLE, ClusterConfigError, "add it, docs/cluster.md says how")
+    return read(
+        ClusterConfig,
+        {**table, **({"runtime": runtime} if runtime else {})},
+        path=f"{path}: {_TABLE}",
+    )

@@ -13,7 +13,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -22,6 +22,7 @@ from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.process import boot_id, process_start_ticks
 from hyperruntime.json_values import parse_json
 from hyperruntime.logs import get_logger
+from hyperruntime.settings.reader import read
 from hyperruntime.storage.atomic import json_document, write_atomic
 
 if TYPE_CHECKING:
@@ -153,13 +154,8 @@ def open_clusters() -> list[ClusterState]:
 
 def _read(path: Path) -> ClusterState | None:
     try:
-        value: Any = parse_json(path.read_bytes())
-        nodes = tuple(
-            NodeState(**{**node, "containers": tuple(node["containers"])})
-            for node in value.pop("nodes")
-        )
-        return ClusterState(nodes=nodes, **value)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return read(ClusterState, parse_json(path.read_bytes()))
+    except (OSError, ValueError):  # SpecError is one
         return None
 
 

@@ -18,6 +18,7 @@ from hyperruntime.driver import EngineInfo
 from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.process import boot_id
 from hyperruntime.logs import get_logger
+from hyperruntime.settings.reader import read
 
 log = get_logger(__name__)
 
@@ -66,12 +67,10 @@ class ProbeFile(Generic[P]):
         """Return what was found; None if the file does not exist or is not exactly what
         :meth:`write` writes.
         """
-        from cattrs import BaseValidationError, structure
-
         try:
             stored = self.path.read_text()
-            found = structure(json.loads(stored), self._kind)
-        except (OSError, ValueError, TypeError, RecursionError, BaseValidationError):
+            found = read(self._kind, json.loads(stored))
+        except (OSError, ValueError, RecursionError):  # SpecError is a ValueError
             return None
         return found if _to_json(found) == stored else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +11,33 @@ import attrs
 from hyperruntime.errors import SpecError, name_hint
 from hyperruntime.json_values import parse_toml, parse_yaml
 from hyperruntime.pool_values.config import PoolConfig, ToolPolicy
-from hyperruntime.spec import ContainerSpec, Limits, Mount
+from hyperruntime.settings.reader import check_known, fields_of, read
+from hyperruntime.settings.texts import of_text
+from hyperruntime.spec import ContainerSpec, Limits
 from hyperruntime.units import parse_size
 
 PREFIX = "HYPERRUNTIME_POOL_"
 DEFAULT = "default"
-_POOL = frozenset(field.name for field in attrs.fields(PoolConfig)) - {"spec", "name", "tools"}
-_SPEC = frozenset(field.name for field in attrs.fields(ContainerSpec)) - {"limits"}
-_LIMITS = frozenset(field.name for field in attrs.fields(Limits))
-_TOOLS = frozenset(field.name for field in attrs.fields(ToolPolicy))
-_TABLES = {"limits": _LIMITS, "tools": _TOOLS}
+_SPEC = fields_of(ContainerSpec)
+_KEYS = {
+    **_SPEC,
+    **{key: kind for key, kind in fields_of(PoolConfig).items() if key not in ("spec", "name")},
+}
+_TABLES = {"limits": fields_of(Limits), "tools": fields_of(ToolPolicy)}
 _GENERAL = ("PROFILES", "DEFAULT_PROFILE")
 # By the end of a variable's name: the table in a profile ("" for the profile itself), and the key
 # in it.
-_PLACES = {key.upper(): ("", key) for key in _POOL | _SPEC} | {
+_PLACES = {key.upper(): ("", key) for key in _KEYS if key not in _TABLES} | {
     f"{table}_{key}".upper(): (table, key) for table, keys in _TABLES.items() for key in keys
 }
-# How the text of a variable is parsed. Keys that end with ``_bytes`` are sizes, those that end with
-# ``_s`` are numbers; other keys in none of these lists are text.
-_WHOLE = (
-    "slots_per_container min_containers max_containers spare_containers max_starting "
-    "pids_per_slot limits_pids tools_output_chars tools_max_entries".split()
-)
-_NUMBERS = (*_WHOLE, "limits_cpus")
-_FLAGS = ("read_only_rootfs", "tools_allow_network", "image_workdir")
-_LISTS = "tools_tools tools_file_roots tools_read_roots".split()
-_MAPPINGS = ("env", "labels")
+
+
+@attrs.frozen(kw_only=True)
+class _File:
+    """The content of a file."""
+
+    profiles: Mapping[str, Any]
+    default_profile: Any = None
 
 
 @attrs.frozen(kw_only=True)
@@ -108,13 +109,11 @@ def parse_profiles(data: object) -> Profiles:
     Raises:
         SpecError: a key is unknown or a value is invalid.
     """
-    top = _table("", data, ("default_profile", "profiles"))
-    named = _table("profiles", top.get("profiles"))
-    configs = {str(name): parse_profile(str(name), table) for name, table in named.items()}
-    first = next(iter(configs), DEFAULT)
+    top = read(_File, data, "profiles")
+    configs = {name: parse_profile(name, table) for name, table in top.profiles.items()}
+    first = DEFAULT if DEFAULT in configs else next(iter(configs), DEFAULT)
     return Profiles(
-        configs=configs,
-        default=top.get("default_profile", DEFAULT if DEFAULT in configs else first),
+        configs=configs, default=first if top.default_profile is None else top.default_profile
     )
 
 
@@ -133,86 +132,13 @@ def parse_profile(name: str, data: object) -> PoolConfig:
     if isinstance(data, PoolConfig):
         return attrs.evolve(data, name=name)
     where = f"profiles.{name}"
-    table = as_tables(_table(where, data, _POOL | _SPEC | set(_TABLES)))
-    if "image" not in table:
+    check_known(data, _KEYS, where)
+    assert isinstance(data, Mapping)
+    if "image" not in data:
         raise SpecError(f"{where}.image", None, "an image reference such as localhost/name:tag")
-    parts = {
-        key: _table(f"{where}.{key}", table.get(key, {}), known) for key, known in _TABLES.items()
-    }
-    spec = {key: value for key, value in table.items() if key in _SPEC}
-    pool = {key: value for key, value in table.items() if key in _POOL}
-    try:
-        limits = Limits(**parts["limits"])
-        policy = ToolPolicy(**parts["tools"])
-        return PoolConfig(
-            name=name,
-            spec=ContainerSpec(**_spec_values(where, spec), limits=limits),
-            tools=policy,
-            **pool,
-        )
-    except SpecError as error:
-        given = error.field if error.field.startswith(where) else f"{where}.{error.field}"
-        raise SpecError(given, error.value, error.allowed) from None
-    except (TypeError, ValueError, AttributeError) as error:
-        raise SpecError(
-            where, "...", f"values of the right types; correct the wrong field ({error})"
-        ) from error
-
-
-def as_tables(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields with a table in place of each :class:`Mount`, :class:`Limits` and
-    :class:`ToolPolicy`.
-
-    Args:
-        fields: by name, as for :func:`parse_profile`; those of tables are returned as they are.
-    """
-    found = {key: _as_table(value) for key, value in fields.items()}
-    if isinstance(mounts := found.get("mounts"), (list, tuple)):
-        found["mounts"] = [_as_table(each) for each in mounts]
-    return found
-
-
-def _as_table(value: Any) -> Any:  # noqa: ANN401 - any value of a configuration
-    if not isinstance(value, (Mount, Limits, ToolPolicy)):
-        return value
-    return attrs.asdict(value, filter=lambda field, given: given != field.default)
-
-
-def _spec_values(where: str, spec: Mapping[str, Any]) -> dict[str, Any]:
-    values = dict(spec)
-    for key in _MAPPINGS:
-        _table(f"{where}.{key}", values.get(key, {}))
-    if not isinstance(values.get("read_only_rootfs", False), bool):
-        raise SpecError(f"{where}.read_only_rootfs", values["read_only_rootfs"], "true or false")
-    if "mounts" in values:
-        mounts = values["mounts"]
-        if not isinstance(mounts, list):
-            raise SpecError(
-                f"{where}.mounts", mounts, "a list of tables with source, target and read_only"
-            )
-        values["mounts"] = tuple(
-            _mount(f"{where}.mounts[{number}]", each) for number, each in enumerate(mounts)
-        )
-    return values
-
-
-def _mount(where: str, data: object) -> Mount:
-    table = _table(where, data, ("source", "target", "read_only"))
-    if not {"source", "target"} <= set(table) or not isinstance(table.get("read_only", True), bool):
-        raise SpecError(where, dict(table), "source and target, and read_only as true or false")
-    return Mount(**table)
-
-
-def _table(where: str, data: object, known: Collection[str] | None = None) -> Mapping[str, Any]:
-    """Return a table that has only known keys; None allows any."""
-    if not isinstance(data, Mapping) or not all(isinstance(key, str) for key in data):
-        raise SpecError(where or "profiles", data, "a table of named values")
-    for key in data:
-        if known is not None and key not in known:
-            raise SpecError(
-                f"{where}.{key}".lstrip("."), data[key], f"a known key; {name_hint(key, known)}"
-            )
-    return data
+    spec = read(ContainerSpec, {key: data[key] for key in data if key in _SPEC}, path=where)
+    pool = {key: data[key] for key in data if key not in _SPEC}
+    return read(PoolConfig, {**pool, "name": name, "spec": spec}, path=where)
 
 
 def profiles_from_environment(environ: Mapping[str, str]) -> Profiles:
@@ -275,37 +201,18 @@ def _put(profile: dict[str, Any], key: str, text: str, field: str) -> None:
     """Set a key of a profile's table from a text; ``field`` names it in errors."""
     table, name = _PLACES[key]
     place = profile.setdefault(table, {}) if table else profile
-    place[name] = _value(field, key.lower(), text)
+    place[name] = _value(field, key, text)
 
 
 def _value(field: str, key: str, text: str) -> Any:  # noqa: ANN401 - any TOML value
-    if text.strip().lower() in ("none", "never") and key not in ("network", "image"):
-        return None
-    if key.endswith("_bytes"):
+    table, name = _PLACES[key]
+    kind = (_TABLES[table] if table else _KEYS)[name].type
+    none = ("none", "never")
+    if name.endswith("_bytes") and text.strip().lower() not in none:
         return parse_size(text, field)
-    if key in _NUMBERS or key.endswith("_s"):
-        try:
-            return int(text) if key in _WHOLE else float(text)
-        except ValueError:
-            raise SpecError(field, text, "a number, or 'none'") from None
-    if key in _FLAGS:
-        if text.lower() not in ("true", "false", "1", "0"):
-            raise SpecError(field, text, "true or false")
-        return text.lower() in ("true", "1")
-    if key in _LISTS:
-        return tuple(part.strip() for part in text.split(",") if part.strip())
-    if key in _MAPPINGS:
-        return _pairs(field, text)
-    if key == "mounts":
+    if name == "mounts":
         return [_mount_words(field, part) for part in text.split(",") if part.strip()]
-    return tuple(text.split(",")) if key == "gpus" and "," in text else text
-
-
-def _pairs(field: str, text: str) -> dict[str, str]:
-    pairs = [part.partition("=") for part in text.split(";") if part.strip()]
-    if any(not equals for _, equals, _ in pairs):
-        raise SpecError(field, "...", "K=V;K=V")
-    return {name.strip(): value for name, _, value in pairs}
+    return of_text(kind, text, field, none=none)
 
 
 def _mount_words(field: str, text: str) -> dict[str, Any]:

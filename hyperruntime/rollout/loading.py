@@ -10,7 +10,6 @@ import inspect
 import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from types import UnionType
 from typing import Any, cast
 
 import attrs
@@ -32,9 +31,7 @@ from hyperruntime.rollout.environment import (
     UnscoredEnvironment,
     UnscoredEnvironmentBase,
 )
-
-_TRUE = ("1", "true", "yes", "on")
-_FALSE = ("0", "false", "no", "off")
+from hyperruntime.settings.texts import of_text
 
 
 @attrs.frozen(kw_only=True)
@@ -226,7 +223,12 @@ def _converted(
             f"it needs the option {lacking[0]}: {kind.option} {lacking[0]}=VALUE",
         )
     hints = _hints(made)
-    return {name: _value(name, value, hints.get(name)) for name, value in options.items()}
+    return {
+        name: of_text(hints[name], value, f"option {name}")
+        if isinstance(value, str) and name in hints
+        else value
+        for name, value in options.items()
+    }
 
 
 def _hints(made: Callable[..., Any]) -> Mapping[str, Any]:
@@ -236,29 +238,3 @@ def _hints(made: Callable[..., Any]) -> Mapping[str, Any]:
     # some names exist only for type checkers; options stay text
     except (NameError, TypeError, AttributeError):
         return {}
-
-
-def _value(name: str, value: Any, hint: Any) -> Any:  # noqa: ANN401 - any type that the class expects
-    if not isinstance(value, str) or hint is None:
-        return value
-    if typing.get_origin(hint) in (UnionType, typing.Union):
-        choices = [choice for choice in typing.get_args(hint) if choice is not type(None)]
-        hint = choices[0] if len(choices) == 1 else str
-    try:
-        return _parse(value, hint)
-    except ValueError:
-        wanted = {int: "a whole number", float: "a number", bool: "true or false"}[hint]
-        raise SpecError(f"option {name}", value, wanted) from None
-
-
-def _parse(value: str, hint: Any) -> Any:  # noqa: ANN401 - a type from an annotation
-    if hint is bool:
-        if value.lower() not in (*_TRUE, *_FALSE):
-            raise ValueError(value)
-        return value.lower() in _TRUE
-    if hint in (int, float):
-        return hint(value)
-    if typing.get_origin(hint) in (tuple, list):
-        parts = (part.strip() for part in value.split(","))
-        return typing.get_origin(hint)(part for part in parts if part)
-    return value

@@ -17,8 +17,8 @@ from hyperruntime.serve.models import (
 )
 from hyperruntime.serve.process_handlers import ProcessHandlers
 from hyperruntime.serve.rules import ContainerRules
+from hyperruntime.settings.reader import read, to_json
 from hyperruntime.wire.peer import Answer, Call, Handler
-from hyperruntime.wire.typed_json import read, to_json
 
 
 class ContainerService:

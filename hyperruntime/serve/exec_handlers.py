@@ -14,9 +14,9 @@ from hyperruntime.errors import SpecError, TransferTimeoutError
 from hyperruntime.exec.options import ExecKeywords, Stream
 from hyperruntime.serve.containers import Containers
 from hyperruntime.serve.models import Command, ExecCommand
+from hyperruntime.settings.reader import read
 from hyperruntime.spec import ExecResult
 from hyperruntime.wire.peer import Answer, Call, Handler
-from hyperruntime.wire.typed_json import read
 
 _LATE_S = 5.0  # after its deadline, a command is ended even if its client does not read the output
 _LEAST_BYTES = 2

@@ -25,13 +25,13 @@ from hyperruntime.serve.file_models import (
     FileToWrite,
     PathToLookAt,
 )
+from hyperruntime.settings.reader import read, to_json
 from hyperruntime.spec import ExecResult, check_inside_path
 from hyperruntime.transfer.copy import tar_read_all
 from hyperruntime.transfer.file_calls import READ_LIMIT_BYTES
 from hyperruntime.transfer.file_errors import error_of_text
 from hyperruntime.units import format_duration
 from hyperruntime.wire.peer import Answer, Call, Handler
-from hyperruntime.wire.typed_json import read, to_json
 
 _MODE = re.compile(r"0?[0-7]{1,4}")
 _NOTES_BYTES = 4096

@@ -20,8 +20,8 @@ from hyperruntime.serve.http_errors import HEADERS, status_of
 from hyperruntime.serve.models import CommandEnd, ExecEvent, Stream, facts_of
 from hyperruntime.serve.openapi import BYTES, NDJSON, TAR
 from hyperruntime.serve.routes import Route
+from hyperruntime.settings.reader import fields_of, to_json
 from hyperruntime.wire.peer import Answer
-from hyperruntime.wire.typed_json import fields_of, to_json
 
 log = get_logger(__name__)
 

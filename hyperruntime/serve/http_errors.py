@@ -30,6 +30,7 @@ from hyperruntime.serve.service_errors import (
     RequestError,
     ResourceNotFoundError,
 )
+from hyperruntime.settings.reader import to_json
 from hyperruntime.transfer.file_errors import (
     FileTooLargeError,
     PathIsDirectoryError,
@@ -37,7 +38,6 @@ from hyperruntime.transfer.file_errors import (
     PathNotFoundError,
     PathPermissionError,
 )
-from hyperruntime.wire.typed_json import to_json
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 

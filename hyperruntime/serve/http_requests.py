@@ -21,7 +21,8 @@ from hyperruntime.errors import SpecError
 from hyperruntime.json_values import ValueCounter, parse_json
 from hyperruntime.serve.routes import Route
 from hyperruntime.serve.service_errors import CapacityError, RequestError
-from hyperruntime.wire.typed_json import read, read_text
+from hyperruntime.settings.reader import read
+from hyperruntime.settings.texts import read_text
 
 _STALLED_S = 60.0
 _LOOK_S = 0.5

@@ -11,7 +11,7 @@ from typing import Any
 import hyperruntime
 from hyperruntime.serve import models
 from hyperruntime.serve.routes import ROUTES, Route
-from hyperruntime.wire.typed_json import docs_of, schema_of
+from hyperruntime.settings.schema import docs_of, schema_of
 
 NDJSON = "application/x-ndjson"
 BYTES = "application/octet-stream"

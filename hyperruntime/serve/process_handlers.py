@@ -29,8 +29,8 @@ from hyperruntime.serve.service_errors import (
     RequestError,
     ResourceNotFoundError,
 )
+from hyperruntime.settings.reader import read, to_json
 from hyperruntime.wire.peer import Answer, Call, Handler
-from hyperruntime.wire.typed_json import read, to_json
 
 _MOST_WAIT_S = 60.0
 _MOST_INPUT_S = 10.0  # for a request to wait for room

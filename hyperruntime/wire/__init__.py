@@ -1,5 +1,5 @@
 """One connection between two processes: its channel, the calls over it, and typed messages.
 
 ``channel`` keeps the connection and its lost parts, ``peer`` carries calls and answers over it,
-``messages`` and ``typed_json`` are what it carries. It knows no containers.
+``messages`` are what it carries. It knows no containers.
 """

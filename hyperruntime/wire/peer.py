@@ -12,9 +12,9 @@ import attrs
 
 from hyperruntime.errors import HyperRuntimeError, NodeLostError, SpecError
 from hyperruntime.json_values import is_integer
+from hyperruntime.settings.reader import read
 from hyperruntime.wire.channel import Channel
 from hyperruntime.wire.messages import PeerFaultError, error_of_json, error_to_json, pack, unpack
-from hyperruntime.wire.typed_json import read
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, model_validator
 import hyperruntime as hr
 from hyperruntime.adapters.shared_runtime import start_container
 from hyperruntime.errors import unknown_name
-from hyperruntime.pool_values.profiles import as_tables
+from hyperruntime.settings.reader import to_json
 from hyperruntime.units import parse_duration
 
 _DONE = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"  # the first line of the output that ends a task
@@ -71,7 +71,7 @@ class EnvironmentConfig(BaseModel):
                 "`container`"
             )
         return (
-            {**given, "container": as_tables(given["container"])} if "container" in given else given
+            {**given, "container": to_json(given["container"])} if "container" in given else given
         )
 
     def container_fields(self) -> dict[str, Any]:

@@ -23,8 +23,9 @@ from docs.site.benchmarks import beside, figures
 from docs.site.check import problems
 from docs.site.links import PAGES, rewrite
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.loop.run_files import layout
+from hyperruntime.loop.run_files import contract, layout
 from hyperruntime.rollout.run_files import run_dir, turn_journal
+from hyperruntime.settings.reader import fields_of
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -114,10 +115,10 @@ def test_the_reference_has_the_keys_of_every_file() -> None:
         for kind, name in tables
     ]
     assert all(len(found) > 1 for found in rows)
-    contract = (ROOT / "hyperruntime/loop/run_files/contract.py").read_text()
     keys = {
         f"{table}.{key}"
-        for table, key in re.findall(r"(commands|load)(?:\.get\(|\[)\"(\w+)\"", contract)
+        for table, kind in (("commands", contract._Commands), ("load", contract._Load))
+        for key in fields_of(kind)
     }
     assert keys | {"agent.image", "agent.models", "agent.domains", "contract"} == set(
         re.findall(r"^   \* - ``([\w.]+)``", text, re.MULTILINE)

@@ -50,9 +50,9 @@ from hyperruntime.rollout.run.runner import CompleteParts, Parts, run_episodes
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
 from hyperruntime.rollout.run_files.turn_journal import TurnJournal
+from hyperruntime.settings.reader import read
 from hyperruntime.wire.messages import PeerFaultError
 from hyperruntime.wire.peer import Answer, Call, Handler
-from hyperruntime.wire.typed_json import read
 
 log = get_logger(__name__)
 

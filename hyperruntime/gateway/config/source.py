@@ -15,8 +15,8 @@ import attrs
 from hyperruntime.errors import GatewayConfigError, SpecError
 from hyperruntime.gateway.config.environment import derive_config
 from hyperruntime.gateway.config.values import REPLAY, WIRES, GatewayConfig, ModelRule, Upstream
-from hyperruntime.json_values import parse_toml
-from hyperruntime.option_fields import why_invalid
+from hyperruntime.settings.files import read_table
+from hyperruntime.settings.reader import read
 
 RECORD = "record:"
 _TABLE = "gateway"
@@ -63,28 +63,10 @@ def load_config(path: Path) -> GatewayConfig:
         GatewayConfigError: the file cannot be read, has no such table, or a key or value of the
             table is invalid.
     """
-    from cattrs import BaseValidationError, Converter
-
+    table = read_table(path, _TABLE, GatewayConfigError, "add one with upstreams and models")
     try:
-        table = parse_toml(path.read_text())[_TABLE]
-    except (OSError, ValueError) as error:
-        raise GatewayConfigError(f"{path} cannot be read as TOML: {error}; correct it") from error
-    except KeyError:
-        raise GatewayConfigError(
-            f"{path} has no table [{_TABLE}]; add one with upstreams and models"
-        ) from None
-    if not isinstance(table, dict):
-        raise GatewayConfigError(
-            f"{path}: {_TABLE} = {table!r} is not a table; write [{_TABLE}] and its keys"
-        )
-    try:
-        return _based(
-            Converter(forbid_extra_keys=True).structure(table, GatewayConfig), path.parent
-        )
-    except BaseValidationError as error:
-        why = why_invalid(error, _TABLE)
-        raise GatewayConfigError(f"the gateway's configuration is invalid: {why}") from error
-    except (SpecError, TypeError, AttributeError) as error:
+        return _based(read(GatewayConfig, table, path=_TABLE), path.parent)
+    except SpecError as error:
         raise GatewayConfigError(f"the gateway's configuration is invalid: {error}") from error
 
 

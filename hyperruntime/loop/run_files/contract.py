@@ -25,15 +25,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from hyperruntime.agents import agent_folder
-from hyperruntime.errors import AgentError, unknown_name
+from hyperruntime.errors import AgentError, SpecError
 from hyperruntime.json_values import parse_toml
+from hyperruntime.option_fields import OneOf
+from hyperruntime.settings.reader import read
 from hyperruntime.spec import is_image_name
 from hyperruntime.storage.run_files import read_run_file
 from hyperruntime.units import MIB
@@ -78,6 +79,23 @@ class Contract:
     frozen: str = "/workspace/frozen"
 
 
+def _words(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value is not None and not (isinstance(value, tuple) and value and all(value)):
+        raise SpecError(attribute.name, value, "a list of non-empty texts")
+
+
+def _class(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ANN401
+    for name in (value,) if isinstance(value, str) else value or ():
+        if not isinstance(name, str) or not _CLASS.fullmatch(name):
+            raise SpecError(attribute.name, name, "a class, as module:Class")
+
+
+def _image(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    # a path would be of the host
+    if value is not None and not (isinstance(value, str) and is_image_name(value)):
+        raise SpecError(attribute.name, value, "a recipe or an image reference")
+
+
 @attrs.frozen(kw_only=True)
 class AgentNeeds:
     """The requirements of an agent.
@@ -87,8 +105,34 @@ class AgentNeeds:
         models: whether the agent asks language models; None: the repository does not say it.
     """
 
-    image: str | None = None
+    image: str | None = attrs.field(default=None, validator=_image)
     models: bool | None = None
+
+
+@attrs.frozen(kw_only=True)
+class _Commands:
+    """The table ``[commands]`` of the file."""
+
+    meta_agent: tuple[str, ...] = attrs.field(default=_META, validator=_words)
+    task_agent: str = attrs.field(default=_TASK, validator=_class)
+    select_parent: tuple[str, ...] | None = attrs.field(default=None, validator=_words)
+
+
+@attrs.frozen(kw_only=True)
+class _Load:
+    """The table ``[load]`` of the file."""
+
+    check: tuple[str, ...] | None = attrs.field(default=None, validator=(_words, _class))
+
+
+@attrs.frozen(kw_only=True)
+class _File:
+    """What is read of the file here; it has other tables too."""
+
+    contract: str | None = attrs.field(default=None, validator=OneOf(KINDS))
+    commands: _Commands | None = None
+    load: _Load = _Load()
+    agent: AgentNeeds = AgentNeeds()
 
 
 def read_contract_file(folder: Path) -> bytes | None:
@@ -120,27 +164,18 @@ def parse_contract(data: bytes | None) -> Contract:
     """
     if data is None:
         return Contract()
-    value = _parse(data)
-    commands = _table(value, "commands")
-    load = _table(value, "load")
-    meta = _strings(commands.get("meta_agent", list(_META)), "commands.meta_agent")
-    task = commands.get("task_agent", _TASK)
-    default = [task, _META_CLASS] if meta == _META else [task]
-    checks = _strings(load.get("check", default), "load.check")
-    for name in (task, *checks):
-        if not isinstance(name, str) or not _CLASS.fullmatch(name):
-            raise AgentError(
-                f"{CONTRACT_FILE}: class {name!r} is not allowed: write it as module:Class"
-            )
-    kind = value.get("contract", DEFAULT)
-    if kind not in KINDS:
-        raise AgentError(f"{CONTRACT_FILE}: {unknown_name('contract', str(kind), KINDS)}")
-    select = (
-        _strings(commands["select_parent"], "commands.select_parent")
-        if "select_parent" in commands
-        else ()
+    given = _parse(data)
+    commands = given.commands or _Commands()
+    meta = commands.meta_agent
+    task = commands.task_agent
+    default = (task, _META_CLASS) if meta == _META else (task,)
+    return Contract(
+        kind=given.contract or DEFAULT,
+        meta_agent=meta,
+        task_agent=task,
+        load=given.load.check or default,
+        select_parent=commands.select_parent or (),
     )
-    return Contract(kind=kind, meta_agent=meta, task_agent=task, load=checks, select_parent=select)
 
 
 def detect_contract(agent: str | None) -> str:
@@ -157,9 +192,8 @@ def detect_contract(agent: str | None) -> str:
     )
     if (data := read_contract_file(Path(agent))) is None:
         return by_files
-    value = _parse(data)
-    said = parse_contract(data).kind
-    return said if "contract" in value or "commands" in value else by_files
+    given = _parse(data)
+    return given.contract or (by_files if given.commands is None else DEFAULT)
 
 
 def repository_contract(run_id: str) -> Contract:
@@ -189,39 +223,15 @@ def parse_needs(data: bytes) -> AgentNeeds:
     Raises:
         AgentError: the file is not valid TOML, or a value is invalid.
     """
-    table = _table(_parse(data), "agent")
-    image = table.get("image")
-    models = table.get("models")
-    # a path would be of the host
-    if image is not None and not (isinstance(image, str) and is_image_name(image)):
-        raise AgentError(
-            f"{CONTRACT_FILE}: agent.image={image!r} is not allowed: a recipe or an image reference"
-        )
-    if models is not None and not isinstance(models, bool):
-        raise AgentError(f"{CONTRACT_FILE}: agent.models={models!r} is not allowed: true or false")
-    return AgentNeeds(image=image, models=models)
+    return _parse(data).agent
 
 
-def _parse(data: bytes) -> dict[str, Any]:
+def _parse(data: bytes) -> _File:
     try:
-        return parse_toml(data.decode())
+        return read(_File, parse_toml(data.decode()), path=f"{CONTRACT_FILE}: ", strict=False)
+    except SpecError as error:
+        raise AgentError(str(error)) from error
     except ValueError as error:
         raise AgentError(
             f"{CONTRACT_FILE} of the agent repository is not valid TOML: {error}"
         ) from error
-
-
-def _table(value: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    table = value.get(name, {})
-    if not isinstance(table, dict):
-        raise AgentError(f"{CONTRACT_FILE}: {name}={table!r} must be a table [{name}]")
-    return table
-
-
-def _strings(value: object, name: str) -> tuple[str, ...]:
-    items: Sequence[object] = value if isinstance(value, list) else ()
-    if not items or not all(isinstance(item, str) and item for item in items):
-        raise AgentError(
-            f"{CONTRACT_FILE}: {name}={value!r} is not allowed: a list of non-empty strings"
-        )
-    return tuple(str(item) for item in items)

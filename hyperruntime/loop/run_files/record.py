@@ -7,9 +7,8 @@ that it may no longer become a parent. So written lines never change.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import attrs
 
@@ -17,11 +16,9 @@ from hyperruntime.errors import ArchiveError
 from hyperruntime.gateway.log.budget import Spent
 from hyperruntime.json_values import is_integer, parse_json
 from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.settings.reader import read
 from hyperruntime.storage.run_files import read_run_lines
 from hyperruntime.units import MIB
-
-if TYPE_CHECKING:
-    from cattrs import Converter
 
 FailureClass = Literal[
     "agent",
@@ -42,6 +39,7 @@ SCHEMA = 1
 _MOST_LINE_BYTES = 16 * MIB  # a record has no text of an agent but a short detail
 _MOST_GENID = 10**9
 _MOST_NAME = 200
+_GENIDS = ("genid", "parent", "by", "asked")  # fields that are generation ids
 _Kind = TypeVar("_Kind")
 
 
@@ -231,26 +229,11 @@ def structured(kind: type[_Kind], value: Mapping[str, Any]) -> _Kind:
     Raises:
         ValueError: a field is missing or not valid.
     """
-    try:
-        return _converter().structure(value, kind)
-    except Exception as error:  # cattrs raises Exception itself for a wrong literal
-        raise ValueError(f"not a valid {kind.__name__}: {error!r}") from error
-
-
-@cache
-def _converter() -> Converter:
-    from cattrs import Converter
-
-    converter = Converter(detailed_validation=False)
-    converter.register_structure_hook(GenId, lambda value, _: genid_from_json(value))
-    converter.register_structure_hook(
-        GenId | None, lambda value, _: None if value is None else genid_from_json(value)
-    )
-    # As it is: cattrs would copy the settings of each record, item by item.
-    converter.register_structure_hook_func(
-        lambda kind: kind == Mapping[str, Any], lambda value, _: _json_object(value)
-    )
-    return converter
+    made = read(kind, value, f"the {kind.__name__}", strict=False)
+    for name in _GENIDS:
+        if (genid := getattr(made, name, None)) is not None:
+            genid_from_json(genid)
+    return made
 
 
 def _json_object(value: object) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 
-from hyperruntime.errors import ArchiveError
+from hyperruntime.errors import ArchiveError, SpecError
 from hyperruntime.json_values import json_object
 from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, trajectory_of
@@ -79,10 +79,7 @@ class TrajectoryFollower:
 
 
 def _parsed(line: bytes) -> Trajectory | None:
-    value = json_object(line)
-    if value is None or not all(isinstance(value.get(name), str) for name in ("id", "item_id")):
-        return None
     try:
-        return trajectory_of(value)
-    except (TypeError, AttributeError):
+        return trajectory_of(json_object(line))
+    except SpecError:
         return None

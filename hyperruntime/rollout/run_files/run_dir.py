@@ -17,10 +17,11 @@ from typing import Any, TypeVar
 
 import attrs
 
-from hyperruntime.errors import ArchiveError, RunError, StorageError
-from hyperruntime.json_values import is_integer, is_number, parse_json
+from hyperruntime.errors import ArchiveError, RunError, SpecError, StorageError
+from hyperruntime.json_values import parse_json
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.run_files.record import Group, Segment, Trajectory
+from hyperruntime.settings.reader import read
 from hyperruntime.storage.atomic import append_lines, json_document, storage_errors, write_atomic
 from hyperruntime.storage.own_mark import with_own_mark
 from hyperruntime.storage.run_end import INTERRUPTED, note_end, reason_of
@@ -35,26 +36,6 @@ TRAJECTORIES = "trajectories.jsonl"
 GROUPS = "groups.jsonl"
 RESULTS = "results.jsonl"
 SCHEMA = 1
-
-
-def _has_numbers(value: object) -> bool:
-    return isinstance(value, dict) and all(is_number(each) for each in value.values())
-
-
-_NUMBERS = {int, float, type(None)}
-_TEXTS = ("id", "item_id", "status", "stop_reason", "environment", "model")
-_CHECKS: dict[str, tuple[Callable[[object], bool], str]] = {  # other fields are only shown
-    **dict.fromkeys(_TEXTS, (lambda value: isinstance(value, str), "a text")),
-    **dict.fromkeys(("index", "turns", "tool_calls", "attempts"), (is_integer, "an integer")),
-    **dict.fromkeys(("verdict", "replay"), (lambda value: isinstance(value, dict), "an object")),
-    **dict.fromkeys(("parts", "usage", "timing"), (_has_numbers, "an object of numbers")),
-    **dict.fromkeys(
-        ("messages", "tools", "tool_errors"),
-        (lambda value: _has_only(value, {dict}), "a list of objects"),
-    ),
-    "reward": (lambda value: value is None or is_number(value), "a finite number"),
-    "error": (lambda value: value is None or isinstance(value, dict), "an object"),
-}
 
 
 def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
@@ -109,45 +90,19 @@ def read_trajectories(run_dir: str | os.PathLike[str]) -> list[Trajectory]:
 
 def read_groups(run_dir: str | os.PathLike[str]) -> list[Group]:
     """Return the recorded groups of a run; a group is recorded when all its trajectories are."""
-    groups = _records(Path(run_dir) / GROUPS, lambda value: _known(Group, value))
+    groups = _records(
+        Path(run_dir) / GROUPS, lambda value: read(Group, value, "the line", strict=False)
+    )
     return list({group.item_id: group for group in groups}.values())
 
 
-def trajectory_of(value: Mapping[str, Any]) -> Trajectory:
+def trajectory_of(value: object) -> Trajectory:
     """Return a trajectory from its JSON value; unknown fields are ignored.
 
     Raises:
-        TypeError, AttributeError: the value is not of a trajectory.
+        SpecError: the value is not of a trajectory.
     """
-    segments = tuple(_segment(segment) for segment in value.get("segments", ()))
-    for name, (is_valid, kind) in _CHECKS.items():
-        if name in value and not is_valid(value[name]):
-            raise TypeError(f"its {name} is not {kind}")
-    return _known(Trajectory, {**value, "segments": segments})
-
-
-def _segment(value: Mapping[str, Any]) -> Segment:
-    made = _known(Segment, value)
-    if not (
-        _has_only(made.ids, {int})
-        and _has_only(made.mask, {int})
-        and _has_only(made.logprobs, _NUMBERS)
-    ):
-        raise TypeError("a segment has other values than lists of numbers")
-    return made
-
-
-def _has_only(value: object, kinds: set[type]) -> bool:
-    """Return whether a value is a list whose values have these types; a segment has up to a
-    million.
-    """
-    return isinstance(value, list) and set(map(type, value)) <= kinds
-
-
-def _known(kind: type[T], value: Mapping[str, Any]) -> T:
-    """Return an attrs value from JSON; unknown fields, which a later version wrote, are ignored."""
-    names = {field.name for field in attrs.fields(kind)}
-    return kind(**{name: entry for name, entry in value.items() if name in names})
+    return read(Trajectory, value, "the line", strict=False)
 
 
 def to_line(value: Trajectory | Group) -> bytes:
@@ -178,7 +133,7 @@ def _records(path: Path, make: Callable[[Mapping[str, Any]], T]) -> Iterator[T]:
     for number, value in iter_lines(path):
         try:
             yield make(value)
-        except (TypeError, AttributeError) as error:
+        except SpecError as error:
             raise RunError(
                 f"line {number} of {path} is damaged: {error}; fix or remove the line"
             ) from error

@@ -383,13 +383,16 @@ def test_a_configuration_is_read_from_toml_with_absolute_paths(tmp_path: Path) -
     [
         ("", "no table"),
         ("[gateway", "TOML"),
-        ("[gateway]\nupstreams = []\nmodels = []\nupstream = 3", r"\(upstream\)"),
+        (
+            "[gateway]\nupstreams = []\nmodels = []\nupstream = 3",
+            "gateway.upstream=.*did you mean 'upstreams'",
+        ),
         ("[gateway]\nmodels = []\n[[gateway.upstreams]]\nname = 'a'\nurl = 'ftp://x'", "http"),
         (
             "[gateway]\nupstreams = []\nmodels = []\nretries = -1",
             "retries=-1 is not allowed: a number, 0 or more",
         ),
-        ('gateway = "abc"', "is not a table"),
+        ('gateway = "abc"', "has no table"),
     ],
 )
 def test_an_invalid_configuration_is_rejected(tmp_path: Path, text: str, why: str) -> None:

@@ -155,12 +155,12 @@ def test_the_profiles_in_the_documentation_load() -> None:
         ),
         (
             "[profiles.a]\nimage='x'\ntools={allow_network='no'}",
-            "profiles.a.allow_network",
+            "profiles.a.tools.allow_network",
             "true or false",
         ),
         (
             "[profiles.a]\nimage='x'\ntools={allow_network=0}",
-            "profiles.a.allow_network",
+            "profiles.a.tools.allow_network",
             "true or false",
         ),
         (
@@ -170,7 +170,7 @@ def test_the_profiles_in_the_documentation_load() -> None:
         ),
         (
             "[profiles.a]\nimage='x'\ntools={file_roots=false}",
-            "profiles.a.file_roots",
+            "profiles.a.tools.file_roots",
             "a list of texts",
         ),
         ("profiles=3", "profiles", "a table"),
@@ -199,8 +199,8 @@ def test_a_broken_or_missing_file_is_rejected(tmp_path: Path) -> None:
     [
         ("MAX_CONTAINER", "3", "HYPERRUNTIME_POOL_MAX_CONTAINERS"),
         ("BIG_IMAGE", "x", "known"),
-        ("MAX_CONTAINERS", "many", "a number"),
-        ("MAX_CONTAINERS", "2.5", "a number"),
+        ("MAX_CONTAINERS", "many", "a whole number"),
+        ("MAX_CONTAINERS", "2.5", "a whole number"),
         ("READ_ONLY_ROOTFS", "maybe", "true or false"),
         ("ENV", "A", "K=V"),
         ("MOUNTS", "/data", "source:target"),
@@ -222,30 +222,6 @@ def test_a_variable_may_have_the_value_never_or_none() -> None:
     )
     assert config.configs["default"].idle_timeout_s is None
     assert config.configs["default"].spec.network == "none"
-
-
-VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-KEYS = st.sampled_from(
-    "image mounts env network gpus limits tools user labels max_containers "
-    "idle_timeout_s isolation".split()
-)
-
-
-@given(st.dictionaries(KEYS, VALUES, max_size=5), VALUES)
-def test_any_content_of_a_file_is_parsed_or_raises_a_spec_error(
-    table: dict[str, object], other: object
-) -> None:
-    for data in ({"profiles": {"a": {"image": "x", **table}}}, {"profiles": {"a": other}}, other):
-        try:
-            parse_profiles(data)
-        except SpecError:
-            continue
 
 
 @given(

@@ -1,0 +1,1 @@
+"""Settings from TOML, YAML, JSON and texts, read into attrs classes."""

@@ -1,0 +1,237 @@
+"""The reader of settings: tables of TOML, YAML and JSON become attrs classes, by their annotations.
+
+Reading is strict: no conversion between texts and numbers. Errors name the field by its path, its
+value, and what is allowed. Why one reader, and none of a library:
+docs/design/interfaces.md#settings.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+import attrs
+
+from hyperruntime.errors import SpecError, name_hint
+from hyperruntime.json_values import is_integer, is_number
+
+T = TypeVar("T")
+
+WORDS: Mapping[Any, str] = {
+    str: "text",
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    type(None): "null",
+}
+_CHECKS: Mapping[Any, Callable[[object], bool]] = {
+    str: lambda value: isinstance(value, str),
+    bool: lambda value: isinstance(value, bool),
+    int: is_integer,
+    float: is_number,
+    type(None): lambda value: value is None,
+}
+_UNIONS = (Union, types.UnionType)
+_MOST_NAME = 100
+
+
+def read(
+    kind: type[T],
+    value: Any,  # noqa: ANN401 - checked here
+    where: str = "the body",
+    *,
+    path: str = "",
+    strict: bool = True,
+) -> T:
+    """Return an instance of an attrs class from a table; missing fields have their defaults.
+
+    A part that is an instance of its class already is taken as it is.
+
+    Args:
+        kind: the class.
+        value: the table: a JSON object, a table of TOML or YAML.
+        where: its name, for errors.
+        path: what the names of its fields begin with in errors, such as ``profiles.small``, or
+            ``FILE: ``.
+        strict: whether an unknown field is an error; else it is ignored.
+
+    Raises:
+        SpecError: a field is unknown, missing or of another type, or the class refuses it.
+    """
+    try:
+        made: T = _read(kind, value, strict)
+    except SpecError as error:
+        raise _below(path, error, where) from error.__cause__
+    return made
+
+
+def check_known(table: object, known: Collection[str] | None, path: str) -> None:
+    """Check that a value is a table that has only known keys; None allows any.
+
+    Raises:
+        SpecError: it is none, or has another key, whose value is not shown: it may be a secret.
+    """
+    if not isinstance(table, Mapping) or not all(isinstance(key, str) for key in table):
+        raise SpecError(path, table, "a table or JSON object of named values")
+    for key in table:
+        if known is not None and key not in known:
+            place = f"{path}.{_shown(key)}".lstrip(".")
+            raise SpecError(place, "...", f"a known key; {name_hint(key, known)}")
+
+
+def is_union(kind: Any) -> bool:  # noqa: ANN401 - a type
+    """Return whether a type is a union."""
+    return get_origin(kind) in _UNIONS
+
+
+def _read(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401 - a type, any value
+    if is_one := _CHECKS.get(kind):
+        if not is_one(value):
+            raise SpecError("", value, WORDS[kind])
+        return value
+    form = get_origin(kind)
+    if form in _UNIONS:
+        return _read_union(kind, value, strict)
+    if form is Literal:
+        if value not in get_args(kind) or isinstance(value, bool):
+            names = ", ".join(filter(None, map(str, get_args(kind))))
+            raise SpecError("", value, f"one of {names}")
+    elif form in (tuple, Sequence):
+        return _read_list(kind, value, strict)
+    elif form is Mapping:
+        return _read_mapping(get_args(kind)[1], value, strict)
+    elif kind is not Any and not isinstance(value, kind):
+        return _read_class(kind, value, strict)
+    return value
+
+
+def _read_mapping(kind: Any, value: Any, strict: bool) -> dict[str, Any]:  # noqa: ANN401
+    check_known(value, None, "")
+    made: dict[str, Any] = {}
+    name = ""
+    try:
+        for name, item in value.items():
+            made[name] = _read(kind, item, strict)
+    except SpecError as error:
+        raise _below(f"[{_shown(name)}]", error) from error.__cause__
+    return made
+
+
+def _read_union(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401
+    allowed = []
+    if type(value) in get_args(kind) and not isinstance(value, float):
+        return value
+    for one in get_args(kind):
+        try:
+            return _read(one, value, strict)
+        except SpecError as error:
+            if error.field:  # of a part of the value, which has the right form
+                raise
+            allowed.append(error.allowed)
+    raise SpecError("", value, " or ".join(allowed))
+
+
+def _read_list(kind: Any, value: Any, strict: bool) -> Sequence[Any]:  # noqa: ANN401
+    kinds = get_args(kind)
+    form = get_origin(kind)
+    several = form is Sequence or kinds[1:] == (...,)
+    plain = set(get_args(kinds[0]) if is_union(kinds[0]) else kinds[:1])
+    if not isinstance(value, list | tuple | set | frozenset):
+        raise SpecError("", value, "a list of texts" if plain == {str} else "a list")
+    if not several and len(value) != len(kinds):
+        raise SpecError("", value, f"a list of {len(kinds)}")
+    found = set(map(type, value))
+    if several and found <= plain and (float not in found or _are_finite(value, found)):
+        # it may have a million numbers
+        return value if form is Sequence and isinstance(value, list) else tuple(value)
+    made: list[Any] = []
+    try:
+        for item in value:
+            made.append(_read(kinds[0 if several else len(made)], item, strict))
+    except SpecError as error:
+        raise _below(f"[{len(made)}]", error) from error.__cause__
+    return tuple(made) if form is tuple else made
+
+
+def _are_finite(numbers: Collection[Any], found: set[type]) -> bool:
+    return found <= {float, type(None)} and all(map(math.isfinite, filter(None, numbers)))
+
+
+def _read_class(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401
+    fields = fields_of(kind)
+    check_known(value, fields if strict else None, "")
+    for name, field in fields.items():
+        if field.default is attrs.NOTHING and name not in value:
+            raise SpecError(name, None, "it must be given")
+    given = {
+        name: _read_field(field, value[name], strict)
+        for name, field in fields.items()
+        if name in value
+    }
+    try:
+        return kind(**given)
+    except SpecError as error:
+        place = error.field.removeprefix(f"{kind.__name__}.")
+        raise SpecError(place, error.value, error.allowed) from error.__cause__
+    except (TypeError, ValueError, AttributeError) as error:
+        allowed = f"values of the right types; correct the wrong field ({error})"
+        raise SpecError("", "...", allowed) from error
+
+
+def _read_field(field: attrs.Attribute[Any], value: Any, strict: bool) -> Any:  # noqa: ANN401
+    try:
+        return _read(field.type, value, strict)
+    except SpecError as error:
+        allowed = error.allowed
+        try:
+            if field.validator is not None and not error.field:
+                field.validator(None, field, value)
+        except SpecError as better:  # the check of the field says more than its type
+            allowed = better.allowed
+        except (TypeError, ValueError):
+            pass
+        raise _below(field.name, SpecError(error.field, error.value, allowed)) from error.__cause__
+
+
+def _below(place: str, error: SpecError, name: str = "") -> SpecError:
+    """Return an error whose field is a part of a place; ``name`` stands for an empty path."""
+    joined = not place or place.endswith(": ") or error.field.startswith("[")
+    field = f"{place}{'' if joined else '.'}{error.field}".rstrip(".: ")
+    return SpecError(field or name, error.value, error.allowed)
+
+
+def _shown(name: object) -> str:
+    """Return a name of a table, which others chose, for an error: short and printable."""
+    text = str(name)[:_MOST_NAME]
+    return text if text.isprintable() else ascii(text)
+
+
+@cache
+def fields_of(kind: Any) -> Mapping[str, attrs.Attribute[Any]]:  # noqa: ANN401 - a class
+    """Return the fields of an attrs class by name, with types instead of annotations."""
+    return {field.name: field for field in attrs.fields(attrs.resolve_types(kind))}
+
+
+def to_json(value: Any, *, nulls: bool = False) -> Any:  # noqa: ANN401
+    """Return an instance of an attrs class as a JSON object.
+
+    Args:
+        value: the instance, or any value with such parts.
+        nulls: whether it has fields whose value and default are None.
+    """
+    if attrs.has(type(value)):
+        fields = attrs.fields(type(value))
+        given = ((field, getattr(value, field.name)) for field in fields)
+        return {
+            field.name: to_json(item, nulls=nulls)
+            for field, item in given
+            if nulls or item is not None or field.default is not None
+        }
+    if isinstance(value, Mapping):
+        return {name: to_json(item, nulls=nulls) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [to_json(item, nulls=nulls) for item in value]
+    return value
