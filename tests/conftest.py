@@ -318,7 +318,7 @@ def podman_command(runtime: hr.Runtime) -> EngineCommand:
 
     driver = runtime._driver
     assert isinstance(driver, PodmanDriver)
-    settings = driver._settings()
+    settings = driver._probe.get().settings
     limits = {"nofile": settings.nofile, "nproc": settings.nproc} if settings.nofile else {}
     ulimits = [
         word for name, value in limits.items() for word in ("--ulimit", f"{name}={value}:{value}")

@@ -206,7 +206,7 @@ def _repack(archive: bytes, wanted: dict[bytes, Entry]) -> bytes:
         try:
             for member in reader:
                 entry = wanted.pop(member.name, None)
-                if entry is None or member.kind != "file" or member.extents is not None:
+                if entry is None or member.kind != "file":
                     raise StateError(
                         f"the agent's container returned {member.name!r}, which was not requested"
                     )

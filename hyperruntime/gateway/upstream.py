@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 import time
 from collections.abc import AsyncIterator
 from functools import cached_property
@@ -17,7 +18,7 @@ from hyperruntime.concurrency.retry import RETRIED_STATUSES, SHOULD_RETRY, with_
 from hyperruntime.gateway.answer.headers import STREAM_TYPE, answer_headers, request_id, retry_after
 from hyperruntime.gateway.answer.judgement import USABLE, Judgement, broken, judge_event
 from hyperruntime.gateway.answer.screen import Screened
-from hyperruntime.gateway.answer.sse import FirstEvent, event_data
+from hyperruntime.gateway.answer.sse import EventSplitter, event_data
 from hyperruntime.gateway.answer.usage import asks_for_tokens, usage_of
 from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream
 from hyperruntime.gateway.log.budget import Tokens
@@ -262,16 +263,22 @@ class Sender:
             ClientError: the connection was lost.
             TimeoutError: the upstream stalled.
         """
-        first = FirstEvent()
+        splitter = EventSplitter(sys.maxsize)
+        pieces: list[bytes] = []
+        events: list[bytes] = []
+        size = 0
         try:
             async for piece in answer.body:
-                if first.feed(piece) or len(first.held) > self._config.limits.answer_bytes:
+                pieces.append(piece)
+                size += len(piece)
+                events = splitter.feed(piece)
+                if events or size > self._config.limits.answer_bytes:
                     break
         except BaseException:
             answer.close()
             raise
-        held = bytes(first.held)
-        message = event_data(first.event)
+        held = b"".join(pieces)
+        message = event_data(events[0] if events else held)
         judgement = judge_event(path, message).fault or USABLE
         if not held.strip():
             judgement = broken("the stream has no events")

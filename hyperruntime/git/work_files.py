@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 import attrs
 
+from hyperruntime.concurrency.closing import closing_descriptor
 from hyperruntime.errors import RepositoryError
 from hyperruntime.git.change_rules import LINK, PROGRAM, SUBMODULE
 from hyperruntime.git.command import git
+from hyperruntime.storage.run_files import open_directory
 
 _PATHSPEC = ":(glob)**/.gitattributes"
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -108,19 +108,13 @@ def _attribute_files(there: Sequence[str], env: Mapping[str, str]) -> list[_File
 def _write(where: str, file: _File, data: bytes) -> None:
     """Write a file below a directory; follow no link."""
     *directories, name = file.path.split(b"/")
-    parent = os.open(where, _DIRECTORY)
-    try:
-        for directory in directories:
-            with suppress(FileExistsError):
-                os.mkdir(directory, dir_fd=parent)
-            deeper = os.open(directory, _DIRECTORY, dir_fd=parent)
-            os.close(parent)
-            parent = deeper
+    with (
+        closing_descriptor(os.open(where, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as root,
+        closing_descriptor(open_directory(root, directories, makes=True)) as parent,
+    ):
         if file.mode == LINK:
             os.symlink(data, name, dir_fd=parent)
             return
         mode = 0o777 if file.mode == PROGRAM else 0o666
         with os.fdopen(os.open(name, _NEW_FILE, mode, dir_fd=parent), "wb") as new:
             new.write(data)
-    finally:
-        os.close(parent)

@@ -7,19 +7,19 @@ Source: SPEC.md of cncf-tags/container-device-interface, versions 0.3.0 to 1.0.0
 
 from __future__ import annotations
 
-import json
 import os
-import stat
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from hyperruntime.json_values import parse_json
 from hyperruntime.spec import DEVICE_KIND, DEVICE_NAME, Mount
+from hyperruntime.storage.run_files import open_regular, read_at_most
+from hyperruntime.units import MIB
 
 VERSIONS = ("0.3.0", "0.4.0", "0.5.0", "0.6.0", "0.7.0", "0.8.0", "1.0.0")
-_MAX_FILE_BYTES = 16 * 1024**2
 _NODE_TYPES = ("", "b", "c", "u", "p")
 _HOOK_NAMES = (
     "prestart",
@@ -121,30 +121,15 @@ def read_spec(path: Path) -> tuple[Device, ...]:
         ValueError: it is not a valid CDI spec; the message continues a sentence that starts with
             the file's name.
     """
+    with os.fdopen(open_regular(path, follows=True), "rb") as file:
+        data = read_at_most(file, 16 * MIB)
+    kind, parse = ("JSON", parse_json) if path.suffix == ".json" else ("YAML", _parse_yaml)
     try:
-        return tuple(_parse_spec(_parse(path), path))
-    except RecursionError:
-        raise ValueError("is nested too deeply") from None
-
-
-def _parse(path: Path) -> object:
-    """Return the parsed content of a file.
-
-    Raises:
-        ValueError: it is not valid JSON or YAML, is not a regular file, or is too large.
-    """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_FILE_BYTES:
-            raise ValueError("is not a regular file of at most 16 MiB")
-        data = file.read(_MAX_FILE_BYTES)
-    if path.suffix == ".json":
-        try:
-            return json.loads(data)
-        except ValueError as error:
-            raise ValueError(f"is not JSON: {error}") from None
-    return _parse_yaml(data)
+        value = parse(data)
+    # PyYAML raises all of these
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ValueError(f"is not {kind}: {error}") from None
+    return tuple(_parse_spec(value, path))
 
 
 def _parse_yaml(data: bytes) -> object:
@@ -153,9 +138,8 @@ def _parse_yaml(data: bytes) -> object:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         return yaml.load(data, Loader=loader)  # noqa: S506 - a safe loader, in C if available
-    # PyYAML raises all of these
-    except (yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"is not YAML: {error}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(error) from None
 
 
 def _parse_spec(value: object, path: Path) -> Iterator[Device]:

@@ -25,8 +25,6 @@ Verb = Literal[
     "probe",
     "output",
     "call",
-    "answer",
-    "service",
     "start",
     "unshare",
     "end",
@@ -68,8 +66,6 @@ LIMITS: Mapping[Verb, TimeLimit] = MappingProxyType(
         "probe": TimeLimit(120.0, 600.0, 5.0, "the engine counts as unusable"),
         "output": TimeLimit(10.0, 300.0, 2.0, "a test container counts as silent"),
         "call": TimeLimit(120.0, 600.0, 2.0, "the call fails"),
-        "answer": TimeLimit(600.0, 1800.0, 5.0, "the call of the API service fails"),
-        "service": TimeLimit(120.0, 600.0, 2.0, "the call that needs the service fails"),
         "start": TimeLimit(180.0, 900.0, 5.0, "the container does not start"),
         "unshare": TimeLimit(60.0, 600.0, 2.0, "no files are reclaimed, or no terminal opens"),
         "end": TimeLimit(3.0, 60.0, 2.0, "the container is removed by force"),
@@ -96,7 +92,6 @@ LIMITS: Mapping[Verb, TimeLimit] = MappingProxyType(
 _WORDS: Mapping[Verb, str] = MappingProxyType(
     {
         "probe": "a test of the engine",
-        "service": "the start of the API service",
         "start": "the start of a container",
         "unshare": "entering the containers' user namespace",
         "remove": "the removal of a container",

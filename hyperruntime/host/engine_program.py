@@ -130,6 +130,18 @@ def userland_links() -> tuple[dict[str, str], list[str]]:
     return links, directories
 
 
+def make_userland(rootfs: Path) -> list[str]:
+    """Make a root file system of links to the host's userland; return the host's directories to
+    mount into it.
+    """
+    links, directories = userland_links()
+    for name in ("proc", "sys", "dev", "etc", "run", "tmp", "usr", *directories):
+        (rootfs / name.lstrip("/")).mkdir(parents=True, exist_ok=True)
+    for name, target in links.items():
+        (rootfs / name).symlink_to(target)
+    return ["/usr", *directories]
+
+
 def program_facts(name: str) -> tuple[int, int]:
     """Return the time and size of a program's file, which change with its version; zeros if it is
     missing.

@@ -6,14 +6,18 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from hyperruntime.errors import SpecError
-from hyperruntime.images.dockerfile import Instruction, parse_dockerfile, read_dockerfile
-from hyperruntime.json_values import parse_json
+from hyperruntime.images.dockerfile import (
+    Instruction,
+    json_words,
+    parse_dockerfile,
+    read_dockerfile,
+    split_flags,
+)
 
 # Part of each digest. Raise it when the same recipe then gives another image: with every change of
 # the checks, of the definition files and Containerfiles that are made from recipes, or of what is
@@ -21,8 +25,6 @@ from hyperruntime.json_values import parse_json
 TRANSLATION = 1
 _DIGITS = 16
 _EVERYTHING = "."
-_MOUNT = "--mount="
-_OPTIONS = re.compile(r"(?:--\S+\s+)+")
 _UNSURE = set("$\\\"'")  # names with variables or quotes can mean any file
 
 
@@ -84,35 +86,22 @@ def _sources(instruction: Instruction) -> Iterator[str]:
     """Yield the names of the context's files that an instruction reads, with patterns as in the
     Dockerfile.
     """
-    given = _OPTIONS.match(instruction.rest)
-    options = given[0].split() if given else []
+    flags, rest = split_flags(instruction.rest)
     if instruction.name == "RUN":
         mounts = [
-            dict(_pair(part) for part in each.split("=", 1)[1].split(","))
-            for each in options
-            if _MOUNT in each
+            dict(part.partition("=")[::2] for part in flag.partition("=")[2].split(","))
+            for flag in flags
+            if flag.startswith("--mount=")
         ]
         binds = [
             mount for mount in mounts if mount.get("type", "bind") == "bind" and "from" not in mount
         ]
         yield from (mount.get("source", mount.get("src", _EVERYTHING)) for mount in binds)
     if instruction.name in ("COPY", "ADD") and not any(
-        each.startswith("--from=") for each in options
+        flag.startswith("--from=") for flag in flags
     ):
-        words = _words(instruction.rest[given.end() if given else 0 :])
+        words = json_words(rest) or rest.split()
         yield from (word for word in words[:-1] if not word.startswith("<<"))
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    return name, value
-
-
-def _words(text: str) -> list[str]:
-    if text.startswith("["):
-        with suppress(ValueError):  # as in a Dockerfile, text that is not JSON is words
-            return [str(word) for word in parse_json(text)]
-    return text.split()
 
 
 def _matches(context: Path, name: str) -> Iterator[Path]:

@@ -17,8 +17,8 @@ from typing import Literal
 
 from hyperruntime.errors import SpecError
 from hyperruntime.host.process import run_process
-from hyperruntime.images.dockerfile import Instruction, json_words, split_words
-from hyperruntime.images.dockerfile_bases import no, split_flags, without_onbuild
+from hyperruntime.images.dockerfile import Instruction, json_words, split_flags, split_words
+from hyperruntime.images.dockerfile_bases import no, without_onbuild
 
 _LINK = re.compile(r"--link(?:=(?:true|false|1|0))?", re.IGNORECASE)
 _OCTAL = re.compile(r"[0-7]{3,4}")

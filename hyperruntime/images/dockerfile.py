@@ -29,7 +29,6 @@ _ESCAPE = re.compile(
 _PART = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|(<<-?[ \t]*)|([^\s'"\\])""", re.DOTALL)
 _WORD = re.compile(rf"(?:{_PART.pattern})+", re.DOTALL)
 _HEREDOC = re.compile(r"\d*<<(-?)[ \t]*([^<]*)", re.DOTALL)
-_FLAGS = re.compile(r"(?:--\S+\s+)*")
 _SHOWN = 80
 _OF_ARITHMETIC = re.compile(r"\d+|.*[()].*")
 
@@ -143,11 +142,14 @@ def _joined(lines: list[str], at: int) -> tuple[int, str]:
     return at, _CONTINUED.sub(r"\1", text).strip()
 
 
-def flags_of(instruction: Instruction) -> tuple[str, str]:
-    """Return the options at the start of an instruction, and the rest."""
-    end = _FLAGS.match(instruction.rest)
-    assert end is not None
-    return end[0], instruction.rest[end.end() :]
+def split_flags(rest: str) -> tuple[list[str], str]:
+    """Return the options at the start of an instruction's text, and the text after them."""
+    flags = []
+    while rest.startswith("--"):
+        flag, *others = _BLANKS.split(rest, maxsplit=1)
+        flags.append(flag)
+        rest = others[0] if others else ""
+    return flags, rest
 
 
 def _without_end(line: str) -> str:

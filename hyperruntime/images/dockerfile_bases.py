@@ -25,6 +25,7 @@ from hyperruntime.images.dockerfile import (
     parse_dockerfile,
     read_dockerfile,
     refuse,
+    split_flags,
     split_words,
     trigger,
     write_dockerfile,
@@ -200,16 +201,6 @@ def _with_registry(
                 )
         lines.append(source)
     return "".join(lines)
-
-
-def split_flags(rest: str) -> tuple[list[str], str]:
-    """Return the options at the start of an instruction's text, and the text after them."""
-    flags = []
-    while rest.startswith("--"):
-        flag, *others = _BLANKS.split(rest, maxsplit=1)
-        flags.append(flag)
-        rest = others[0] if others else ""
-    return flags, rest
 
 
 def without_onbuild(instruction: Instruction) -> tuple[str, str, str]:

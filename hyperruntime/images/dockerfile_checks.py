@@ -26,9 +26,10 @@ from hyperruntime.images.dockerfile import (
     parse_dockerfile,
     read_dockerfile,
     refuse,
+    split_flags,
     write_dockerfile,
 )
-from hyperruntime.images.dockerfile_bases import Bases, no, split_flags, without_onbuild
+from hyperruntime.images.dockerfile_bases import Bases, no, without_onbuild
 
 _DIRECTIVE = re.compile(r"\s*#\s*(?P<name>escape|syntax)\s*=\s*(?P<value>\S*)", re.IGNORECASE)
 _FRONTEND = re.compile(

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from hyperruntime.errors import SpecError
 from hyperruntime.images.dockerfile import split_words
-from hyperruntime.images.environment_script import Reference, Value
+from hyperruntime.images.environment_script import Reference, Value, merged
 
 # operator of a reference to an argument whose value, not empty, is put there when the image is
 # built
@@ -60,17 +60,6 @@ def parse_value(text: str, lookup: Callable[[str], Value | None]) -> Value:
     reader = _Reader(text, lookup)
     parts = reader.read("")
     return merged(parts)
-
-
-def merged(parts: list[str | Reference]) -> Value:
-    """Return parts with their texts joined."""
-    found: list[str | Reference] = []
-    for part in parts:
-        if isinstance(part, str) and found and isinstance(found[-1], str):
-            found[-1] += part
-        elif part != "":
-            found.append(part)
-    return tuple(found)
 
 
 class _Reader:

@@ -94,13 +94,18 @@ def _resolve(value: Value, known: dict[str, Value]) -> Value:
             )
         else:
             parts.append(part.default)
-    merged: list[Part] = []
+    return merged(parts)
+
+
+def merged(parts: list[str | Reference]) -> Value:
+    """Return parts with their texts joined."""
+    found: list[str | Reference] = []
     for part in parts:
-        if isinstance(part, str) and merged and isinstance(merged[-1], str):
-            merged[-1] += part
+        if isinstance(part, str) and found and isinstance(found[-1], str):
+            found[-1] += part
         elif part != "":
-            merged.append(part)
-    return tuple(merged)
+            found.append(part)
+    return tuple(found)
 
 
 def quoted(value: Value, escaped: str) -> str:

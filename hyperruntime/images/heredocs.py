@@ -21,11 +21,11 @@ from hyperruntime.images.copied_files import change_modes
 from hyperruntime.images.dockerfile import (
     Heredoc,
     Instruction,
-    flags_of,
     json_words,
     parse_dockerfile,
     parse_heredoc,
     refuse,
+    split_flags,
     split_words,
     write_dockerfile,
 )
@@ -34,7 +34,7 @@ WAY_OUT = "or build it with Docker 23 or newer and its buildx component"
 _DEFAULT_SHELL = ["/bin/sh", "-c"]
 _POSIX_SHELLS = ("sh", "ash", "bash", "busybox", "dash", "ksh", "zsh")
 _LONGEST_STEP = 100_000  # Linux allows 128 KiB in one argument
-_MODE = re.compile(r"--chmod=([^\s$]+)(?=\s)")  # a builder replaces variables
+_MODE = re.compile(r"--chmod=([^\s$]+)")  # a builder replaces variables
 _FILE_NAME = re.compile(r"[\w+-][\w.+-]*")
 _PRINTF = {"\\": "\\\\", "%": "%%", "'": "\\047", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _EXPANSION = re.compile(
@@ -73,7 +73,7 @@ def translate(text: str, payload: Path, build_args: Mapping[str, str], prefix: s
 
 
 def _run(instruction: Instruction, stage: _Stages) -> str:
-    flags, command = flags_of(instruction)
+    flags, command = split_flags(instruction.rest)
     first = instruction.heredocs[0]
     if posixpath.basename(stage.shell[0]) not in _POSIX_SHELLS:
         _cannot(
@@ -95,7 +95,7 @@ def _run(instruction: Instruction, stage: _Stages) -> str:
         _cannot(
             instruction, "it is longer than a step may be; move it to a file, and COPY and run that"
         )
-    return f"RUN {flags}{step}\n"
+    return " ".join(["RUN", *flags, step]) + "\n"
 
 
 def _evaluated(script: str) -> str:
@@ -108,16 +108,14 @@ def _printed(text: str) -> str:
 
 
 def _copies(instruction: Instruction, stage: _Stages, payload: Path, prefix: str) -> Iterator[str]:
-    flags, rest = flags_of(instruction)
+    flags, rest = split_flags(instruction.rest)
     *sources, target = split_words(rest)
-    if parse_heredoc(target) is not None or "--from=" in flags:
+    if parse_heredoc(target) is not None or any(flag.startswith("--from=") for flag in flags):
         _cannot(instruction, "a here-document must be a source, without --from")
     if len(sources) > 1 and not target.endswith("/"):
         _cannot(instruction, "the target of several sources must end with /")
-    mode = _MODE.search(flags)
-    kept = " ".join(
-        word for word in flags.split() if word != "--link" and not (mode and word == mode[0])
-    )
+    mode = next(filter(None, map(_MODE.fullmatch, flags)), None)
+    kept = " ".join(word for word in flags if word != "--link" and not (mode and word == mode[0]))
     plain = [word for word in sources if parse_heredoc(word) is None]
     for heredoc in instruction.heredocs:
         if not _FILE_NAME.fullmatch(heredoc.name):
@@ -131,7 +129,7 @@ def _copies(instruction: Instruction, stage: _Stages, payload: Path, prefix: str
             change_modes(instruction, mode[1], file.parent)
         yield f"COPY {kept} {prefix}{file.parent.name}/{file.name} {target}\n"
     if plain:
-        yield f"{instruction.name} {flags}{' '.join(plain)} {target}\n"
+        yield " ".join([instruction.name, *flags, *plain, target]) + "\n"
 
 
 def _cannot(instruction: Instruction, why: str) -> NoReturn:

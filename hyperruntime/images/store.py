@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from hyperruntime.driver import BuildsDefinitions, Image, Images
 from hyperruntime.errors import (
@@ -184,8 +184,10 @@ class ImageStore:
             raise ImageNotFoundError(
                 reference, f"no registry serves localhost/ names; {how_to_make(reference)}"
             )
-        with _lock(f"pull-{reference}") as waited:
-            if not (waited and self.exists(reference)):
+        was_there = self.exists(reference)
+        with _lock(f"pull-{reference}"):
+            # another process may have pulled it meanwhile
+            if was_there or not self.exists(reference):
                 self._images.pull(reference, on_output=on_output or _ignore)
                 log.info("image pulled", image=reference)
         return reference
@@ -471,8 +473,8 @@ def _ignore(line: str) -> None:
 
 
 @contextmanager
-def _lock(name: str) -> Iterator[bool]:
-    """Hold the lock for one image; yield whether another process held it before."""
+def _lock(name: str) -> Iterator[None]:
+    """Hold the lock for one image."""
     path = cache_directory() / f"image-{hashlib.sha256(name.encode()).hexdigest()[:24]}.lock"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -480,14 +482,5 @@ def _lock(name: str) -> Iterator[bool]:
         raise StorageError(
             f"{path.parent} cannot be written: {error}; set XDG_CACHE_HOME to a writable directory"
         ) from error
-    lock = FileLock(path)
-    waited = False
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        waited = True
-        lock.acquire()
-    try:
-        yield waited
-    finally:
-        lock.release()
+    with FileLock(path):
+        yield

@@ -96,7 +96,7 @@ def open_below(directory: int, parts: Sequence[str | bytes], flags: int = os.O_R
         UnsafeFileError: a component is a symbolic link, or the last one is not a regular file.
         OSError: it cannot be opened.
     """
-    with closing_descriptor(_open_directory(directory, parts[:-1])) as parent:
+    with closing_descriptor(open_directory(directory, parts[:-1])) as parent:
         return open_regular(parts[-1], flags, directory=parent)
 
 
@@ -216,7 +216,7 @@ def is_run_directory(path: Path, *, below: Path) -> bool:
     try:
         with (
             _opened_root(below) as root,
-            closing_descriptor(_open_directory(root, _parts(path, below))),
+            closing_descriptor(open_directory(root, _parts(path, below))),
         ):
             return True
     except OSError:
@@ -234,7 +234,7 @@ def list_run_directory(path: Path, *, below: Path) -> list[str]:
     try:
         with (
             _opened_root(below) as root,
-            closing_descriptor(_open_directory(root, _parts(path, below))) as directory,
+            closing_descriptor(open_directory(root, _parts(path, below))) as directory,
         ):
             return sorted(os.listdir(directory))
     except FileNotFoundError:
@@ -251,7 +251,7 @@ def make_run_directory(path: Path, *, below: Path) -> Path:
         OSError: it cannot be created.
     """
     with _opened_root(below) as root:
-        os.close(_open_directory(root, _parts(path, below), makes=True))
+        os.close(open_directory(root, _parts(path, below), makes=True))
     return path
 
 
@@ -305,9 +305,9 @@ def _opened_root(below: Path) -> AbstractContextManager[int]:
     return closing_descriptor(os.open(below, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
 
 
-def _open_directory(directory: int, parts: Sequence[str | bytes], *, makes: bool = False) -> int:
-    """Return a new descriptor of a directory below an open one; with ``makes``, create missing
-    ones.
+def open_directory(directory: int, parts: Sequence[str | bytes], *, makes: bool = False) -> int:
+    """Return a new descriptor of a directory below an open one, following no link; with ``makes``,
+    create missing ones.
     """
     at = os.dup(directory)
     try:

@@ -80,6 +80,7 @@ def copy_options(
     timeout_s: float | None = DEFAULT_TIMEOUT_S,
     user: str | RunAs | None = None,
     group: str | None = None,
+    cancel_fd: int | None = None,
 ) -> ExecOptions:
     """Return the exec options of a copy.
 
@@ -87,12 +88,17 @@ def copy_options(
         timeout_s: seconds until the copy is stopped; None for no deadline.
         user: user that runs ``tar``; None for the container's default.
         group: name of the exec group, as in :meth:`Container.exec`.
+        cancel_fd: the copy is stopped when this becomes readable.
 
     Raises:
         SpecError: ``timeout_s`` is not a positive number.
     """
     return ExecOptions(
-        timeout_s=timeout_s, output_limit_bytes=_OUTPUT_BYTES, user=user, group=group
+        timeout_s=timeout_s,
+        output_limit_bytes=_OUTPUT_BYTES,
+        user=user,
+        group=group,
+        cancel_fd=cancel_fd,
     ).checked()
 
 

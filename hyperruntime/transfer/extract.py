@@ -145,7 +145,7 @@ class _Extraction:
             tree.make_directory((ROOT,))
         for member in self._reader:
             self.count_member()
-            self._declared += max(member.size, member.full_size)
+            self._declared += member.size
             if self._declared + self._reader.record_bytes > self._limits.max_bytes:
                 self._stop("max_bytes", self._limits.max_bytes, "bytes")
             try:
@@ -205,21 +205,13 @@ class _Extraction:
 
     def _add_file(self, parts: Parts, member: Member, tree: StagedTree) -> None:
         cap = self._limits.max_member_bytes
-        if cap is not None and member.full_size > cap:
-            raise EntryRefusedError(
-                f"its {member.full_size} bytes are more than max_member_bytes={cap}"
-            )
+        if cap is not None and member.size > cap:
+            raise EntryRefusedError(f"its {member.size} bytes are more than max_member_bytes={cap}")
         with closing_descriptor(tree.create_file(parts)) as descriptor:
-            for offset, length in (
-                member.extents if member.extents is not None else ((0, member.size),)
-            ):
-                os.lseek(descriptor, offset, os.SEEK_SET)
-                for chunk in self._reader.data(length):
-                    _write_all(descriptor, chunk)
-            if member.extents is not None:
-                os.ftruncate(descriptor, member.full_size)
+            for chunk in self._reader.data():
+                _write_all(descriptor, chunk)
             stamp_file(descriptor, member.mode, member.mtime_ns)
-        self.bytes += member.full_size
+        self.bytes += member.size
 
     def _parts(self, name: bytes) -> Parts:
         """Return the path of a member in the staged tree."""

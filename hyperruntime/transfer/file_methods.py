@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack, cast
 
 import attrs
 
@@ -27,8 +28,23 @@ from hyperruntime.transfer.file_calls import (
 )
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _UNDO_TIMEOUT_S = 5.0
+
+
+def _awaited(method: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Return the twin of a method of :class:`ContainerFiles` for event loops."""
+
+    @functools.wraps(method)
+    async def run(*args: P.args, **options: P.kwargs) -> T:
+        given = cast(dict[str, Any], options)
+        return await run_cancellable(
+            lambda cancel_fd: cast(Any, method)(*args, **given, cancel_fd=cancel_fd)
+        )
+
+    run.__doc__ = f"Do what :meth:`{method.__name__}` does without blocking the event loop."
+    return run
 
 
 class ContainerFiles:
@@ -67,13 +83,6 @@ class ContainerFiles:
         chosen = _options(options)
         return self._call(read_call(path, limit_bytes, chosen.timeout_s), chosen)
 
-    async def aread_file(
-        self, path: str, *, limit_bytes: int = READ_LIMIT_BYTES, **options: Unpack[CopyKeywords]
-    ) -> bytes:
-        """Do what :meth:`read_file` does without blocking the event loop."""
-        chosen = _options(options)
-        return await self._acall(read_call(path, limit_bytes, chosen.timeout_s), chosen)
-
     def read_files(
         self,
         paths: Iterable[str],
@@ -98,22 +107,6 @@ class ContainerFiles:
         found = dict[str, bytes]()
         for call in read_calls(paths, limit_bytes, chosen.timeout_s, on_error):
             part: dict[str, bytes] = self._call(call, chosen)
-            found |= part
-        return found
-
-    async def aread_files(
-        self,
-        paths: Iterable[str],
-        *,
-        limit_bytes: int = READ_LIMIT_BYTES,
-        on_error: OnError = None,
-        **options: Unpack[CopyKeywords],
-    ) -> dict[str, bytes]:
-        """Do what :meth:`read_files` does without blocking the event loop."""
-        chosen = _options(options)
-        found = dict[str, bytes]()
-        for call in read_calls(paths, limit_bytes, chosen.timeout_s, on_error):
-            part: dict[str, bytes] = await self._acall(call, chosen)
             found |= part
         return found
 
@@ -149,18 +142,6 @@ class ContainerFiles:
         """
         self.write_files({path: data}, mode=mode, parents=parents, **options)
 
-    async def awrite_file(
-        self,
-        path: str,
-        data: bytes,
-        *,
-        mode: int | None = None,
-        parents: bool = True,
-        **options: Unpack[CopyKeywords],
-    ) -> None:
-        """Do what :meth:`write_file` does without blocking the event loop."""
-        await self.awrite_files({path: data}, mode=mode, parents=parents, **options)
-
     def write_files(
         self,
         files: Mapping[str, bytes],
@@ -191,22 +172,6 @@ class ContainerFiles:
         ):
             self._call(call, chosen)
 
-    async def awrite_files(
-        self,
-        files: Mapping[str, bytes],
-        *,
-        mode: int | None = None,
-        parents: bool = True,
-        on_error: OnError = None,
-        **options: Unpack[CopyKeywords],
-    ) -> None:
-        """Do what :meth:`write_files` does without blocking the event loop."""
-        chosen = _options(options)
-        if call := write_call(
-            files, mode=mode, parents=parents, timeout_s=chosen.timeout_s, on_error=on_error
-        ):
-            await self._acall(call, chosen)
-
     def stat(
         self, path: str, *, follow_symlinks: bool = True, **options: Unpack[CopyKeywords]
     ) -> FileStat:
@@ -224,15 +189,6 @@ class ContainerFiles:
             stat_call(path, follow_symlinks=follow_symlinks, timeout_s=chosen.timeout_s), chosen
         )
 
-    async def astat(
-        self, path: str, *, follow_symlinks: bool = True, **options: Unpack[CopyKeywords]
-    ) -> FileStat:
-        """Do what :meth:`stat` does without blocking the event loop."""
-        chosen = _options(options)
-        return await self._acall(
-            stat_call(path, follow_symlinks=follow_symlinks, timeout_s=chosen.timeout_s), chosen
-        )
-
     def listdir(self, path: str, **options: Unpack[CopyKeywords]) -> list[str]:
         """Return the sorted names in a directory, as :func:`os.listdir` does; the image needs no
         program for it.
@@ -246,10 +202,12 @@ class ContainerFiles:
         chosen = _options(options)
         return self._call(list_call(path, chosen.timeout_s), chosen)
 
-    async def alistdir(self, path: str, **options: Unpack[CopyKeywords]) -> list[str]:
-        """Do what :meth:`listdir` does without blocking the event loop."""
-        chosen = _options(options)
-        return await self._acall(list_call(path, chosen.timeout_s), chosen)
+    aread_file = _awaited(read_file)
+    aread_files = _awaited(read_files)
+    awrite_file = _awaited(write_file)
+    awrite_files = _awaited(write_files)
+    astat = _awaited(stat)
+    alistdir = _awaited(listdir)
 
     def _call(self, call: FileCall[T], options: ExecOptions) -> T:
         result = None
@@ -261,11 +219,6 @@ class ContainerFiles:
                     undo = attrs.evolve(options, cancel_fd=None, timeout_s=_UNDO_TIMEOUT_S)
                     self._copy(call.undo.args, _for_call(call.undo, undo))
         return call.parse(result)
-
-    async def _acall(self, call: FileCall[T], options: ExecOptions) -> T:
-        return await run_cancellable(
-            lambda cancel_fd: self._call(call, attrs.evolve(options, cancel_fd=cancel_fd))
-        )
 
 
 def _options(options: CopyKeywords) -> ExecOptions:

@@ -17,6 +17,7 @@ from functools import partial
 from typing import TypeVar
 
 from hyperruntime.concurrency.closing import Closing, closing_descriptor
+from hyperruntime.storage.run_files import open_directory
 
 ROOT = b"root"  # name in the staging directory of the entry that becomes the target
 Parts = tuple[bytes, ...]
@@ -220,21 +221,15 @@ class StagedTree(Closing):
         return removed
 
     def _stamp(self, path: Parts, mode: int, mtime_ns: int | None) -> None:
-        descriptor = os.dup(self._home)
         try:
-            for name in path:
-                deeper = os.open(name, _OPEN_DIRECTORY, dir_fd=descriptor)
-                os.close(descriptor)
-                descriptor = deeper
-            os.fchmod(descriptor, mode)
-            if mtime_ns is not None:
-                os.utime(descriptor, ns=(mtime_ns, mtime_ns))
+            with closing_descriptor(open_directory(self._home, path)) as descriptor:
+                os.fchmod(descriptor, mode)
+                if mtime_ns is not None:
+                    os.utime(descriptor, ns=(mtime_ns, mtime_ns))
         except OSError as error:
             # a later member or the target has another entry here
             if error.errno not in _NO_DIRECTORY:
                 raise
-        finally:
-            os.close(descriptor)
 
     def _directory(self, parts: Parts, *, create: bool = True) -> int:
         """Return the file descriptor of a directory of this tree; the cache owns it, and the next

@@ -23,16 +23,17 @@ Kind = Literal["file", "directory", "symlink", "hardlink", "other"]
 # bytes of a long name or a set of PAX attributes; GNU tar and bsdtar write far less
 _MAX_RECORD = 64 * 1024
 _MAX_RECORDS = 8  # number of such records before one member
-_MAX_SPARSE_BLOCKS = 1024
+_MAX_MAP_BLOCKS = 1024
 _MAX_SECONDS = 1 << 33
 _OCTAL = re.compile(rb" *([0-7]*)[ \0]*")
 _SECONDS = re.compile(rb"(-?\d{1,11})(?:\.(\d{1,9})\d*)?")
 _KINDS: dict[bytes, Kind] = {
-    b"0": "file", b"\0": "file", b"7": "file", b"S": "file",
+    b"0": "file", b"\0": "file", b"7": "file",
     b"1": "hardlink", b"2": "symlink", b"5": "directory",
 }  # fmt: skip
-_REFUSED = {b"3": "a character device", b"4": "a block device", b"6": "a FIFO"}
-_Extents = tuple[tuple[int, int], ...]
+_REFUSED = {
+    b"3": "a character device", b"4": "a block device", b"6": "a FIFO", b"S": "a sparse file",
+}  # fmt: skip
 
 
 @attrs.frozen(kw_only=True)
@@ -43,25 +44,20 @@ class Member:
         name: as stored, any bytes.
         kind: type of the member; a member of kind ``other`` must not be created.
         size: bytes of data that follow in the stream.
-        full_size: size of the file in bytes, holes included.
         mode: permission bits and more, as stored.
         mtime_ns: nanoseconds since the epoch.
         owner: numbers of the user and of the group.
         link: target of a link, as stored.
-        extents: ``(offset, length)`` in bytes of each run of data in a sparse file; None for other
-            files.
         problem: why a member of kind ``other`` is refused.
     """
 
     name: bytes
     kind: Kind
     size: int
-    full_size: int
     mode: int
     mtime_ns: int
     owner: tuple[int, int]
     link: bytes
-    extents: _Extents | None = None
     problem: str = ""
 
 
@@ -69,7 +65,7 @@ class TarReader:
     """Iterates over the members of a stream; read a member's data before the next iteration.
 
     Attributes:
-        record_bytes: bytes read so far of long names, attributes and sparse maps; not part of any
+        record_bytes: bytes read so far of long names and attributes; not part of any
             member's size.
     """
 
@@ -159,38 +155,25 @@ class TarReader:
             kind = "directory"  # as in archives older than POSIX
         if any(key.startswith("GNU.sparse.") for key in names):
             kind = "other"
-            problem = "a sparse file in PAX form"
-        extents, full_size = self._sparse(header, size) if flag == b"S" else (None, size)
+            problem = _REFUSED[b"S"]
+        if flag == b"S":
+            self._skip_map(header[482])
         self._left = 0 if kind in ("directory", "symlink", "hardlink") or flag in b"346" else size
         self._padding = -self._left % BLOCK
         return Member(
-            name=name, kind=kind, size=self._left, full_size=full_size, mode=_number(header[100:108]),
-            mtime_ns=_mtime(header[136:148], names.get("mtime")), extents=extents, problem=problem,
+            name=name, kind=kind, size=self._left, mode=_number(header[100:108]),
+            mtime_ns=_mtime(header[136:148], names.get("mtime")), problem=problem,
             owner=(_owner(header[108:116], names.get("uid")), _owner(header[116:124], names.get("gid"))),
             link=names.get("linkpath", header[157:257].split(b"\0", 1)[0]),
         )  # fmt: skip
 
-    def _sparse(self, header: bytes, size: int) -> tuple[_Extents, int]:
-        full_size = _number(header[483:495])
-        extents = _extents(header[386:482])
-        more = header[482]
-        for _ in range(_MAX_SPARSE_BLOCKS):
+    def _skip_map(self, more: int) -> None:
+        """Skip the blocks with the rest of the map of a sparse file."""
+        for _ in range(_MAX_MAP_BLOCKS):
             if not more:
-                break
-            block = self._block(BLOCK)
-            self.record_bytes += BLOCK
-            extents += _extents(block[:504])
-            more = block[504]
-        ends = [0, *(offset + length for offset, length in extents)]
-        ordered = all(end <= offset for end, (offset, _) in zip(ends, extents, strict=False))
-        if (
-            more
-            or not ordered
-            or ends[-1] > full_size
-            or sum(length for _, length in extents) != size
-        ):
-            raise TransferError("the archive is corrupt: the map of a sparse file is invalid")
-        return tuple(extents), full_size
+                return
+            more = self._block(BLOCK)[504]
+        raise TransferError("the archive is corrupt: the map of a sparse file has no end")
 
     def _read(self, size: int) -> memoryview:
         """Return 0 to ``size`` bytes, 0 only at the end of the stream."""
@@ -282,9 +265,3 @@ def _pax_attributes(payload: bytes) -> dict[str, bytes]:
         attributes[key.decode("utf-8", "replace")] = value[:-1]
         payload = payload[taken:]
     return attributes
-
-
-def _extents(table: bytes) -> list[tuple[int, int]]:
-    """Return the used ``(offset, length)`` entries of a sparse map; each number takes 12 bytes."""
-    entries = [(table[at : at + 12], table[at + 12 : at + 24]) for at in range(0, len(table), 24)]
-    return [(_number(offset), _number(length)) for offset, length in entries if offset[0]]

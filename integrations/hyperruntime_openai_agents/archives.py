@@ -171,7 +171,7 @@ def _problem_below(root: str, name: str, member: Member) -> str:
     first, *rest = name.split("/")
     if first != root or {"", ".", ".."} & set(rest) or b"\0" in member.name + member.link:
         return "a name that is not below the directory"
-    return "a sparse file" if member.extents is not None else member.problem
+    return member.problem
 
 
 def _write(target: BinaryIO, name: str, member: Member, reader: TarReader) -> None:

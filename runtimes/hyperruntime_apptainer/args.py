@@ -34,9 +34,7 @@ ROOT_USERS = ("root", "0", "0:0", "root:root", "root:0", "0:root")
 MIN_PIDS = 40
 LIBRARIES = "/opt/hyperruntime-gpu"
 HOST_SYS = ("block", "bus", "class", "dev", "devices", "kernel", "module")
-_HOW = ("cgroup", "rlimit", "no")
 _MEMORY = "mode=1777,nosuid,nodev"
-_TEXT = attrs.validators.instance_of(str)
 
 
 @attrs.frozen(kw_only=True)
@@ -51,13 +49,11 @@ class Settings:
         seccomp: whether this Apptainer sets a seccomp filter.
     """
 
-    sysfs: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
-    limits: Mapping[str, Enforcement] = attrs.field(
-        factory=dict, validator=attrs.validators.deep_mapping(_TEXT, attrs.validators.in_(_HOW))
-    )
-    nproc: int = attrs.field(default=0, validator=attrs.validators.instance_of(int))
-    users: bool = attrs.field(default=False, validator=attrs.validators.instance_of(bool))
-    seccomp: bool = attrs.field(default=True, validator=attrs.validators.instance_of(bool))
+    sysfs: bool = True
+    limits: Mapping[str, Enforcement] = attrs.field(factory=dict)
+    nproc: int = 0
+    users: bool = False
+    seccomp: bool = True
 
 
 @attrs.frozen(kw_only=True)

@@ -5,7 +5,6 @@ Containerfiles.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -186,17 +185,6 @@ def own_temporary(place: Path) -> list[str]:
             csv_line(["type=bind", f"source={directory}", f"destination={target}"]),
         ]
     return options
-
-
-def bases(containerfile: str) -> tuple[str, ...]:
-    """Return the base images of a Containerfile's stages; bases with a variable are left out."""
-    return tuple(
-        re.findall(
-            r"^\s*FROM\s+(?:--\S+\s+)*([^\s$]+)(?:\s|$)",
-            containerfile,
-            re.IGNORECASE | re.MULTILINE,
-        )
-    )
 
 
 def find_builder() -> tuple[Driver | None, str]:

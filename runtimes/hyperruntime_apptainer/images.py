@@ -23,6 +23,7 @@ from hyperruntime.host.process import stream_process
 from hyperruntime.images.containerfile_to_definition import definition_of
 from hyperruntime.images.definition_rewrite import checked_definition, read_definition
 from hyperruntime.images.dockerfile import read_dockerfile
+from hyperruntime.images.dockerfile_bases import named_images
 from hyperruntime.images.pull_errors import explain_pull, is_local, is_loopback, with_tag
 from hyperruntime.spec import is_image_path
 from hyperruntime_apptainer import build, records
@@ -240,9 +241,9 @@ class ApptainerImages:
                 context, reference, containerfile, build_args, on_output, why_none
             )
         with closing(builder), self._store.scratch() as directory:
-            for base in build.bases(read_dockerfile(containerfile)):
-                if not builder.images.exists(base):
-                    self._lend(base, builder.images)
+            for named in named_images(read_dockerfile(containerfile)):
+                if "$" not in named.reference and not builder.images.exists(named.reference):
+                    self._lend(named.reference, builder.images)
             builder.images.build(
                 context,
                 reference,

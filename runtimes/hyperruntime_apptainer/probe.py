@@ -19,9 +19,9 @@ from hyperruntime.host.engine_program import (
     TRY_USERS,
     TrialResult,
     Trials,
+    make_userland,
     program_facts,
     program_needed,
-    userland_links,
 )
 from hyperruntime.host.inherited import process_ceiling
 from hyperruntime.host.owner import owned_directory
@@ -68,8 +68,8 @@ class Probe:
         tried: pairs of a feature that does not work and the reason.
     """
 
-    version: str = attrs.field(validator=attrs.validators.instance_of(str))
-    root: str = attrs.field(validator=attrs.validators.instance_of(str))
+    version: str
+    root: str
     settings: Settings
     tried: tuple[tuple[str, str], ...] = ()
 
@@ -187,12 +187,9 @@ class _Tester:
         self.trials = Trials(NAME, environment(os.environ))
         self._directory = directory
         self._rootfs = Path(directory, "rootfs")
-        self._rootfs.mkdir()
         make_mount_points(self._rootfs)
-        links, directories = userland_links()
-        for name, target in links.items():
-            (self._rootfs / name).symlink_to(target)
-        self._userland = tuple(Mount(source=path, target=path) for path in ("/usr", *directories))
+        userland = make_userland(self._rootfs)
+        self._userland = tuple(Mount(source=path, target=path) for path in userland)
 
     def run(self, settings: Settings, limits: Limits, script: str) -> TrialResult:
         """Run a script in a container and return its result.

@@ -186,8 +186,10 @@ def processes_of(files: str) -> list[psutil.Process]:
     for process in psutil.process_iter():
         try:
             args = process.cmdline()
-            if any(arg == files or arg.startswith(f"{files}/") for arg in args) and _is_ours(
-                process
+            if (
+                any(arg == files or arg.startswith(f"{files}/") for arg in args)
+                and process.uids().real == os.getuid()
+                and _is_live(process)
             ):
                 found.update({p.pid: p for p in (process, *process.children(recursive=True))})
         except psutil.Error:
@@ -214,13 +216,6 @@ def discard(files: str, record: str) -> None:
 def remove_tree(*paths: str) -> None:
     """Remove files and directories, even if their modes forbid it."""
     run_process(["/bin/sh", "-c", REMOVE_TREE, "remove", *paths], cwd="/")
-
-
-def _is_ours(process: psutil.Process) -> bool:
-    try:
-        return process.uids().real == os.getuid() and _is_live(process)
-    except psutil.Error:
-        return False
 
 
 def _is_live(process: psutil.Process) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import os
-import tarfile
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -16,11 +15,12 @@ import attrs
 from hyperruntime.driver import Enforcement
 from hyperruntime.errors import EngineError, EngineLateError, EngineUnavailableError
 from hyperruntime.host.engine_limits import limit_s
-from hyperruntime.host.engine_program import SHOW_LIMITS, Trials, shown_limits, userland_links
+from hyperruntime.host.engine_program import SHOW_LIMITS, Trials, make_userland, shown_limits
 from hyperruntime.host.owner import LABEL, OwnerIdentity, owned_directory
 from hyperruntime.logs import get_logger
 from hyperruntime.spec import Mount
 from hyperruntime_docker.args import ALL_FILES, NAME, TRIAL_LIMITS, UID_LABEL, trial_config
+from hyperruntime_docker.build import tar_of_root
 from hyperruntime_docker.client import REMOTE_HINT, Engine, translated
 from hyperruntime_docker.container import STREAMS, remove
 from hyperruntime_docker.shell import read_text, take_over
@@ -189,7 +189,6 @@ def open_trial(engine: Engine) -> Iterator[Trial]:
     """
     tag = uuid.uuid4().hex[:12]
     image = f"{_REPOSITORY}:{tag}"
-    rootfs, userland = skeleton()
     changes = [
         f"LABEL {name}={value}" for name, value in OwnerIdentity.current().to_labels().items()
     ]
@@ -199,9 +198,11 @@ def open_trial(engine: Engine) -> Iterator[Trial]:
         os.chmod(exchange, 0o755)
         os.mkfifo(os.path.join(exchange, _FIFO))
         os.chmod(os.path.join(exchange, _FIFO), 0o666)  # root in the container may be any user here
+        rootfs = Path(directory, "rootfs")
+        userland = skeleton(rootfs)
         with translated("an empty image cannot be imported"):
             engine.api().import_image_from_data(
-                rootfs, repository=_REPOSITORY, tag=tag, changes=changes
+                tar_of_root(rootfs), repository=_REPOSITORY, tag=tag, changes=changes
             )
         try:
             mounts = [Mount(source=path, target=path) for path in userland]
@@ -232,22 +233,16 @@ def _is_left(entry: Mapping[str, Any]) -> bool:
     return owner is not None and owner.state() == "dead"
 
 
-def skeleton() -> tuple[bytes, list[str]]:
-    """Return the tar of a root file system of links to the host's userland, and the paths that must
-    be mounted.
+def skeleton(rootfs: Path) -> list[str]:
+    """Make a root file system of links to the host's userland; return the paths that must be
+    mounted.
     """
-    buffer = io.BytesIO()
-    links, directories = userland_links()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        # The daemon mounts its init into /sbin, so /sbin is a directory of the image.
-        for name in ("proc", "sys", "dev", "etc", "run", "sbin", "tmp", "usr"):
-            tar.addfile(_entry(name, tarfile.DIRTYPE))
-        for name in links.keys() - {"sbin"}:
-            tar.addfile(_entry(name, tarfile.SYMTYPE, links[name]))
-        userland = ["/usr", *(path for path in directories if path != "/sbin")]
-        for path in userland[1:]:
-            tar.addfile(_entry(path[1:], tarfile.DIRTYPE))
-    return buffer.getvalue(), userland
+    userland = make_userland(rootfs)
+    # the daemon mounts its init into /sbin, so /sbin is a directory of the image
+    if (rootfs / "sbin").is_symlink():
+        (rootfs / "sbin").unlink()
+    (rootfs / "sbin").mkdir(exist_ok=True)
+    return [path for path in userland if path != "/sbin"]
 
 
 def refused(why: str) -> EngineUnavailableError:
@@ -267,11 +262,3 @@ def elsewhere() -> EngineUnavailableError:
     return EngineUnavailableError(
         NAME, why, f"{REMOTE_HINT}, or set TMPDIR to a directory that the daemon sees"
     )
-
-
-def _entry(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
-    entry = tarfile.TarInfo(name)
-    entry.type = kind
-    entry.linkname = target
-    entry.mode = 0o755
-    return entry

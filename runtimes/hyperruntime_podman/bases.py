@@ -14,6 +14,7 @@ import platform
 import re
 import tarfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,10 @@ from hyperruntime.images.dockerfile_bases import AUTOMATIC, NamedImage, named_im
 from hyperruntime.images.dockerfile_checks import check_triggers
 from hyperruntime.images.pull_errors import is_loopback
 from hyperruntime_podman.edge import run_podman, stream_podman
+from hyperruntime_podman.own_store import user_store
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _VARIANTS = {"arm": "7", "arm64": "8"}
-_STORE = "{{.Store.GraphRoot}}\n{{.Store.GraphDriverName}}"
 
 
 def get_bases(
@@ -137,14 +138,13 @@ def triggers_of(configuration: bytes) -> list[str]:
 
 
 def _configuration(identifier: str) -> bytes:
-    root, driver = (
-        run_podman(["podman", "info", "--format", _STORE]).stdout.decode().split("\n")[:2]
-    )
     key = base64.b64encode(f"sha256:{identifier}".encode()).decode()
-    try:
-        return (Path(root) / f"{driver}-images" / identifier / f"={key}").read_bytes()
-    except OSError:  # in another store, which Podman only reads
-        return _saved_configuration(identifier)
+    # it may be in another store, which Podman only reads
+    with suppress(OSError):
+        if (store := user_store()) is not None:
+            place = Path(store.root, f"{store.driver}-images", identifier)
+            return (place / f"={key}").read_bytes()
+    return _saved_configuration(identifier)
 
 
 def _saved_configuration(identifier: str) -> bytes:

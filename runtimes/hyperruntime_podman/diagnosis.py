@@ -18,7 +18,7 @@ from hyperruntime.host.engine_findings import (
     space_finding,
 )
 from hyperruntime.host.process import find_program
-from hyperruntime_podman.edge import INSTALL_HINT, run_podman
+from hyperruntime_podman.edge import INSTALL_HINT
 from hyperruntime_podman.own_store import COST, SLOW, Store, slow_step, user_store
 from hyperruntime_podman.probe import Probe, probe
 from hyperruntime_podman.rootless import run_files
@@ -51,7 +51,10 @@ def _tried(found: Probe) -> Iterator[Finding]:
     note = "" if settings.uids else " (counted over all of this user's containers)"
     step = "use root, or cgroup v2 with delegation, or leave this limit at None"
     yield from limit_findings(settings.limits, note, step)
-    yield from _store()
+    store = user_store()
+    if store is not None:
+        step = "free space there; `podman system df` shows its use"
+        yield space_finding("image store", store.root, step)
     if settings.bridge:
         yield Finding(subject="network bridge", ok=True, detail="works")
     else:
@@ -59,7 +62,7 @@ def _tried(found: Probe) -> Iterator[Finding]:
         if settings.rootless:
             step = "give slirp4netns /dev/net/tun"
         yield Finding(subject="network bridge", ok=None, detail="does not work", next_step=step)
-    if found.storage == SLOW and (store := user_store()) is not None:
+    if found.storage == SLOW and store is not None:
         yield _slow_store(found, store)
 
 
@@ -83,17 +86,6 @@ def _slow_store(found: Probe, store: Store) -> Finding:
         detail=detail,
         next_step=f"for overlay alone: {slow_step(store, '')}",
     )
-
-
-def _store() -> Iterator[Finding]:
-    try:
-        result = run_podman(["podman", "info", "--format", "{{.Store.GraphRoot}}"], "probe")
-        root = os.fsdecode(result.stdout).strip()
-        yield space_finding(
-            "image store", root, "free space there; `podman system df` shows its use"
-        )
-    except (OSError, ValueError, HyperRuntimeError):
-        return
 
 
 def _rootless() -> Iterator[Finding]:

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from datetime import datetime
-from typing import Any
 
 from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
-from hyperruntime.host.owner import LABEL, make_short_directory
 from hyperruntime.host.probe_cache import TrustedProbe, forget_probes
 from hyperruntime.logs import get_logger
 from hyperruntime_podman.args import (
     NAME,
     OWN_DIRECTORY,
-    Settings,
     base_args,
     in_user_store,
     store_args,
@@ -24,9 +20,8 @@ from hyperruntime_podman.copies import ImageCopies, remove_orphans
 from hyperruntime_podman.diagnosis import findings
 from hyperruntime_podman.edge import environment_args
 from hyperruntime_podman.images import PodmanImages
-from hyperruntime_podman.own_store import COST, own_containers, own_store_args
+from hyperruntime_podman.own_store import COST, containers_in, own_store_args
 from hyperruntime_podman.probe import Probe, cached_probe
-from hyperruntime_podman.service import PodmanService
 
 log = get_logger(__name__)
 
@@ -69,19 +64,14 @@ class PodmanDriver:
     name = NAME
 
     def __init__(self) -> None:
-        """Create a driver; the probe runs, and the API service starts, when they are first
-        needed.
-        """
+        """Create a driver; the probe runs when it is first needed."""
         self._probe = TrustedProbe(NAME, cached_probe)
-        self._private_dir: str | None = None
-        self._service = PodmanService(lambda: make_short_directory(self._private_dir))
         self._copies = ImageCopies()
         self._has_warned = False
-        self.images = PodmanImages(self._service, self._build_args, remove_orphans)
+        self.images = PodmanImages(self._build_args, remove_orphans)
 
     def open(self, private_dir: str) -> None:
-        """Store the private directory, with which the directory of the API socket is removed."""
-        self._private_dir = private_dir
+        """Do nothing: this driver needs no private directory."""
 
     def probe(self) -> EngineInfo:
         """Return what Podman can do on this machine.
@@ -115,11 +105,8 @@ class PodmanDriver:
 
     def containers(self) -> tuple[ContainerRecord, ...]:
         """Return this library's containers in this user's Podman, in each of its stores."""
-        found = self._service.call(
-            "containers cannot be listed",
-            lambda client: client.containers.list(all=True, sparse=True, filters={"label": LABEL}),
-        )
-        return (*(_record(container.attrs) for container in found), *own_containers())
+        stores = dict.fromkeys(((), own_store_args()))
+        return tuple(record for store_args in stores for record in containers_in(store_args))
 
     def remove_container(self, container_id: str) -> None:
         """End and remove a container, in any store; do nothing if it does not exist.
@@ -139,14 +126,10 @@ class PodmanDriver:
         return (*environment_args(), "/bin/sh", "-c", script, "cleanup", label)
 
     def close(self) -> None:
-        """End the API service."""
-        self._service.close()
-
-    def _settings(self) -> Settings:
-        return self._probe.get().settings
+        """Do nothing: this driver starts no service."""
 
     def _build_args(self) -> list[str]:
-        return base_args(in_user_store(self._settings()))
+        return base_args(in_user_store(self._probe.get().settings))
 
     def _warn(self, found: Probe) -> None:
         """Log once what the store costs, if it is slow."""
@@ -158,16 +141,6 @@ class PodmanDriver:
                 why=found.slow,
                 next_step=found.step,
             )
-
-
-def _record(attrs: dict[str, Any]) -> ContainerRecord:
-    return ContainerRecord(
-        id=str(attrs["Names"][0]),
-        image=str(attrs["Image"]),
-        state=str(attrs["State"]),
-        created=datetime.fromisoformat(attrs["Created"]).timestamp(),
-        labels=dict(attrs["Labels"]),
-    )
 
 
 _: type[Driver] = PodmanDriver

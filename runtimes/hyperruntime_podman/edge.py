@@ -1,11 +1,10 @@
-"""Run the ``podman`` program in its environment, and translate its and podman-py's errors."""
+"""Run the ``podman`` program in its environment."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from hyperruntime.errors import EngineError
 from hyperruntime.host.engine_limits import Verb, engine_call
@@ -45,6 +44,24 @@ def run_podman(args: Sequence[str], verb: Verb | None = "call") -> ProcessResult
             return run_process(args, cwd="/", env=environment())
         with engine_call(NAME, verb) as timeout_s:
             return run_process(args, timeout_s=timeout_s, cwd="/", env=environment())
+
+
+def ask_podman(what: str, *words: str, verb: Verb | None = "call") -> ProcessResult:
+    """Run Podman with some words and return its result.
+
+    Args:
+        what: the start of the message of an error, such as "images cannot be listed".
+        words: the arguments.
+        verb: as for :func:`run_podman`.
+
+    Raises:
+        EngineUnavailableError: Podman cannot be started.
+        EngineError: Podman fails.
+    """
+    result = run_podman(["podman", *words], verb)
+    if result.exit_code != 0:
+        raise EngineError(f"{what}: {result.error_text}; see `hyperrun doctor`")
+    return result
 
 
 def stream_podman(
@@ -129,25 +146,3 @@ def store_step(error_text: str) -> str:
             "XDG_DATA_HOME in jobs to another directory and make the images again"
         )
     return "see `hyperrun doctor`"
-
-
-@contextmanager
-def translated(what: str) -> Iterator[None]:
-    """Translate podman-py's two families of errors, and those of its connection, into ours.
-
-    Args:
-        what: the start of the message, such as "images cannot be listed".
-
-    Raises:
-        EngineError: for each of them.
-    """
-    from podman.errors import APIError, PodmanError
-    from requests.exceptions import RequestException
-
-    try:
-        yield
-    except (APIError, PodmanError, RequestException, ConnectionError, TimeoutError) as error:
-        text = getattr(error, "explanation", None) or str(error)
-        if getattr(error, "response", None) is None and error.__cause__ is not None:
-            text += f": {error.__cause__}"  # podman-py's own text says only that the request failed
-        raise EngineError(f"{what}: {text}; see `hyperrun doctor`") from error

@@ -1,4 +1,4 @@
-"""Podman's images: lists and removal by podman-py, all else by the command line."""
+"""Podman's images."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from hyperruntime.host.process import ProcessResult
 from hyperruntime.images.older_builders import for_older_builder
 from hyperruntime.images.pull_errors import SHORT_NAME, explain_pull, is_loopback, with_tag
 from hyperruntime_podman.bases import get_bases
-from hyperruntime_podman.edge import run_podman, stream_podman
-from hyperruntime_podman.service import PodmanService
+from hyperruntime_podman.edge import ask_podman, run_podman, stream_podman
 
 _TIDY_S = 8.0
 _HEREDOCS = "hyperruntime-heredocs"  # the name of a build context
@@ -33,18 +32,15 @@ class PodmanImages:
 
     def __init__(
         self,
-        service: PodmanService,
         base_args: Callable[[], list[str]],
         on_removed: Callable[[], None] = lambda: None,
     ) -> None:
-        """Use a service, which starts when it is first needed.
+        """Call nothing yet.
 
         Args:
-            service: the API service.
             base_args: returns the program and the global options of a build.
             on_removed: called after an image was removed.
         """
-        self._service = service
         self._base_args = base_args
         self._on_removed = on_removed
 
@@ -66,7 +62,7 @@ class PodmanImages:
         if not self.exists(reference):
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
         what = f"image {reference!r} cannot be removed"
-        self._service.call(what, lambda client: client.images.remove(reference))
+        ask_podman(what, "rmi", "--", reference, verb=None)
         self._on_removed()
 
     def load_rootfs(self, tar: Path, reference: str) -> str:
@@ -205,10 +201,8 @@ class PodmanImages:
         left = _LISTINGS
         while True:
             try:
-                return self._service.call(
-                    "images cannot be listed",
-                    lambda client: tuple(i.attrs for i in client.images.list()),
-                )
+                listed = ask_podman("images cannot be listed", "images", "--format", "json")
+                return tuple(json.loads(listed.stdout or b"[]"))
             except EngineError as error:  # Podman's list fails if an image is removed meanwhile
                 left -= 1
                 if not left or not _GONE.search(str(error)):

@@ -12,6 +12,7 @@ import json
 import os
 import shlex
 import tomllib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from hyperruntime.host.owner import LABEL
 from hyperruntime.host.process import find_program
 from hyperruntime.logs import get_logger
 from hyperruntime_podman.args import OWN_DIRECTORY, store_args
-from hyperruntime_podman.edge import run_podman
+from hyperruntime_podman.edge import ask_podman, run_podman
 
 log = get_logger(__name__)
 
@@ -117,33 +118,25 @@ def own_store_args() -> tuple[str, ...]:
     return store.own_args if store is not None and store.has_own else ()
 
 
-def own_containers() -> tuple[ContainerRecord, ...]:
-    """Return this library's containers in its own store.
+def containers_in(store_args: Sequence[str]) -> Iterator[ContainerRecord]:
+    """Yield this library's containers in a store.
+
+    Args:
+        store_args: the global options of Podman that name the store; none for the user's.
 
     Raises:
         EngineError: Podman does not list them.
     """
-    args = own_store_args()
-    if not args:
-        return ()
-    result = run_podman(
-        ["podman", *args, "ps", "--all", "--filter", f"label={LABEL}", "--format", "json"]
-    )
-    if result.exit_code != 0:
-        raise EngineError(
-            f"containers cannot be listed: {result.error_text}; see `hyperrun doctor`"
+    words = ("ps", "--all", "--filter", f"label={LABEL}", "--format", "json")
+    listed = ask_podman("containers cannot be listed", *store_args, *words)
+    for found in json.loads(listed.stdout or b"[]"):
+        yield ContainerRecord(
+            id=str(found["Names"][0]),
+            image=str(found["Image"]),
+            state=str(found["State"]),
+            created=float(found["Created"]),
+            labels=dict(found["Labels"] or {}),
         )
-    return tuple(_record(found) for found in json.loads(result.stdout or b"[]"))
-
-
-def _record(found: dict[str, Any]) -> ContainerRecord:
-    return ContainerRecord(
-        id=str(found["Names"][0]),
-        image=str(found["Image"]),
-        state=str(found["State"]),
-        created=float(found["Created"]),
-        labels=dict(found["Labels"] or {}),
-    )
 
 
 def store_facts() -> tuple[Any, ...]:

@@ -21,10 +21,10 @@ from hyperruntime.host.engine_program import (
     SHOW_LIMITS,
     TrialResult,
     Trials,
+    make_userland,
     program_facts,
     program_needed,
     shown_limits,
-    userland_links,
 )
 from hyperruntime.host.inherited import process_ceiling, stricter
 from hyperruntime.host.owner import owned_directory
@@ -33,7 +33,7 @@ from hyperruntime.host.process import find_program
 from hyperruntime_podman.args import NAME, Settings, probe_args
 from hyperruntime_podman.edge import INSTALL_HINT, environment, store_step, unshare_args
 from hyperruntime_podman.own_store import store_facts
-from hyperruntime_podman.store_trial import Place, choose_store
+from hyperruntime_podman.store_trial import choose_store
 
 _RUNTIMES = ("", "runc", "crun")
 _NOFILE_CEILING = 1 << 20
@@ -108,16 +108,16 @@ def probe() -> Probe:
         EngineUnavailableError: Podman is missing or cannot run a container, or two trials did not
             end in time.
     """
-    tester = _Tester()
-    version, storage = tester.versions()
+    trials = Trials(NAME, environment())
+    version, storage = _versions(trials)
     combinations = list(itertools.product(_candidates(), (True, False)))
     # the value of --rootfs may end with options after a colon
     with owned_directory(short=True) as directory:
-        tester.use(Path(directory))
+        tester = _Tester(trials, Path(directory, "rootfs"))
         candidate, printed, tried = tester.first(combinations)
         if candidate is None:
-            if tester.trials.is_over:
-                raise tester.trials.error(f"it is installed ({version})")
+            if trials.is_over:
+                raise trials.error(f"it is installed ({version})")
             why = f"it is installed ({version}) but no container runs: {tried[-1][1]}"
             raise EngineUnavailableError(NAME, why, "see `hyperrun doctor`")
         better, more, tried = tester.first(combinations[: len(tried)])
@@ -128,7 +128,7 @@ def probe() -> Probe:
         if settings.limits["pids"] == "rlimit":
             settings = tester.apart(settings, printed)
         settings = attrs.evolve(settings, bridge=tester.bridge_works(settings))
-        place = tester.place(storage, settings)
+        place = choose_store(storage, settings, str(tester.rootfs), tester.userland)
     found = Probe(
         version=version,
         storage=storage,
@@ -137,33 +137,34 @@ def probe() -> Probe:
         slow=place.slow,
         step=place.step,
     )
-    if not (tester.trials.late or place.is_late):
+    if not (trials.late or place.is_late):
         probe_file().write(found)
     return found
 
 
+def _versions(trials: Trials) -> tuple[str, str]:
+    """Return Podman's version and its storage driver."""
+    form = "{{.Version.Version}} {{.Store.GraphDriverName}}"
+    result = _run(trials, ["podman", "info", "--format", form])
+    if result.exit_code != 0:
+        step = store_step(result.error_text)
+        raise EngineUnavailableError(NAME, f"`podman info` fails: {result.error_text}", step)
+    version, _, storage = result.stdout.decode(errors="replace").strip().partition(" ")
+    return version, storage
+
+
+def _run(trials: Trials, args: list[str]) -> TrialResult:
+    with program_needed(NAME, NAME, INSTALL_HINT):
+        return trials.run(args)
+
+
 class _Tester:
-    """Runs Podman for a probe."""
+    """Runs containers of the host's userland for a probe."""
 
-    def __init__(self) -> None:
-        self.trials = Trials(NAME, environment())
-        self._rootfs = ""
-        self._userland = [""]
-
-    def use(self, directory: Path) -> None:
-        """Make the root file system of the trial containers in a directory."""
-        self._rootfs, self._userland = _skeleton(directory)
-
-    def versions(self) -> tuple[str, str]:
-        """Return Podman's version and its storage driver."""
-        result = self._run(
-            ["podman", "info", "--format", "{{.Version.Version}} {{.Store.GraphDriverName}}"]
-        )
-        if result.exit_code != 0:
-            step = store_step(result.error_text)
-            raise EngineUnavailableError(NAME, f"`podman info` fails: {result.error_text}", step)
-        version, _, storage = result.stdout.decode(errors="replace").strip().partition(" ")
-        return version, storage
+    def __init__(self, trials: Trials, rootfs: Path) -> None:
+        self.rootfs = rootfs
+        self.userland = make_userland(rootfs)
+        self._trials = trials
 
     def first(
         self, combinations: Sequence[tuple[Settings, bool]]
@@ -179,7 +180,7 @@ class _Tester:
             if b"works" in result.stdout:
                 return candidate, result.stdout.decode(errors="replace"), tried
             tried.append((_describe(candidate, limited=limited), result.error_text))
-            if self.trials.is_over:
+            if self._trials.is_over:
                 break
         return None, "", tried
 
@@ -203,20 +204,12 @@ class _Tester:
                 return not result.is_late
         return False
 
-    def place(self, storage: str, settings: Settings) -> Place:
-        """Return where containers run, see :func:`~.store_trial.choose_store`."""
-        return choose_store(storage, settings, self._rootfs, self._userland)
-
     def _container(
         self, settings: Settings, script: str, *, limited: bool = False, network: str = "none"
     ) -> TrialResult:
-        args = probe_args(settings, self._rootfs, self._userland, script, limited=limited)
+        args = probe_args(settings, str(self.rootfs), self.userland, script, limited=limited)
         args[args.index("none")] = network
-        return self._run(args)
-
-    def _run(self, args: list[str]) -> TrialResult:
-        with program_needed(NAME, NAME, INSTALL_HINT):
-            return self.trials.run(args)
+        return _run(self._trials, args)
 
 
 def _candidates() -> Iterator[Settings]:
@@ -239,22 +232,6 @@ def _hard_limits() -> tuple[int, int]:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     nofile = _NOFILE_CEILING if hard == resource.RLIM_INFINITY else min(hard, _NOFILE_CEILING)
     return nofile, stricter(_NPROC_CEILING, process_ceiling())
-
-
-def _skeleton(directory: Path) -> tuple[str, list[str]]:
-    """Make a root file system of links to the host's userland; return its path and the paths to
-    mount.
-    """
-    rootfs = directory / "rootfs"
-    rootfs.mkdir()
-    for name in ("proc", "sys", "dev", "etc", "run", "tmp", "usr"):
-        (rootfs / name).mkdir()
-    links, directories = userland_links()
-    for name, target in links.items():
-        (rootfs / name).symlink_to(target)
-    for path in directories:
-        (rootfs / path[1:]).mkdir()
-    return str(rootfs), ["/usr", *directories]
 
 
 def _limits(printed: str, settings: Settings) -> dict[str, Enforcement]:

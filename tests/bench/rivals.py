@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ import attrs
 import psutil
 
 import hyperruntime as hr
+from hyperruntime.host.process import wait_until
 from hyperruntime.runtime import Runtime
 
 NULL = subprocess.DEVNULL
@@ -101,12 +103,25 @@ _BWRAP = ("bwrap", "--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", 
 
 
 @contextmanager
+def _podman_service() -> Iterator[str]:
+    """Yield the URL of Podman's API service, which ends with the block."""
+    with tempfile.TemporaryDirectory(prefix="h-", dir="/tmp") as directory:
+        url = f"unix://{directory}/s"
+        service = subprocess.Popen(["podman", "system", "service", "--time", "0", url])
+        try:
+            assert wait_until(lambda: os.path.exists(f"{directory}/s"), 60)
+            yield url
+        finally:
+            service.terminate()
+            service.wait()
+
+
+@contextmanager
 def _podman_rivals(runtime: Runtime, container: hr.Container, image: str) -> Iterator[list[Rival]]:
     from podman import PodmanClient
 
     command = [*_podman(runtime), "exec", container.name, "true"]
-    # Our own calls let the service end when it is idle; here it runs until the last measurement.
-    with runtime._driver._service._held() as url, PodmanClient(base_url=url) as client:  # type: ignore[attr-defined]
+    with _podman_service() as url, PodmanClient(base_url=url) as client:
         theirs: Any = client.containers.get(container.name)
         yield [
             Rival("podman exec", lambda: run_quiet(*command), 60),
@@ -196,4 +211,4 @@ def _sif(runtime: Runtime, image: str) -> str:
 
 
 def _settings(runtime: Runtime) -> Any:
-    return runtime._driver._settings()  # type: ignore[attr-defined]
+    return runtime._driver._probe.get().settings  # type: ignore[attr-defined]

@@ -176,7 +176,7 @@ def test_a_process_with_lower_limits_does_not_use_the_cached_limits(
         import hyperruntime as hr
         with hr.open_runtime("podman") as opened, opened.container(hr.ContainerSpec(image=sys.argv[1])) as started:
             print(started.exec(["sh", "-c", "ulimit -Hn"]).stdout.decode())
-            print(opened._driver._settings().nofile)
+            print(opened._driver._probe.get().settings.nofile)
     """
     before, command = cached_probe(), 'ulimit -n 777; exec "$@"'
     args = [

@@ -28,9 +28,10 @@ HOLD = """
     from pathlib import Path
     from hyperruntime_podman.args import in_user_store, probe_args
     from hyperruntime_podman.edge import environment
-    from hyperruntime_podman.probe import _skeleton, probe
-    (place := Path(sys.argv[1])).mkdir()
-    rootfs, userland = _skeleton(place)
+    from hyperruntime.host.engine_program import make_userland
+    from hyperruntime_podman.probe import probe
+    rootfs = sys.argv[1] + "/rootfs"
+    userland = make_userland(Path(rootfs))
     args = probe_args(in_user_store(probe().settings), rootfs, userland, "sleep 1000", limited=False)
     args.insert(args.index("run") + 1, "--detach")
     subprocess.run(args, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)

@@ -16,36 +16,6 @@ _END = re.compile(rb"\r\n\r\n|\n\n|\r\r|\n\r\n|\r\n\n")
 _LONGEST_END = 4
 
 
-class FirstEvent:
-    """Finds the first event of a stream that arrives in pieces of any size; each byte is searched
-    about once.
-
-    Attributes:
-        held: all bytes so far.
-    """
-
-    def __init__(self) -> None:
-        """Start before the stream."""
-        self.held = bytearray()
-        self._searched = 0
-        self._end = 0
-
-    def feed(self, data: bytes) -> bool:
-        """Take the next piece; return whether the first event is complete."""
-        self.held += data
-        if not self._end and (
-            match := _END.search(self.held, max(0, self._searched - _LONGEST_END))
-        ):
-            self._end = match.end()
-        self._searched = len(self.held)
-        return self._end > 0
-
-    @property
-    def event(self) -> bytes:
-        """The first event with its empty line; all bytes so far if it is not complete."""
-        return bytes(self.held[: self._end or None])
-
-
 class EventSplitter:
     """Splits a stream that arrives in pieces of any size into whole events."""
 

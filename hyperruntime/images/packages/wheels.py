@@ -220,7 +220,13 @@ class WheelSearch:
             str(self.directory / "nothing"),
             *_COMMON,
         ]
-        args += [*self._platform(), *self._links(stand_ins=True), "--requirement", str(file)]
+        args += [
+            *_platform_args(self.python),
+            *self._local_platform(),
+            *self._links(stand_ins=True),
+            "--requirement",
+            str(file),
+        ]
         try:
             return run_process(
                 [*self.pip, *args], env=self._environment(), timeout_s=self._left_s()
@@ -329,7 +335,7 @@ class WheelSearch:
             for path in (self.directory / "built").iterdir():
                 shutil.copy(path, target)
         args = [*pip_args(self._file(lines, "plain.txt"), target, self.python), *options]
-        args += ["--platform", f"linux_{platform.machine()}"] if any(self._built.values()) else []
+        args += self._local_platform()
         return stream_process([*self.pip, *args], on_line=self._told, env=self._environment())
 
     def _told(self, line: str) -> None:
@@ -385,11 +391,10 @@ class WheelSearch:
         names = ("built", *(["stand-ins"] if stand_ins else []))
         return [word for name in names for word in ("--find-links", str(self.directory / name))]
 
-    def _platform(self) -> list[str]:
-        local = [f"linux_{platform.machine()}"] if any(self._built.values()) else []
-        tags = [f"{glibc}_{platform.machine()}" for glibc in _GLIBC]
-        args = ["--only-binary=:all:", "--implementation", "cp", "--python-version", self.python]
-        return [*args, *(word for tag in (*tags, *local) for word in ("--platform", tag))]
+    def _local_platform(self) -> list[str]:
+        """Return the option for the wheels that were built here, if there are any."""
+        local = f"linux_{platform.machine()}"
+        return ["--platform", local] if any(self._built.values()) else []
 
     def _environment(self, more: Mapping[str, str] | None = None) -> Mapping[str, str]:
         """Return pip's environment; the addresses of indexes may have passwords, so they are in no
@@ -431,19 +436,14 @@ def pip_args(requirements: Path, target: Path, python: str) -> list[str]:
         target: the directory for the wheels.
         python: the image's Python version, such as ``3.11``.
     """
-    platforms = [
-        word for glibc in _GLIBC for word in ("--platform", f"{glibc}_{platform.machine()}")
-    ]
-    args = ["download", "--quiet", *_COMMON]
-    args += [
-        "--only-binary=:all:",
-        "--implementation",
-        "cp",
-        "--python-version",
-        python,
-        *platforms,
-    ]
+    args = ["download", "--quiet", *_COMMON, *_platform_args(python)]
     return [*args, "--dest", str(target), "--requirement", str(requirements)]
+
+
+def _platform_args(python: str) -> list[str]:
+    tags = [f"{glibc}_{platform.machine()}" for glibc in _GLIBC]
+    args = ["--only-binary=:all:", "--implementation", "cp", "--python-version", python]
+    return [*args, *(word for tag in tags for word in ("--platform", tag))]
 
 
 def _version_for(wanted: str) -> str:

@@ -180,7 +180,7 @@ def _copy(
             writer.add(name, member, reader)
             mtime = member.mtime_ns / 1e9
             entries[name] = Entry(
-                path=show(name), type=_TYPES[member.kind], size=member.full_size, mtime=mtime
+                path=show(name), type=_TYPES[member.kind], size=member.size, mtime=mtime
             )
         elif len(problems) < _MAX_PROBLEMS:
             problems.append(f"{show(name)!r} is left out: {problem}")
@@ -194,6 +194,4 @@ def _refusal(name: str, member: Member, known: dict[str, Entry], *, hard_links: 
         return "a zip cannot hold hard links"
     if name.startswith(("/", "../")) or name == ".." or "\0" in name:
         return "its name leads outside the archive"
-    if member.extents is not None:
-        return "it is a sparse file"
     return "its name occurs twice" if name in known else ""

@@ -11,12 +11,11 @@ import os
 from pathlib import Path
 
 import attrs
-from platformdirs import user_state_path
 
-from hyperruntime.errors import StorageError
 from hyperruntime.json_values import is_integer
 from hyperruntime.storage.atomic import make_private_directory, open_private, storage_errors
 from hyperruntime.storage.run_files import read_run_json
+from hyperruntime.storage.token_file import state_directory
 from hyperruntime.wire.tokens import new_token
 
 _LEAST_TOKEN = 32
@@ -70,14 +69,7 @@ def ticket_of(run_dir: Path) -> Ticket:
     Raises:
         StorageError: the user has no directory for it, or it cannot be written.
     """
-    try:
-        folder = user_state_path("hyperruntime")
-    except RuntimeError as error:
-        raise StorageError(
-            f"the user has no state directory: {error}; set HOME or XDG_STATE_HOME"
-        ) from error
-    make_private_directory(folder)
-    folder = make_private_directory(folder / "watch")
+    folder = make_private_directory(state_directory() / "watch")
     file = folder / f"{hashlib.sha256(os.fsencode(run_dir.resolve())).hexdigest()[:32]}.json"
     found = read_run_json(file, below=file.parent) or {}
     token = found.get("token")

@@ -537,6 +537,16 @@ def test_a_name_that_git_parses_differently_does_not_bypass_protection(
     assert (kept.commit, kept.dropped) == (root, (("dos.txt", "dos.txt is protected"),))
 
 
+def test_a_diff_with_very_many_protected_files_is_refused(
+    store: RepositoryStore, root: str
+) -> None:
+    many = b"".join(addition(f"{number}.pyc") for number in range(40_000))
+    with pytest.raises(PatchError, match="too many files that must stay"):
+        store.apply_patch(root, many, 1)
+    kept = store.apply_patch(root, b"".join(many.partition(b"diff --git a/1000.pyc")[:1]), 1)
+    assert (kept.commit, len(kept.dropped)) == (root, 1000)
+
+
 def test_a_diff_that_does_not_apply_names_the_place(store: RepositoryStore, root: str) -> None:
     with pytest.raises(PatchError, match=r"patch failed: dos.txt:1"):
         store.apply_patch(root, b"--- a/dos.txt\n+++ b/dos.txt\n@@ -1 +1 @@\n-three\r\n+3\r\n", 1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hyperruntime.errors import GatewayError, SpecError
 from hyperruntime.gateway.answer import sse
 from hyperruntime.gateway.answer.headers import retry_after
-from hyperruntime.gateway.answer.sse import EventSplitter, FirstEvent, event_data
+from hyperruntime.gateway.answer.sse import EventSplitter, event_data
 from hyperruntime.gateway.answer.usage import GeneratedTokens, StreamUsage, usage_of
 from hyperruntime.gateway.config.source import load_config
 from hyperruntime.gateway.config.values import Budget, GatewayConfig, ModelRule, Upstream
@@ -71,17 +71,6 @@ def test_an_endless_event_is_rejected() -> None:
         splitter.feed(b"data: x\n")
 
 
-@given(stream_bytes, st.lists(st.integers(0, 60)))
-def test_the_first_event_is_found_however_the_stream_is_split(data: bytes, at: list[int]) -> None:
-    first, splitter = FirstEvent(), EventSplitter(10_000)
-    pieces = cut(data, at)
-    ends = [first.feed(piece) for piece in pieces]
-    events = [event for piece in pieces for event in splitter.feed(piece)]
-    assert first.held == data
-    assert ends[-1] == bool(events)
-    assert first.event == (events[0] if events else data)
-
-
 class Counting:
     """The pattern of the end of an event; it counts the bytes that are searched."""
 
@@ -93,13 +82,8 @@ class Counting:
         return self.pattern.search(data, begin)
 
 
-@pytest.mark.parametrize(
-    "make", [FirstEvent, lambda: EventSplitter(1 << 30)], ids=["the first event", "all events"]
-)
-def test_a_long_event_in_short_pieces_is_searched_once(
-    monkeypatch: pytest.MonkeyPatch, make: Callable[[], FirstEvent | EventSplitter]
-) -> None:
-    counting, reader = Counting(sse._END), make()
+def test_a_long_event_in_short_pieces_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counting, reader = Counting(sse._END), EventSplitter(1 << 30)
     monkeypatch.setattr(sse, "_END", counting)
     pieces = 20_000
     for _ in range(pieces):

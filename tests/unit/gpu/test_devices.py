@@ -137,7 +137,7 @@ def test_an_invalid_file_is_reported_and_the_others_are_read(
     ("name", "text", "words"),
     [
         ("x.json", "{", "not JSON"),
-        ("x.json", "[" * 100_000, "nested too deep"),
+        ("x.json", "[" * 100_000, "nests too deep"),
         ("x.json", "[]", "list instead of a mapping for the file"),
         ("x.yaml", "a: [", "not YAML"),
         ("x.yaml", "? {a: 1}\n: b", "not YAML"),

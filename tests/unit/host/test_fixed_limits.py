@@ -73,7 +73,6 @@ ALLOWED = {
     "images/bootstrap.py: _DAY_S": "no limit: a date in whole days",
     "exec/execution.py: _BRIEF_S": "looks again",
     "exec/execution.py: _HEARTBEAT_S": "looks again",
-    "hyperruntime_podman/service.py: _IDLE_S": "then an unused service ends",
     "exec/killers.py: _ANSWER_S": "then the host kills too",
     "exec/killers.py: _DYING_S": "asks again",
     "exec/output_streams.py: _GRACE_S": "a promise: output after the end of a command",

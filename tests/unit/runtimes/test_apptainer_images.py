@@ -1,6 +1,4 @@
-"""Apptainer's images without Apptainer: the store, archives, bases of Containerfiles, and pull
-arguments.
-"""
+"""Apptainer's images without Apptainer: the store, archives, and pull arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +17,6 @@ import pytest
 from hyperruntime.errors import EngineError, ImageError, ImageNotFoundError
 from hyperruntime.host.process import run_process
 from hyperruntime_apptainer.archive import extract_sif, read_archive, write_archive, write_single
-from hyperruntime_apptainer.build import bases
 from hyperruntime_apptainer.images import ApptainerImages, pull_args
 from hyperruntime_apptainer.scratch import scratch_directory, why_unusable
 from hyperruntime_apptainer.store import Store
@@ -244,18 +241,6 @@ def test_a_file_that_is_not_an_archive_is_rejected(
     (tmp_path / "x.tar").write_bytes(content)
     with pytest.raises(ImageError, match="it is not an image archive"):
         ApptainerImages(store).load(tmp_path / "x.tar")
-
-
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("FROM a:1\nRUN x\n", ("a:1",)),
-        ("# FROM no\nfrom --platform=linux/amd64 a AS b\nFROM c\n", ("a", "c")),
-        ("ARG X=1\nFROM $X\nFROM a$X\n", ()),
-    ],
-)
-def test_the_base_images_of_a_containerfile_are_found(text: str, found: tuple[str, ...]) -> None:
-    assert bases(text) == found
 
 
 @pytest.mark.parametrize(
