@@ -5,7 +5,7 @@ for threads, :class:`BlockingSandbox`, with the same names:
 
 - a :class:`~hyperruntime.container.Container` is a :class:`BlockingSandbox`;
 - a :class:`~hyperruntime.pool.lease.Lease`, the slot of a pool, is a :class:`Sandbox`;
-- a ``ClusterLease``, the slot of a node, is a :class:`Sandbox`;
+- a :class:`~hyperruntime.remote.sandbox.RemoteSandbox`, the slot of a node, is a :class:`Sandbox`;
 - a :class:`~hyperruntime.pool.sync.SyncLease`, a slot for threads, is a :class:`BlockingSandbox`;
 - what a sandbox starts is a :class:`Process`, a :class:`Terminal` or a :class:`Shell`;
 - :class:`~hyperruntime.pool.pool.SlotPool`, on this machine, and ``ClusterPool``, on many nodes,

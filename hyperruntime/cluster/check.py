@@ -15,13 +15,13 @@ import attrs
 from attrs.validators import deep_iterable, max_len
 
 from hyperruntime.cluster.head import Node
-from hyperruntime.cluster.hello import Line
 from hyperruntime.cluster.node_findings import ADMINISTRATOR, Needs, node_findings
 from hyperruntime.cluster.node_services import NodeContext
 from hyperruntime.cluster.shared_directory import is_locked, locked, wait_until_listed, write_whole
 from hyperruntime.driver import Finding
 from hyperruntime.errors import ClusterError
 from hyperruntime.host.process import wait_until
+from hyperruntime.wire.checks import Line
 from hyperruntime.wire.peer import Answer, Call
 
 # NFS may show a change of a directory a minute late; more than LATE_S is reported

@@ -19,7 +19,6 @@ from hyperruntime.cluster.hello import (
     Facts,
     Hello,
     HelloAnswer,
-    Line,
     OtherVersionError,
     parse_hello,
 )
@@ -28,6 +27,7 @@ from hyperruntime.errors import ClusterError, NodeLostError
 from hyperruntime.logs import get_logger
 from hyperruntime.ports.http_connection import serving_app
 from hyperruntime.wire.channel import LARGEST_MESSAGE_BYTES
+from hyperruntime.wire.checks import Line
 from hyperruntime.wire.messages import PeerFaultError
 from hyperruntime.wire.peer import Answer, Call, Handler, Peer
 from hyperruntime.wire.tokens import bearer_token, is_token, new_token

@@ -15,7 +15,6 @@ from typing import Any, Literal
 import attrs
 
 from hyperruntime.cluster.head import Node
-from hyperruntime.cluster.hello import Line
 from hyperruntime.cluster.node_services import NodeContext
 from hyperruntime.errors import (
     ClusterError,
@@ -27,6 +26,7 @@ from hyperruntime.images.pull_errors import is_local
 from hyperruntime.images.recipes import image_reference, recipe_of
 from hyperruntime.logs import get_logger
 from hyperruntime.runtime import open_runtime
+from hyperruntime.wire.checks import Line
 from hyperruntime.wire.peer import Answer, Call, Handler
 
 log = get_logger(__name__)

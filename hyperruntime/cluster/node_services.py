@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import attrs
 
@@ -18,7 +18,7 @@ from hyperruntime.errors import ClusterError, HyperRuntimeError, SandboxLostErro
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.logs import get_logger
 from hyperruntime.runtime import Runtime, open_runtime
-from hyperruntime.wire.peer import Answer, Handler, Peer
+from hyperruntime.wire.peer import Handler, Peer
 
 log = get_logger(__name__)
 
@@ -124,11 +124,6 @@ class NodeContext:
             raise SandboxLostError(
                 "the batch system ends the job of the node, and sends SIGTERM to all its processes"
             )
-
-    async def head_call(self, method: str, args: Mapping[str, Any], body: bytes) -> Answer:
-        """Call a method of the head; see :meth:`Peer.call`."""
-        assert self.head is not None, "the node server runs"
-        return await self.head.call(method, args, body)
 
     async def containers(self) -> list[str]:
         """Return the names of the containers that this node server has started and not ended."""

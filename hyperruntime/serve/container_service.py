@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
+
+import attrs
 
 import hyperruntime
+from hyperruntime.errors import SpecError
+from hyperruntime.exec.spawn.process_input import MOST_BYTES
+from hyperruntime.remote.handlers import VERBS
+from hyperruntime.remote.requests import Command, ContainerName, InputToWrite, Nothing
+from hyperruntime.remote.service_errors import RequestError
 from hyperruntime.serve.containers import Containers, RuntimeSource
-from hyperruntime.serve.exec_handlers import ExecHandlers
-from hyperruntime.serve.file_handlers import FileHandlers
-from hyperruntime.serve.models import (
-    ContainerList,
-    ContainerName,
-    NewContainer,
-    Nothing,
-    ServiceInfo,
-)
-from hyperruntime.serve.process_handlers import ProcessHandlers
+from hyperruntime.serve.models import ContainerList, ExecCommand, NewContainer, ServiceInfo
+from hyperruntime.serve.routes import ROUTES, Route
 from hyperruntime.serve.rules import ContainerRules
 from hyperruntime.settings.reader import read, to_json
 from hyperruntime.wire.peer import Answer, Call, Handler
+
+_LEAST_BYTES = 2
+_MOST_OUTPUT_BYTES = 16 * 1024**2
 
 
 class ContainerService:
     """Containers that a caller starts, uses and ends by calls.
 
     Attributes:
-        handlers: ``service.info``, ``container.start``, ``list``, ``show`` and ``end``, and those
-            of commands, files and processes.
+        handlers: ``service.info``, ``container.start``, ``list``, ``show`` and ``end``, and the
+            verbs of a sandbox that have a route.
     """
 
     def __init__(self, source: RuntimeSource, rules: ContainerRules) -> None:
@@ -38,21 +41,26 @@ class ContainerService:
         """
         self._source = source
         self._rules = rules
-        self._containers = containers = Containers(source, rules)
+        self._containers = Containers(source, rules)
+        verbs = [route for route in ROUTES if route.handler in VERBS]
         self.handlers: Mapping[str, Handler] = {
             "service.info": self._info,
             "container.start": self._start,
             "container.list": self._list,
             "container.show": self._show,
             "container.end": self._end,
-            **ExecHandlers(containers).handlers,
-            **FileHandlers(containers).handlers,
-            **ProcessHandlers(containers).handlers,
+            **{route.handler: partial(self._use, route) for route in verbs},
         }
 
     async def close(self) -> None:
         """End all containers."""
         await self._containers.close()
+
+    async def _use(self, route: Route, call: Call) -> Answer:
+        """Answer a verb of a container."""
+        asked: ContainerName | Command = read(route.request, call.args)
+        with self._containers.using(asked.container) as served:
+            return await VERBS[route.handler].handler(served, _allowed(asked, call), call)
 
     async def _info(self, call: Call) -> Answer:
         read(Nothing, call.args)
@@ -84,3 +92,21 @@ class ContainerService:
     async def _end(self, call: Call) -> Answer:
         await self._containers.end(read(ContainerName, call.args).container)
         return Answer()
+
+
+def _allowed(asked: ContainerName | Command, call: Call) -> ContainerName | Command:
+    """Return a request for its handler; output that is emitted is not kept, too.
+
+    Raises:
+        SpecError: it keeps too much output in the memory of the service.
+        RequestError: its input is too large to be taken whole.
+    """
+    if isinstance(asked, InputToWrite) and len(call.body) > MOST_BYTES:
+        raise RequestError(413, f"the input has more than {MOST_BYTES} bytes; send it in parts")
+    if not isinstance(asked, Command):
+        return asked
+    if asked.output_limit_bytes > _MOST_OUTPUT_BYTES:
+        allowed = f"at most {_MOST_OUTPUT_BYTES}; a stream has no limit"
+        raise SpecError("output_limit_bytes", asked.output_limit_bytes, allowed)
+    streams = isinstance(asked, ExecCommand) and asked.stream
+    return attrs.evolve(asked, output_limit_bytes=_LEAST_BYTES) if streams else asked

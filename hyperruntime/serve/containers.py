@@ -6,25 +6,25 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Protocol
-
-import attrs
+from types import SimpleNamespace
+from typing import Protocol, cast
 
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.container import Container
 from hyperruntime.errors import ContainerLostError
 from hyperruntime.logs import get_logger
+from hyperruntime.remote.held import ServedSandbox, Target
+from hyperruntime.remote.service_errors import CapacityError, ResourceNotFoundError
 from hyperruntime.runtime import Runtime
-from hyperruntime.serve.background import Background
 from hyperruntime.serve.models import ContainerState
 from hyperruntime.serve.rules import ContainerRules
-from hyperruntime.serve.service_errors import CapacityError, ResourceNotFoundError
 from hyperruntime.spec import ContainerSpec
 
 log = get_logger(__name__)
 
 _ENDED_S = 60.0  # time that an ended container is kept, for the last output of its processes
 _MOST_LOST = 1000
+_MOST_INPUT_S = 10.0  # for a request to wait for room
 
 
 class RuntimeSource(Protocol):
@@ -35,25 +35,55 @@ class RuntimeSource(Protocol):
         ...
 
 
-@attrs.define(eq=False)
-class Served:
+class Served(Target[ServedSandbox]):
     """A container of a service.
 
     Attributes:
         container: the container.
-        processes: its background processes, by name.
-        starting: how many more are starting.
         requests: how many requests use it.
         used_at: monotonic time at which the last one ended.
         timer: ends it after a time without requests.
     """
 
-    container: Container
-    processes: dict[str, Background] = attrs.field(factory=dict)
-    starting: int = 0
-    requests: int = 0
-    used_at: float = attrs.field(factory=time.monotonic)
-    timer: asyncio.TimerHandle | None = None
+    def __init__(self, container: Container, most_processes: int) -> None:
+        """Serve a container.
+
+        Args:
+            container: the container.
+            most_processes: how many background processes it may have.
+        """
+        super().__init__(_face_of(container))
+        self.container = container
+        self.requests = 0
+        self.used_at = time.monotonic()
+        self.timer: asyncio.TimerHandle | None = None
+        self._most_processes = most_processes
+        self._starting = 0
+
+    @property
+    def input_wait_s(self) -> float:
+        """Seconds that a request waits for room; see :class:`Target`."""
+        return _MOST_INPUT_S
+
+    def missing(self, name: str) -> ResourceNotFoundError:
+        """Return the error about a process that it does not have."""
+        return ResourceNotFoundError(f"container {self.container.name!r} has no process {name!r}")
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        """Start a process inside this block.
+
+        Raises:
+            CapacityError: it has as many as it may have.
+        """
+        most = self._most_processes
+        if len(self.held) + self._starting >= most:
+            raise CapacityError(f"the container has {most} processes; end some of them first")
+        self._starting += 1
+        try:
+            yield
+        finally:
+            self._starting -= 1
 
     def state(self) -> ContainerState:
         """Return its state, as clients see it."""
@@ -65,6 +95,21 @@ class Served:
             requests=self.requests,
             unused_s=0.0 if self.requests else round(time.monotonic() - self.used_at, 3),
         )
+
+
+def _face_of(container: Container) -> ServedSandbox:
+    """Return the verbs of a container for an event loop; those that no route has are missing."""
+    return cast(
+        ServedSandbox,
+        SimpleNamespace(
+            exec=container.aexec,
+            spawn=container.aspawn,
+            read_file=container.aread_file,
+            write_file=container.awrite_file,
+            stat=container.astat,
+            listdir=container.alistdir,
+        ),
+    )
 
 
 class Containers:
@@ -114,7 +159,7 @@ class Containers:
             container = await (await self._source.runtime()).acontainer(spec)
         finally:
             self._starting -= 1
-        served = self._served[container.name] = Served(container)
+        served = self._served[container.name] = Served(container, self.rules.most_processes)
         self._await_use(served)
         loop = asyncio.get_running_loop()
 
@@ -236,8 +281,8 @@ class Containers:
             self._served[name] = served  # so that a client or the timer retries
             self._await_use(served)
             raise
-        for process in served.processes.values():
-            process.input.abort()
+        for held in served.held.values():
+            held.drop_streams()
         if why:
             self._lost[name] = why
             if len(self._lost) > _MOST_LOST:

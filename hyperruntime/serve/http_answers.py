@@ -16,8 +16,9 @@ from aiohttp import web
 
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.logs import get_logger
+from hyperruntime.remote.requests import CommandEnd, Stream, facts_of
 from hyperruntime.serve.http_errors import HEADERS, status_of
-from hyperruntime.serve.models import CommandEnd, ExecEvent, Stream, facts_of
+from hyperruntime.serve.models import ExecEvent
 from hyperruntime.serve.openapi import BYTES, NDJSON, TAR
 from hyperruntime.serve.routes import Route
 from hyperruntime.settings.reader import fields_of, to_json
@@ -166,7 +167,8 @@ class _Events:
         finally:
             beginning.cancel()
         await self._flush()
-        end = CommandEnd(**{name: answer.value[name] for name in fields_of(CommandEnd)})
+        facts = {name: answer.value[name] for name in fields_of(CommandEnd)}
+        end = CommandEnd(**{**facts, "truncated": False})  # all of it was emitted
         await self._write(ExecEvent(event="end", result=end))
         return await self._stream.end()
 

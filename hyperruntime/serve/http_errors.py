@@ -22,14 +22,15 @@ from hyperruntime.errors import (
     UnsupportedOptionError,
     WorkdirNotFoundError,
 )
-from hyperruntime.serve.models import ErrorAnswer, facts_of
-from hyperruntime.serve.service_errors import (
+from hyperruntime.remote.requests import facts_of
+from hyperruntime.remote.service_errors import (
     CapacityError,
     InputNotReadError,
     NotAllowedError,
     RequestError,
     ResourceNotFoundError,
 )
+from hyperruntime.serve.models import ErrorAnswer
 from hyperruntime.settings.reader import to_json
 from hyperruntime.transfer.file_errors import (
     FileTooLargeError,

@@ -19,8 +19,8 @@ from aiohttp.web_protocol import _ErrInfo
 
 from hyperruntime.errors import SpecError
 from hyperruntime.json_values import ValueCounter, parse_json
+from hyperruntime.remote.service_errors import CapacityError, RequestError
 from hyperruntime.serve.routes import Route
-from hyperruntime.serve.service_errors import CapacityError, RequestError
 from hyperruntime.settings.reader import read
 from hyperruntime.settings.texts import read_text
 

@@ -21,6 +21,7 @@ from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.logs import get_logger
 from hyperruntime.ports.http_connection import serving_app
 from hyperruntime.ports.listeners import names_this_machine
+from hyperruntime.remote.service_errors import RequestError
 from hyperruntime.serve.http_answers import Emit, answer_with
 from hyperruntime.serve.http_errors import HEADERS, error_response
 from hyperruntime.serve.http_requests import (
@@ -32,7 +33,6 @@ from hyperruntime.serve.http_requests import (
 )
 from hyperruntime.serve.openapi import document
 from hyperruntime.serve.routes import ROUTES, Route
-from hyperruntime.serve.service_errors import RequestError
 from hyperruntime.wire.peer import Answer, Call, Handler
 from hyperruntime.wire.tokens import bearer_token, is_token
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import hyperruntime
+from hyperruntime.remote.requests import CommandEnd, ErrorFacts, ProcessState
 from hyperruntime.serve import models
 from hyperruntime.serve.routes import ROUTES, Route
 from hyperruntime.settings.schema import docs_of, schema_of
@@ -19,9 +20,9 @@ TAR = "application/x-tar"
 _REFERENCE = "#/components/schemas/{}"
 _SHARED: tuple[type, ...] = (
     models.ContainerState,
-    models.ProcessState,
-    models.CommandEnd,
-    models.ErrorFacts,
+    ProcessState,
+    CommandEnd,
+    ErrorFacts,
     models.ErrorAnswer,
     models.ExecEvent,
 )

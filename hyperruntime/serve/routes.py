@@ -9,7 +9,9 @@ from typing import Literal
 
 import attrs
 
-from hyperruntime.serve import file_models, models
+from hyperruntime.remote import requests
+from hyperruntime.remote.handlers import VERBS
+from hyperruntime.serve import models
 
 Takes = Literal["nothing", "json", "bytes", "archive"]
 Sends = Literal["nothing", "json", "bytes", "archive", "command", "output"]
@@ -25,8 +27,8 @@ class Route:
         path: with the fields that it contains in braces.
         handler: name of the handler.
         summary: one sentence.
-        request: the fields of the request; those that are neither in the path nor in the query are
-            in the body.
+        form: the fields of the request, if they are not those of the verb; those that are neither
+            in the path nor in the query are in the body.
         query: the fields in the query.
         takes: what the body is. Bytes are read before the handler is called, an archive while it
             runs.
@@ -40,12 +42,18 @@ class Route:
     path: str
     handler: str
     summary: str
-    request: type = models.Nothing
+    form: type | None = None
     query: tuple[str, ...] = ()
     takes: Takes = "nothing"
     answer: type | None = None
     sends: Sends = "json"
     status: int = 200
+
+    @property
+    def request(self) -> type:
+        """The class of the request."""
+        verb = VERBS.get(self.handler)
+        return self.form or (requests.Nothing if verb is None else verb.request)
 
     @property
     def runs_command(self) -> bool:
@@ -77,7 +85,7 @@ ROUTES = (
         path="/v1/containers",
         handler="container.start",
         summary="Start a container.",
-        request=models.NewContainer,
+        form=models.NewContainer,
         takes="json",
         answer=models.ContainerState,
         status=201,
@@ -94,7 +102,7 @@ ROUTES = (
         path=ONE,
         handler="container.show",
         summary="Return the state of a container.",
-        request=models.ContainerName,
+        form=requests.ContainerName,
         answer=models.ContainerState,
     ),
     Route(
@@ -102,7 +110,7 @@ ROUTES = (
         path=ONE,
         handler="container.end",
         summary="End a container and everything in it.",
-        request=models.ContainerName,
+        form=requests.ContainerName,
         sends="nothing",
         status=204,
     ),
@@ -111,7 +119,7 @@ ROUTES = (
         path=f"{ONE}/exec",
         handler="exec.run",
         summary="Run a command to its end; a non-zero exit code is a result.",
-        request=models.ExecCommand,
+        form=models.ExecCommand,
         takes="json",
         answer=models.CommandResult,
         sends="command",
@@ -121,7 +129,6 @@ ROUTES = (
         path=FILES,
         handler="file.read",
         summary="Return the bytes of a file.",
-        request=file_models.FileToRead,
         query=("path", "user", "limit_bytes", "timeout_s"),
         sends="bytes",
     ),
@@ -130,7 +137,6 @@ ROUTES = (
         path=FILES,
         handler="file.write",
         summary="Write a whole file; readers see the old content or the new one.",
-        request=file_models.FileToWrite,
         query=("path", "user", "mode", "parents", "timeout_s"),
         takes="bytes",
         sends="nothing",
@@ -141,18 +147,16 @@ ROUTES = (
         path=f"{ONE}/stat",
         handler="file.stat",
         summary="Return the facts of a path.",
-        request=file_models.PathToLookAt,
         query=("path", "user", "follow_symlinks", "timeout_s"),
-        answer=file_models.FileFacts,
+        answer=requests.FileFacts,
     ),
     Route(
         method="GET",
         path=f"{ONE}/directory",
         handler="directory.list",
         summary="Return the names in a directory.",
-        request=file_models.FilePath,
         query=("path", "user", "timeout_s"),
-        answer=file_models.DirectoryNames,
+        answer=requests.DirectoryNames,
     ),
     Route(
         method="GET",
@@ -160,7 +164,6 @@ ROUTES = (
         handler="archive.read",
         summary="Return a tar archive of the content of a directory, or of one file. It is not to "
         "be trusted.",
-        request=file_models.FilePath,
         query=("path", "user", "timeout_s"),
         sends="archive",
     ),
@@ -169,7 +172,6 @@ ROUTES = (
         path=f"{ONE}/archive",
         handler="archive.write",
         summary="Extract a tar archive into a directory, which is made if it does not exist.",
-        request=file_models.FilePath,
         query=("path", "user", "timeout_s"),
         takes="archive",
         sends="nothing",
@@ -180,9 +182,9 @@ ROUTES = (
         path=f"{ONE}/processes",
         handler="process.start",
         summary="Start a command in the background; its standard input stays open.",
-        request=models.Command,
+        form=requests.Command,
         takes="json",
-        answer=models.ProcessState,
+        answer=requests.ProcessState,
         status=201,
     ),
     Route(
@@ -190,15 +192,13 @@ ROUTES = (
         path=f"{ONE}/processes",
         handler="process.list",
         summary="List the background processes of a container.",
-        request=models.ContainerName,
-        answer=models.ProcessList,
+        answer=requests.ProcessList,
     ),
     Route(
         method="POST",
         path=f"{PROCESS}/output",
         handler="process.take",
         summary="Take what a process has written since the last time.",
-        request=models.OutputToTake,
         takes="json",
         answer=models.ProcessOutput,
         sends="output",
@@ -208,7 +208,6 @@ ROUTES = (
         path=f"{PROCESS}/input",
         handler="process.write",
         summary="Write to the standard input of a process.",
-        request=models.InputToWrite,
         takes="json",
         sends="nothing",
         status=204,
@@ -218,16 +217,15 @@ ROUTES = (
         path=f"{PROCESS}/signal",
         handler="process.signal",
         summary="Send a signal to a process and to all processes that it started.",
-        request=models.SignalToSend,
+        form=requests.SignalToSend,
         takes="json",
-        answer=models.SignalReceived,
+        answer=requests.SignalReceived,
     ),
     Route(
         method="DELETE",
         path=PROCESS,
         handler="process.end",
         summary="Kill a process and all processes that it started, and forget it.",
-        request=models.ProcessName,
         sends="nothing",
         status=204,
     ),

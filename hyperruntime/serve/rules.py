@@ -7,8 +7,8 @@ from fnmatch import fnmatchcase
 import attrs
 
 from hyperruntime.images.recipes import image_reference
+from hyperruntime.remote.service_errors import NotAllowedError
 from hyperruntime.serve.models import NewContainer
-from hyperruntime.serve.service_errors import NotAllowedError
 from hyperruntime.spec import ContainerSpec, Limits, is_image_name
 
 

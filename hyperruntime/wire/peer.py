@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import attrs
 
@@ -21,6 +21,8 @@ T = TypeVar("T")
 MOST_CALLS = 1 << 14  # of the other side that run at once
 MOST_CALL_BYTES = 1 << 29  # of those calls together; more than the largest frame
 _MOST_NUMBER = 1 << 63
+_READ = "stream.read"
+_WRITE = "stream.write"
 _KINDS = frozenset({"call", "cancel", "answer", "event", "error"})
 
 
@@ -41,6 +43,23 @@ OnEvent = Callable[[Answer], None]
 
 
 @attrs.frozen
+class Streams:
+    """The streams of a call, at its caller. One piece of each is on its way at a time, so a slow
+    side holds back the other one.
+
+    Attributes:
+        read: returns the next piece of the input, and b"" at its end; None without input.
+        write: takes the events of the call; the handler waits until it has returned.
+    """
+
+    read: Callable[[], Awaitable[bytes]] | None = None
+    write: Callable[[Answer], Awaitable[None]] | None = None
+
+
+_NO_STREAMS = Streams()
+
+
+@attrs.frozen
 class Call:
     """A call of the other side, for its handler.
 
@@ -48,7 +67,8 @@ class Call:
         caller: the name of the other side.
         args: a JSON object.
         body: bytes beside it.
-        emit: sends an event to the caller before the answer; waits while the channel is full.
+        emit: sends an event to the caller before the answer; waits until the caller has taken it,
+            or else while the channel is full.
         read: returns the next piece of a body that comes after the call, and b"" at its end; None
             without such a body.
     """
@@ -92,6 +112,8 @@ Handler = Callable[[Call], Awaitable[Answer]]
 class _Waiting:
     answer: asyncio.Future[Answer]
     on_event: OnEvent | None
+    streams: Streams
+    error: Exception | None = None  # of a stream
 
 
 @attrs.define
@@ -198,6 +220,7 @@ class Peer:
         args: Mapping[str, Any] | None = None,
         body: bytes = b"",
         on_event: OnEvent | None = None,
+        streams: Streams = _NO_STREAMS,
     ) -> Answer:
         """Call a method of the other side and return its answer.
 
@@ -206,25 +229,33 @@ class Peer:
             args: a JSON object.
             body: bytes beside it.
             on_event: called with each event before the answer; must not block.
+            streams: what gives the handler a longer input, and takes its events at its own pace.
 
         Raises:
             NodeLostError: the channel was closed before the answer came.
             HyperRuntimeError: the error of the handler.
+            Exception: the error of a stream, in place of the handler's.
         """
         number = next(self._numbers)
         waiting = self._waiting[number] = _Waiting(
-            asyncio.get_running_loop().create_future(), on_event
+            asyncio.get_running_loop().create_future(), on_event, streams
         )
+        header = {"is": "call", "id": number, "method": method, "args": dict(args or {})}
+        if streams.read is not None or streams.write is not None:
+            header["streams"] = [streams.read is not None, streams.write is not None]
         try:
-            await self.channel.send(
-                pack({"is": "call", "id": number, "method": method, "args": dict(args or {})}, body)
-            )
-            return await waiting.answer
+            await self.channel.send(pack(header, body))
+            answer = await waiting.answer
         except asyncio.CancelledError:
             self.channel.send_soon(pack({"is": "cancel", "id": number}))
             raise
+        except HyperRuntimeError as error:
+            raise waiting.error or error from None
         finally:
             del self._waiting[number]
+        if waiting.error is not None:
+            raise waiting.error
+        return answer
 
     def close(self, error: NodeLostError) -> None:
         """End the channel; calls that wait raise the error, handlers that run are cancelled."""
@@ -265,7 +296,8 @@ class Peer:
         if len(self._running) >= MOST_CALLS or self._running_bytes + size > MOST_CALL_BYTES:
             most = f"{MOST_CALLS} calls and {MOST_CALL_BYTES} bytes"
             raise PeerFaultError(f"more than {most} of calls wait for their answers")
-        task = asyncio.ensure_future(self._handle(number, method, args, body))
+        call = self._call_of(number, header.get("streams", [False, False]), args, body)
+        task = asyncio.ensure_future(self._handle(number, method, call))
         self._running[number] = _Running(task, size)
         self._running_bytes += size
         task.add_done_callback(lambda _: self._end(number))
@@ -292,17 +324,60 @@ class Peer:
         else:
             waiting.answer.set_exception(error_of_json(header.get("error")))
 
-    async def _handle(self, number: int, method: str, args: dict[str, Any], body: bytes) -> None:
+    def _call_of(self, number: int, streams: object, args: dict[str, Any], body: bytes) -> Call:
+        """Return a call for its handler.
+
+        Args:
+            number: of the call.
+            streams: whether its caller gives input, and whether it takes each event.
+            args: of the call.
+            body: of the call.
+        """
+        if streams not in ([False, False], [False, True], [True, False], [True, True]):
+            raise PeerFaultError("a call does not say which streams it has")
+        has_input, is_taken = cast(list[bool], streams)
+
+        async def read() -> bytes:
+            return (await self.call(_READ, {"call": number})).body
+
+        async def write(event: Answer) -> None:
+            await self.call(_WRITE, {"call": number, "value": event.value}, event.body)
+
         async def emit(event: Answer) -> None:
             await self.channel.send(
                 pack({"is": "event", "id": number, "value": event.value}, event.body)
             )
 
+        return Call(self.name, args, body, write if is_taken else emit, read if has_input else None)
+
+    async def _stream(self, method: str, call: Call) -> Answer:
+        """Serve a stream of a call of this side."""
+        number = call.args.get("call")
+        waiting = self._waiting.get(number) if is_integer(number) else None
+        if waiting is None:
+            raise HyperRuntimeError("the call has ended")
+        read, write = waiting.streams.read, waiting.streams.write
         try:
-            handler = self._handlers.get(method)
-            if handler is None:
+            if method == _READ and read is not None:
+                return Answer(body=await read())
+            if method == _WRITE and write is not None:
+                await write(Answer(call.args.get("value"), call.body))
+                return Answer()
+        except PeerFaultError:
+            raise
+        except Exception as error:
+            waiting.error = error
+            raise
+        raise PeerFaultError("it used a stream that its call does not have")
+
+    async def _handle(self, number: int, method: str, call: Call) -> None:
+        try:
+            if method in (_READ, _WRITE):
+                answer = await self._stream(method, call)
+            elif (handler := self._handlers.get(method)) is not None:
+                answer = await handler(call)
+            else:
                 raise HyperRuntimeError(f"the other side knows no method {method[:100]!r}")
-            answer = await handler(Call(self.name, args, body, emit))
             await self.channel.send(
                 pack({"is": "answer", "id": number, "value": answer.value}, answer.body)
             )

@@ -34,7 +34,6 @@ from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.head import Head, Invitation, Node
 from hyperruntime.cluster.node_server import run_node
 from hyperruntime.cluster.node_services import NodeContext, NodeSettings
-from hyperruntime.cluster.slots.cluster_lease import ClusterLease
 from hyperruntime.cluster.slots.cluster_pool import ClusterPool
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.pool.pool import SlotPool
@@ -94,7 +93,7 @@ async def exec_rows(runtime_name: str, count: int) -> list[Row]:
                 [pool.lease_of(slot) for slot in there],
             )
             times: dict[str, list[list[float]]] = {"local": [[]], "node": [[]]}
-            both: tuple[tuple[str, Sequence[Sandbox | ClusterLease]], ...] = (
+            both: tuple[tuple[str, Sequence[Sandbox]], ...] = (
                 ("local", near),
                 ("node", far),
             )
@@ -114,7 +113,7 @@ async def exec_rows(runtime_name: str, count: int) -> list[Row]:
                 )
                 for _, leases in both:
 
-                    async def call(leases: Sequence[Sandbox | ClusterLease] = leases) -> None:
+                    async def call(leases: Sequence[Sandbox] = leases) -> None:
                         await leases[next(turn) % 8].exec(["true"])
 
                     block.append(await paced(call, count, RATE))

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.cluster.slots.cluster_lease import ClusterLease
 from hyperruntime.errors import (
     ContainerLostError,
     ContainerStateError,
@@ -24,6 +23,7 @@ from hyperruntime.errors import (
     SpecError,
     StaleLeaseError,
 )
+from hyperruntime.remote.sandbox import RemoteSandbox
 
 pytestmark = [
     pytest.mark.engine,
@@ -75,7 +75,7 @@ def test_a_slot_of_a_node_has_the_processes_terminals_shells_and_ports_of_a_leas
     asyncio.run(asyncio.wait_for(test(), 240))
 
 
-async def use_processes(lease: ClusterLease) -> None:
+async def use_processes(lease: RemoteSandbox) -> None:
     async with await lease.spawn(["sh", "-c", "cat; echo bye >&2; exit 7"]) as process:
         assert process.poll() is None
         await process.awrite(b"first ")
@@ -114,7 +114,7 @@ async def use_processes(lease: ClusterLease) -> None:
     assert (await (await lease.spawn(["no-such-program"])).await_end()).not_executed
 
 
-async def use_terminals(lease: ClusterLease) -> None:
+async def use_terminals(lease: RemoteSandbox) -> None:
     async with await lease.terminal(["sh"], rows=30, cols=90, env={"PS1": "$ "}) as terminal:
         assert terminal.name.startswith("/dev/pts/")
         await terminal.awrite(b"stty size\r")
@@ -147,7 +147,7 @@ async def use_terminals(lease: ClusterLease) -> None:
         await lease.terminal(["sh"], workdir="/no/such/directory")
 
 
-async def use_shells(lease: ClusterLease) -> None:
+async def use_shells(lease: RemoteSandbox) -> None:
     async with await lease.shell(env={"WORD": "said"}) as shell:
         assert (await shell.arun("cd /; f() { echo $WORD $1; }")).exit_code == 0
         assert (await shell.arun("f $PWD; false")).stdout == b"said /\n"
@@ -178,7 +178,7 @@ async def use_shells(lease: ClusterLease) -> None:
         await shell.arun("true")
 
 
-async def use_ports(lease: ClusterLease) -> None:
+async def use_ports(lease: RemoteSandbox) -> None:
     server = await lease.spawn(["python3", "-c", ECHO_SERVER])
     assert await until(server.read, b"up\n")
     address = await lease.forward(8321)
@@ -260,7 +260,7 @@ async def keep_what_a_kept_slot_has(pool: hr.ClusterPool) -> None:
     await ends_with_its_container(process)
 
 
-async def is_running(lease: ClusterLease, words: str) -> bool:
+async def is_running(lease: RemoteSandbox, words: str) -> bool:
     script = "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '"
     return words.encode() in (await lease.exec(["sh", "-c", script])).stdout
 

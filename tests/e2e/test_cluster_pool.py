@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.cluster.slots.cluster_lease import ClusterLease
 from hyperruntime.errors import SandboxLostError
 from hyperruntime.host.process import wait_until
 from tests.doubles.relay import Relay
@@ -115,7 +114,7 @@ def test_a_node_is_not_given_back_as_idle_while_a_pool_starts_on_it_and_the_clus
     asyncio.run(asyncio.wait_for(test(), 120))
 
 
-async def use_groups(lease: ClusterLease) -> None:
+async def use_groups(lease: hr.Sandbox) -> None:
     """Interrupt and kill commands by their groups."""
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -19,7 +19,6 @@ from pathlib import Path
 import attrs
 
 from hyperruntime.cluster.generations.relay import PIECE_BYTES
-from hyperruntime.cluster.hello import Line
 from hyperruntime.concurrency.blocking import RESETS, threads
 from hyperruntime.concurrency.end_event import make_waiter
 from hyperruntime.errors import GatewayError
@@ -28,6 +27,7 @@ from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import genid_from_json
 from hyperruntime.loop.workbench.model_access import ModelAccess
 from hyperruntime.ports.http_connection import MOST_CONNECTIONS
+from hyperruntime.wire.checks import Line
 from hyperruntime.wire.messages import PeerFaultError
 from hyperruntime.wire.peer import Answer, Call, Handler
 

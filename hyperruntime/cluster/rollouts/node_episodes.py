@@ -17,7 +17,6 @@ import attrs
 
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.head import Node
-from hyperruntime.cluster.hello import Line, Within
 from hyperruntime.cluster.rollouts.episode_service import (
     CLOSE,
     IMAGE,
@@ -51,6 +50,7 @@ from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
 from hyperruntime.rollout.run_files.turn_journal import TurnJournal
 from hyperruntime.settings.reader import read
+from hyperruntime.wire.checks import Line, Within
 from hyperruntime.wire.messages import PeerFaultError
 from hyperruntime.wire.peer import Answer, Call, Handler
 

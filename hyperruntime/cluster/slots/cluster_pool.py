@@ -16,12 +16,8 @@ import attrs
 
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.head import Node
-from hyperruntime.cluster.slots.cluster_lease import ClusterLease
 from hyperruntime.cluster.slots.placement import Grant, Member, Placement
 from hyperruntime.cluster.slots.pool_service import to_json
-from hyperruntime.cluster.slots.remote_exec import RemoteExecs
-from hyperruntime.cluster.slots.remote_ports import RemotePorts
-from hyperruntime.cluster.slots.slot_calls import SlotCalls
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import (
     HyperRuntimeError,
@@ -36,6 +32,8 @@ from hyperruntime.pool.tools import run_batch
 from hyperruntime.pool.wait_queue import WaitQueue, cannot_start
 from hyperruntime.pool_values.config import DEFAULT_SLOTS, PoolConfig, ToolPolicy
 from hyperruntime.pool_values.results import ExecutionResult, PoolStatus, Request, Slot
+from hyperruntime.remote.calls import Calls
+from hyperruntime.remote.sandbox import RemoteSandbox
 from hyperruntime.sandbox import Pool
 from hyperruntime.spec import check_seconds
 from hyperruntime.wire.messages import PeerFaultError
@@ -75,7 +73,6 @@ class ClusterPool(Pool):
         self.config = config
         self._cluster = cluster
         self._name = f"{config.name}-{next(_numbers)}"
-        self._execs = RemoteExecs(self._name)
         self._state = "new"
         self._placement = Placement()
         self._joining = BackgroundTasks(f"pool {config.name!r}")
@@ -97,7 +94,6 @@ class ClusterPool(Pool):
         if self._state != "new":
             raise PoolClosedError(f"pool {self.config.name!r} was started before; make another one")
         self._state = "open"
-        self._cluster.head.serve(self._execs.handlers)
         self._cluster.on_node(self._on_node)
         try:
             while not self._placement.members:
@@ -126,7 +122,6 @@ class ClusterPool(Pool):
                 *(self._call(member, "pool.stop") for member in members if member.node.lost is None)
             )
         self._cluster.off_node(self._on_node)
-        self._cluster.head.stop_serving(self._execs.handlers)
 
     async def __aenter__(self) -> ClusterPool:
         """Start the pool."""
@@ -169,16 +164,16 @@ class ClusterPool(Pool):
                 task_id, near, max(0.0, deadline - asyncio.get_running_loop().time())
             )
             left_s = max(0.0, deadline - asyncio.get_running_loop().time())
-            number = next(_numbers)
+            name = str(next(_numbers))
             try:
                 answer = await self._call(
-                    member, "pool.acquire", task=task_id, timeout_s=left_s, grant=number
+                    member, "pool.acquire", task=task_id, timeout_s=left_s, container=name
                 )
             except NodeLostError:
                 self._give_back(member)
                 continue
             except asyncio.CancelledError:
-                self._end_soon(member, number)
+                self._end_soon(member, name)
                 raise
             except BaseException:
                 self._give_back(member)
@@ -186,11 +181,8 @@ class ClusterPool(Pool):
             member.remember(near)
             slot = member.node.peer.checked(Slot, answer.value, "pool.acquire")
             slot = attrs.evolve(slot, slot_id=f"{member.node.name}/{slot.slot_id}")
-            slot_args = {"pool": self._name, "grant": number}
-            calls = SlotCalls(member.node.peer, slot_args, self._execs)
-            grant = self._grants[slot.slot_id, slot.generation] = Grant(
-                member, number, calls, RemotePorts(calls)
-            )
+            sandbox = RemoteSandbox(self, slot, Calls(member.node.peer, name))
+            grant = self._grants[slot.slot_id, slot.generation] = Grant(member, name, sandbox)
             if (expires_s := self.config.lease_timeout_s) is not None:
                 grant.expiry = asyncio.get_running_loop().call_later(expires_s, self._expire, slot)
             return slot
@@ -202,11 +194,13 @@ class ClusterPool(Pool):
         grant = self._end_grant(slot)
         try:
             with suppress(NodeLostError):
-                await grant.calls.call("pool.release", reset=reset_workspace)
+                await self._call(
+                    grant.member, "pool.release", container=grant.name, reset=reset_workspace
+                )
                 if not reset_workspace:
                     self._placement.keep(slot.task_id, grant.member)
         except asyncio.CancelledError:  # the node may not have begun
-            self._end_soon(grant.member, grant.number)
+            self._end_soon(grant.member, grant.name)
             raise
         except BaseException:
             self._give_back(grant.member)
@@ -216,13 +210,13 @@ class ClusterPool(Pool):
     @asynccontextmanager
     async def lease(
         self, task_id: str | None = None, *, timeout_s: float | None = None, near: str = ""
-    ) -> AsyncIterator[ClusterLease]:
+    ) -> AsyncIterator[RemoteSandbox]:
         """Lease a slot for a block, then release and reset it; see :meth:`acquire` for arguments
         and errors.
         """
         slot = await self.acquire(task_id, timeout_s=timeout_s, near=near)
         try:
-            yield ClusterLease(self, slot)
+            yield self.lease_of(slot)
         finally:
             await self.release_if_held(slot)
 
@@ -233,14 +227,13 @@ class ClusterPool(Pool):
         with suppress(StaleLeaseError):
             await self.release(slot)
 
-    def lease_of(self, slot: Slot) -> ClusterLease:
+    def lease_of(self, slot: Slot) -> RemoteSandbox:
         """Return the lease of a slot handle, bound to this pool.
 
         Raises:
             StaleLeaseError: the slot was released.
         """
-        self._grant(slot)
-        return ClusterLease(self, slot)
+        return self._grant(slot).sandbox
 
     async def execute(
         self,
@@ -259,10 +252,10 @@ class ClusterPool(Pool):
         """
         grant = self._grant(slot)
         body = b"" if policy is None else pickle.dumps(policy)
-        answer = await grant.calls.call(
-            "pool.tool", body, tool=tool, args=to_json(args), timeout_s=timeout_s
+        answer = await grant.sandbox.calls.call(
+            "slot.tool", body, tool=tool, args=to_json(args), timeout_s=timeout_s
         )
-        result = grant.member.node.peer.checked(ExecutionResult, answer.value, "pool.tool")
+        result = grant.member.node.peer.checked(ExecutionResult, answer.value, "slot.tool")
         return attrs.evolve(result, slot_id=slot.slot_id)
 
     async def execute_batch(
@@ -272,18 +265,6 @@ class ClusterPool(Pool):
         :meth:`SlotPool.execute_batch`.
         """
         return await run_batch(requests, self.execute, timeout_s=timeout_s)
-
-    def calls_of(self, slot: Slot) -> SlotCalls:
-        """Return the calls about a leased slot to its node; raises StaleLeaseError if it was
-        released.
-        """
-        return self._grant(slot).calls
-
-    def ports_of(self, slot: Slot) -> RemotePorts:
-        """Return the forwarded ports of a leased slot; raises StaleLeaseError if it was
-        released.
-        """
-        return self._grant(slot).ports
 
     async def statuses(self) -> dict[str, PoolStatus]:
         """Return the status of the pool of each node, by the node's name."""
@@ -392,12 +373,12 @@ class ClusterPool(Pool):
         member.give_back()
         self._dispatch()
 
-    def _end_soon(self, member: Member, number: int) -> None:
+    def _end_soon(self, member: Member, name: str) -> None:
         """Count a slot as free after the node has ended a lease that it may have granted."""
 
         async def end() -> None:
             try:
-                await self._call(member, "pool.forget", grant=number)
+                await self._call(member, "pool.forget", container=name, reset=True)
             finally:
                 self._give_back(member)
 
@@ -429,7 +410,7 @@ class ClusterPool(Pool):
     def _expire(self, slot: Slot) -> None:
         log.warning("lease expired", pool=self.config.name, slot=slot.slot_id, task=slot.task_id)
         grant = self._end_grant(slot)
-        self._end_soon(grant.member, grant.number)
+        self._end_soon(grant.member, grant.name)
 
     def _end_grant(self, slot: Slot) -> Grant:
         grant = self._grant(slot)

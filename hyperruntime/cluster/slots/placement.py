@@ -7,8 +7,7 @@ import asyncio
 import attrs
 
 from hyperruntime.cluster.head import Node
-from hyperruntime.cluster.slots.remote_ports import RemotePorts
-from hyperruntime.cluster.slots.slot_calls import SlotCalls
+from hyperruntime.remote.sandbox import RemoteSandbox
 
 _NEAR_KEPT = 256  # keys of work that a node remembers
 
@@ -65,21 +64,19 @@ class Grant:
 
     Attributes:
         member: the node of its slot.
-        number: identifies it on that node.
-        calls: the calls about it.
-        ports: its forwarded ports.
+        name: identifies it on that node.
+        sandbox: its sandbox.
         expiry: ends it when its time is up; None without a limit.
     """
 
     member: Member
-    number: int
-    calls: SlotCalls
-    ports: RemotePorts
+    name: str
+    sandbox: RemoteSandbox
     expiry: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
-        """Close its ports, and cancel its expiry."""
-        self.ports.close()
+        """Let its sandbox ask nothing more, and cancel its expiry."""
+        self.sandbox.close()
         if self.expiry is not None:
             self.expiry.cancel()
 

@@ -6,36 +6,39 @@ import asyncio
 import json
 import pickle
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import attrs
 
 from hyperruntime.cluster.node_services import NodeContext
-from hyperruntime.cluster.slots.held_commands import HeldCommands
-from hyperruntime.cluster.slots.remote_exec import exec_for_head
+from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import PoolClosedError, StaleLeaseError
 from hyperruntime.json_values import json_object
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool_values.config import PoolConfig
+from hyperruntime.remote.handlers import VERBS, Verb
+from hyperruntime.remote.held import Target
+from hyperruntime.settings.reader import read
 from hyperruntime.wire.peer import Answer, Call, Handler
 
 log = get_logger(__name__)
+_RELEASED = "the slot was released; acquire another one"
 
 
 class PoolService:
     """The pools that heads have started on this node.
 
     Attributes:
-        handlers: ``pool.start``, ``stop``, ``status``, ``shrink``, ``acquire``, ``release``,
-            ``forget``, ``tool``, ``exec``, ``signal_group``, ``end_group`` and ``end_processes``,
-            and those of :class:`HeldCommands`.
+        handlers: ``pool.start``, ``stop``, ``status``, ``shrink``, ``acquire``, ``release`` and
+            ``forget``, and the verbs of a sandbox, :data:`~hyperruntime.remote.handlers.VERBS`.
     """
 
     def __init__(self, context: NodeContext) -> None:
         """Start no pool yet."""
-        self._held = HeldCommands(context, self._lease)
         self.handlers: Mapping[str, Handler] = {
             "pool.start": self._start,
             "pool.stop": self._stop,
@@ -44,24 +47,28 @@ class PoolService:
             "pool.acquire": self._acquire,
             "pool.release": self._release,
             "pool.forget": self._forget,
-            "pool.tool": self._tool,
-            "pool.end_processes": self._end_processes,
-            "pool.signal_group": self._signal_group,
-            "pool.end_group": self._end_group,
-            "pool.exec": self._exec,
-            **self._held.handlers,
+            **{name: partial(self._use, verb) for name, verb in VERBS.items()},
         }
         self._context = context
         self._pools: dict[str, SlotPool] = {}
-        self._granted: dict[int, Lease] = {}
+        self._targets: dict[str, Target[Lease]] = {}  # of leases, and of kept slots
+        self._ending = BackgroundTasks("commands of released leases")
 
     async def close(self) -> None:
         """Stop all pools."""
         pools, self._pools = self._pools, {}
-        for number in self._granted:
-            self._held.end_all(number)
+        for name in tuple(self._targets):
+            self._end_held(name)
         await asyncio.gather(*(pool.stop() for pool in pools.values()))
-        await self._held.close()
+        await self._ending.wait()
+
+    async def _use(self, verb: Verb, call: Call) -> Answer:
+        """Answer a verb of a sandbox."""
+        target = self._target(call)
+        answer = await verb.handler(target, read(verb.request, call.args), call)
+        if isinstance(answer.value, Mapping) and "exit_code" in answer.value:
+            await self._context.check_not_ended(answer.value["exit_code"])
+        return answer
 
     async def _start(self, call: Call) -> Answer:
         config: PoolConfig = pickle.loads(call.body)  # noqa: S301 - of the head, which this node trusts
@@ -72,10 +79,9 @@ class PoolService:
     async def _stop(self, call: Call) -> Answer:
         pool = self._pools.pop(str(call.args["pool"]), None)
         if pool is not None:
-            ended = [number for number, lease in self._granted.items() if lease.pool is pool]
-            for number in ended:
-                del self._granted[number]
-                self._held.end_all(number)
+            for name, target in tuple(self._targets.items()):
+                if target.sandbox.pool is pool:
+                    self._end_held(name)
             await pool.stop()
         return Answer()
 
@@ -89,57 +95,38 @@ class PoolService:
     async def _acquire(self, call: Call) -> Answer:
         pool = self._pool(call)
         slot = await pool.acquire(call.args["task"], timeout_s=call.args["timeout_s"])
-        self._granted[call.args["grant"]] = Lease(pool, slot)
+        self._targets[call.args["container"]] = Target(Lease(pool, slot))
         return Answer(attrs.asdict(slot))
 
     async def _release(self, call: Call) -> Answer:
-        lease = self._lease(call)
-        del self._granted[call.args["grant"]]
+        name = call.args["container"]
+        target = self._target(call)
+        if target.is_released:  # and its slot is kept
+            raise StaleLeaseError(_RELEASED)
+        target.is_released = True
         try:
-            await self._pool(call).release(lease.slot, reset_workspace=bool(call.args["reset"]))
+            await target.sandbox.release(reset_workspace=bool(call.args["reset"]))
         finally:
-            if call.args["reset"]:  # else the slot is kept with its processes
-                self._held.end_all(call.args["grant"])
+            # else the slot is kept with its processes
+            if call.args["reset"] or not target.held:
+                self._end_held(name)
         return Answer()
 
     async def _forget(self, call: Call) -> Answer:
         """End a lease if it was granted; the head does not know whether it was."""
-        lease = self._granted.pop(call.args["grant"], None)
-        if lease is not None:
-            await self._pool(call).release_if_held(lease.slot)
-            self._held.end_all(call.args["grant"])
+        with suppress(StaleLeaseError):
+            await self._release(call)
         return Answer()
 
-    async def _tool(self, call: Call) -> Answer:
-        policy = pickle.loads(call.body) if call.body else None  # noqa: S301 - of the head
-        args = call.args["args"]
-        timeout_s = call.args["timeout_s"]
-        result = await self._lease(call).tool(
-            call.args["tool"], args, timeout_s=timeout_s, policy=policy
-        )
-        await self._context.check_not_ended(result.exit_code)
-        return Answer(attrs.asdict(result))
+    def _target(self, call: Call) -> Target[Lease]:
+        target = self._targets.get(call.args["container"])
+        if target is None:
+            raise StaleLeaseError(_RELEASED)
+        return target
 
-    async def _exec(self, call: Call) -> Answer:
-        answer = await exec_for_head(call, self._context.head_call, self._lease(call).exec)
-        await self._context.check_not_ended(answer.value["exit_code"])
-        return answer
-
-    async def _signal_group(self, call: Call) -> Answer:
-        return Answer(await self._lease(call).signal_group(call.args["group"], call.args["number"]))
-
-    async def _end_group(self, call: Call) -> Answer:
-        return Answer(await self._lease(call).end_group(call.args["group"]))
-
-    async def _end_processes(self, call: Call) -> Answer:
-        await self._lease(call).end_processes()
-        return Answer()
-
-    def _lease(self, call: Call) -> Lease:
-        lease = self._granted.get(call.args["grant"])
-        if lease is None:
-            raise StaleLeaseError("the slot was released; acquire another one")
-        return lease
+    def _end_held(self, name: str) -> None:
+        if (target := self._targets.pop(name, None)) is not None:
+            target.release(self._ending)
 
     def _pool(self, call: Call) -> SlotPool:
         pool = self._pools.get(name := str(call.args["pool"]))

@@ -15,7 +15,7 @@ import pytest
 from hyperruntime.errors import ExecLostError
 from hyperruntime.exec.spawn import process_input
 from hyperruntime.exec.spawn.process import Process
-from hyperruntime.serve import process_handlers
+from hyperruntime.serve import containers
 from hyperruntime.testing.driver import IMAGE
 from tests.doubles.http_service import serve
 from tests.doubles.service_client import Answered, ServiceClient
@@ -62,7 +62,7 @@ async def all_output(client: ServiceClient, path: str) -> tuple[str, Any]:
 def test_input_that_nobody_reads_is_refused_holds_no_thread_and_is_written_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process_handlers, "_MOST_INPUT_S", 0.2)
+    monkeypatch.setattr(containers, "_MOST_INPUT_S", 0.2)
 
     async def visit(client: ServiceClient) -> None:
         command = "while ! [ -e /tmp/go ]; do sleep 0.05; done; exec cat"
@@ -105,12 +105,12 @@ def test_input_waits_for_room_and_arrives_in_order() -> None:
 def test_the_deletion_of_a_process_ends_a_request_that_waits_to_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(process_handlers, "_MOST_INPUT_S", 0.2)
+    monkeypatch.setattr(containers, "_MOST_INPUT_S", 0.2)
 
     async def visit(client: ServiceClient) -> None:
         path = await started(client, "sleep 1000")
         await fill(client, path)
-        monkeypatch.setattr(process_handlers, "_MOST_INPUT_S", 50.0)
+        monkeypatch.setattr(containers, "_MOST_INPUT_S", 50.0)
         asked = asyncio.ensure_future(give(client, path, "x" * 900_000))
         while (await client.ask("GET", path.partition("/processes")[0])).value["requests"] != 1:
             await asyncio.sleep(0.02)

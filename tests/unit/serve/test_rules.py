@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from hyperruntime.remote.service_errors import NotAllowedError
 from hyperruntime.serve.models import NewContainer
 from hyperruntime.serve.rules import ContainerRules
-from hyperruntime.serve.service_errors import NotAllowedError
 
 DIGEST = "sha256:" + "0" * 64
 NAMES = [

@@ -23,8 +23,9 @@ from hyperruntime.gateway.config.values import GatewayConfig
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.option_fields import from_json
 from hyperruntime.pool_values.config import PoolConfig, ToolPolicy
+from hyperruntime.remote import requests
 from hyperruntime.rollout.run.options import RolloutOptions
-from hyperruntime.serve import file_models, models
+from hyperruntime.serve import models
 from hyperruntime.serve.openapi import document
 from hyperruntime.settings.reader import fields_of, read, to_json
 from hyperruntime.settings.schema import schema_of
@@ -34,9 +35,9 @@ from hyperruntime.spec import ContainerSpec, Limits
 KINDS = (
     models.NewContainer,
     models.ExecCommand,
-    models.OutputToTake,
-    file_models.FileFacts,
-    models.ProcessList,
+    requests.OutputToTake,
+    requests.FileFacts,
+    requests.ProcessList,
 )
 VALUES = st.recursive(
     st.none()

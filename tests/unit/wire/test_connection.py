@@ -30,7 +30,7 @@ from hyperruntime.errors import (
 )
 from hyperruntime.wire.channel import LARGEST_MESSAGE_BYTES, MOST_UNCONFIRMED_BYTES, Channel
 from hyperruntime.wire.messages import PeerFaultError, error_of_json, error_to_json, pack, unpack
-from hyperruntime.wire.peer import Answer, Call, Handler
+from hyperruntime.wire.peer import Answer, Call, Handler, Streams
 from tests.doubles.relay import Relay
 from tests.params import first_quick
 
@@ -208,6 +208,69 @@ def test_calls_answers_events_and_errors() -> None:
             with pytest.raises(HyperRuntimeError, match="knows no method 'nothing'"):
                 await made.node.peer.call("nothing")
             assert made.node.facts.cpus >= 1
+
+    run(test)
+
+
+async def shout(call: Call) -> Answer:
+    assert call.read is not None
+    while piece := await call.read():
+        await call.emit(Answer("loud", piece.upper()))
+    return Answer("done")
+
+
+def test_the_streams_of_a_call_go_piece_by_piece_and_their_errors_reach_the_caller() -> None:
+    async def test() -> None:
+        async with pair(on_node={"shout": shout, "echo": echo}) as made:
+            steps = list[bytes]()
+            pieces = iter((b"one", b"two", b""))
+
+            async def read() -> bytes:
+                steps.append(b"read")
+                return next(pieces)
+
+            async def write(event: Answer) -> None:
+                await asyncio.sleep(0.05)
+                steps.append(event.body)
+
+            peer = made.node.peer
+            answer = await peer.call("shout", streams=Streams(read, write))
+            assert answer.value == "done"
+            assert steps == [b"read", b"ONE", b"read", b"TWO", b"read"]
+
+            async def fail() -> bytes:
+                raise ZeroDivisionError("of the caller")
+
+            with pytest.raises(ZeroDivisionError, match="of the caller"):
+                await peer.call("shout", streams=Streams(fail, write))
+            never = asyncio.Event()
+
+            async def hang(_: Answer) -> None:
+                await never.wait()
+
+            stuck = asyncio.ensure_future(
+                peer.call("echo", {"events": 2}, streams=Streams(write=hang))
+            )
+            assert (await peer.call("echo", {}, b"meanwhile")).body == b"meanwhile"
+            stuck.cancel()
+            with pytest.raises(HyperRuntimeError, match="has ended"):
+                await made.server.peer.call("stream.read", {"call": 10**9})
+            with pytest.raises(HyperRuntimeError, match="has ended"):
+                await made.server.peer.call("stream.read", {"call": [1]})
+            assert made.node.lost is None
+
+    run(test)
+
+
+def test_a_node_that_uses_a_stream_that_its_call_does_not_have_is_lost() -> None:
+    async def test() -> None:
+        async def take(call: Call) -> Answer:
+            number = next(iter(made.server.peer._running))
+            return await made.server.peer.call("stream.read", {"call": number})
+
+        async with pair(on_node={"take": take}) as made:
+            with pytest.raises(NodeLostError, match="a stream that its call does not have"):
+                await made.node.peer.call("take")
 
     run(test)
 

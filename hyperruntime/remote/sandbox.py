@@ -1,20 +1,16 @@
-"""A leased slot of a node, with the interface of a lease on this machine."""
+"""A sandbox elsewhere, with the interface of a lease on this machine."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import posixpath
 from collections.abc import Sequence
-from typing import Protocol, Unpack
+from typing import Unpack
 
 import attrs
 
-from hyperruntime.cluster.slots.remote_commands import ClusterShell, start_process, start_terminal
-from hyperruntime.cluster.slots.remote_exec import run_for_copy
-from hyperruntime.cluster.slots.remote_ports import RemotePorts
-from hyperruntime.cluster.slots.slot_calls import SlotCalls
 from hyperruntime.concurrency.blocking import run_cancellable
+from hyperruntime.errors import StaleLeaseError
 from hyperruntime.exec.options import (
     ExecOptions,
     SlotExecKeywords,
@@ -25,6 +21,9 @@ from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal
 from hyperruntime.pool.pooled_sandbox import PooledSandbox
 from hyperruntime.pool_values.results import Slot
+from hyperruntime.remote.calls import Calls, wait_cancellable
+from hyperruntime.remote.commands import RemoteShell, start_process, start_terminal
+from hyperruntime.remote.ports import RemotePorts
 from hyperruntime.sandbox import Pool
 from hyperruntime.spec import ExecResult
 from hyperruntime.transfer import copy as transfer
@@ -32,31 +31,53 @@ from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
 from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
 
 
-class NodePool(Pool, Protocol):
-    """A pool whose slots are on nodes."""
+class RemoteSandbox(PooledSandbox[Pool]):
+    """A sandbox of a pool elsewhere; each verb is one request to the peer that has it.
 
-    def calls_of(self, slot: Slot) -> SlotCalls:
-        """Return the calls about a leased slot to its node; see :meth:`ClusterPool.calls_of`."""
-        ...
-
-    def ports_of(self, slot: Slot) -> RemotePorts:
-        """Return the forwarded ports of a leased slot; see :meth:`ClusterPool.ports_of`."""
-        ...
-
-
-class ClusterLease(PooledSandbox[NodePool]):
-    """One leased slot of a node; the methods are those of :class:`~hyperruntime.pool.lease.Lease`.
+    The methods are those of :class:`~hyperruntime.pool.lease.Lease`. Files are read and written by
+    commands, as there.
 
     Attributes:
         slot: the handle of the lease.
         pool: the pool that the slot belongs to.
     """
 
+    def __init__(self, pool: Pool, slot: Slot, calls: Calls) -> None:
+        """Bind a sandbox.
+
+        Args:
+            pool: its pool at the caller, which releases it and calls its tools.
+            slot: the handle of the lease.
+            calls: asks the peer about it.
+        """
+        super().__init__(pool, slot)
+        self._ports = RemotePorts(calls)
+        self._open_calls: Calls | None = calls
+
+    @property
+    def calls(self) -> Calls:
+        """The requests about it.
+
+        Raises:
+            StaleLeaseError: it was released.
+        """
+        if self._open_calls is None:
+            raise StaleLeaseError(
+                f"slot {self.slot.slot_id} was released, or its lease expired; acquire another one"
+            )
+        return self._open_calls
+
+    def close(self) -> None:
+        """Ask nothing any more, and close its forwarded ports; the lease has ended."""
+        self._open_calls = None
+        self._ports.close()
+
     async def exec(
         self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]
     ) -> ExecResult:
         """Run a command in the slot; see :meth:`Lease.exec` for arguments and errors."""
-        return await self._calls.run("pool.exec", args, options)
+        options.setdefault("timeout_s", 300.0)
+        return await self.calls.run("exec.run", args, options)
 
     async def spawn(
         self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]
@@ -67,7 +88,7 @@ class ClusterLease(PooledSandbox[NodePool]):
         ``aclose`` and ``await_end``; ``signal``, ``close`` and ``wait`` raise PoolError there, and
         work in other threads.
         """
-        return await start_process(self._calls, args, ExecOptions(**options))
+        return await start_process(self.calls, args, ExecOptions(**options))
 
     async def terminal(
         self,
@@ -80,27 +101,26 @@ class ClusterLease(PooledSandbox[NodePool]):
         """Start a command on a terminal; see :meth:`Lease.terminal`, and :meth:`spawn` about
         methods that wait.
         """
-        return await start_terminal(self._calls, args, (rows, cols), ExecOptions(**options))
+        return await start_terminal(self.calls, args, (rows, cols), ExecOptions(**options))
 
-    async def shell(self, **options: Unpack[SlotShellKeywords]) -> ClusterShell:
+    async def shell(self, **options: Unpack[SlotShellKeywords]) -> RemoteShell:
         """Return a persistent bash of the slot; see :meth:`Lease.shell`, and :meth:`spawn` about
         methods that wait.
         """
-        return await ClusterShell.open(self._calls, options)
+        return await RemoteShell.open(self.calls, options)
 
     async def signal_group(self, group: str, number: int) -> bool:
         """Send a signal to the commands of a group; see :meth:`Lease.signal_group`."""
-        return bool(
-            (await self._calls.call("pool.signal_group", group=group, number=int(number))).value
-        )
+        answer = await self.calls.call("group.signal", group=group, signal=int(number))
+        return bool(answer.value)
 
     async def end_group(self, group: str) -> bool:
         """Kill all processes of the commands of a group; see :meth:`Lease.end_group`."""
-        return bool((await self._calls.call("pool.end_group", group=group)).value)
+        return bool((await self.calls.call("group.end", group=group)).value)
 
     async def end_processes(self) -> None:
         """End all processes of the slot; see :meth:`Lease.end_processes`."""
-        await self._calls.call("pool.end_processes")
+        await self.calls.call("slot.end_processes")
 
     async def put(
         self,
@@ -112,10 +132,9 @@ class ClusterLease(PooledSandbox[NodePool]):
         """Copy a file or directory of the head's machine into the slot; see :meth:`Lease.put`."""
         options = transfer.copy_options(timeout_s)
         path = posixpath.join(self.slot.workspace, target)
-        run = run_for_copy(self.exec, asyncio.get_running_loop())
         await run_cancellable(
             lambda cancel_fd: transfer.put(
-                run, source, path, attrs.evolve(options, cancel_fd=cancel_fd)
+                self._run_for_copy, source, path, attrs.evolve(options, cancel_fd=cancel_fd)
             )
         )
 
@@ -132,10 +151,13 @@ class ClusterLease(PooledSandbox[NodePool]):
         """
         options = transfer.copy_options(timeout_s)
         path = posixpath.join(self.slot.workspace, source)
-        run = run_for_copy(self.exec, asyncio.get_running_loop())
         return await run_cancellable(
             lambda cancel_fd: transfer.get(
-                run, path, target, attrs.evolve(options, cancel_fd=cancel_fd), limits
+                self._run_for_copy,
+                path,
+                target,
+                attrs.evolve(options, cancel_fd=cancel_fd),
+                limits,
             )
         )
 
@@ -143,8 +165,16 @@ class ClusterLease(PooledSandbox[NodePool]):
         """Listen on the head's machine for clients of a port of the slot; see
         :meth:`Lease.forward`.
         """
-        return await self.pool.ports_of(self.slot).open(port, host)
+        return await self._ports.open(port, host)
 
-    @property
-    def _calls(self) -> SlotCalls:
-        return self.pool.calls_of(self.slot)
+    def _run_for_copy(self, args: Sequence[str], options: ExecOptions) -> ExecResult:
+        """Run a command from a thread, as copies need it; a cancellation ends the command."""
+        loop = self.calls.loop
+        work = self.exec(
+            args,
+            timeout_s=options.timeout_s,
+            input=options.input,
+            on_output=options.on_output,
+            output_limit_bytes=options.output_limit_bytes,
+        )
+        return wait_cancellable(work, loop, options.cancel_fd)

@@ -9,18 +9,18 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from hyperruntime.cluster.slots.remote_commands import CHUNK_BYTES, new_number, send_input
-from hyperruntime.cluster.slots.slot_calls import SlotCalls
 from hyperruntime.errors import HyperRuntimeError, StaleLeaseError
 from hyperruntime.exec.options import Stream
 from hyperruntime.ports.forward import listen
+from hyperruntime.remote.calls import Calls
+from hyperruntime.remote.commands import CHUNK_BYTES, new_name, send_input
 from hyperruntime.wire.peer import Answer
 
 
 class RemotePorts:
     """The forwarded ports of one slot."""
 
-    def __init__(self, calls: SlotCalls) -> None:
+    def __init__(self, calls: Calls) -> None:
         """Listen on nothing yet.
 
         Args:
@@ -39,7 +39,7 @@ class RemotePorts:
         async with self._opening:
             server = self._servers.get((port, host))
             if server is None:
-                await self._calls.call("slot.forward", port=port)
+                await self._calls.call("port.forward", port=port)
                 server = await asyncio.start_server(
                     partial(self._serve, port), sock=listen(host), limit=CHUNK_BYTES
                 )
@@ -67,15 +67,13 @@ class RemotePorts:
         task = asyncio.current_task()
         assert task is not None
         self._clients.add(task)
-        number = new_number()
+        name = new_name()
         sending: asyncio.Task[None] | None = None
 
-        def begin(event: Answer) -> None:
+        def begin(_: Answer) -> None:
             nonlocal sending
-            if sending is not None:
-                return
-            forget = partial(self._calls.soon, "held.end", number=number)
-            sending = self._calls.keep(send_input(self._calls, number, reader, forget))
+            forget = partial(self._calls.soon, "process.end", process=name)
+            sending = self._calls.keep(send_input(self._calls, name, reader, forget))
 
         async def show(stream: Stream, chunk: bytes) -> None:
             if chunk:
@@ -87,7 +85,7 @@ class RemotePorts:
         try:
             with suppress(HyperRuntimeError, OSError):  # the client sees that its connection ends
                 await self._calls.run(
-                    "slot.connect", [], {}, sink=show, on_event=begin, number=number, port=port
+                    "port.connect", [], {}, sink=show, on_started=begin, process=name, port=port
                 )
         # the lease has ended; a client that does not read must see it too
         except asyncio.CancelledError:

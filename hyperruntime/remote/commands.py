@@ -16,9 +16,6 @@ from typing import Any, Unpack
 
 import attrs
 
-from hyperruntime.cluster.hello import Line
-from hyperruntime.cluster.slots.remote_exec import wait_cancellable
-from hyperruntime.cluster.slots.slot_calls import SlotCalls
 from hyperruntime.concurrency.blocking import EXECS, blocking
 from hyperruntime.concurrency.closing import AsyncClosing
 from hyperruntime.concurrency.exhaustion import too_many_files
@@ -35,8 +32,10 @@ from hyperruntime.exec.persistent.shell_lane import check_text
 from hyperruntime.exec.signals import TakesSignals
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal, check_size
+from hyperruntime.remote.calls import Calls, in_thread, wait_cancellable
 from hyperruntime.spec import ExecResult
-from hyperruntime.wire.peer import Answer, OnEvent, checked
+from hyperruntime.wire.checks import Line
+from hyperruntime.wire.peer import Answer, checked
 
 CHUNK_BYTES = 65536
 _FLUSH_S = 5.0  # for the last output of a terminal to reach its reader
@@ -46,40 +45,56 @@ _ENDED = (SandboxLostError, StaleLeaseError, ContainerStateError, PoolClosedErro
 _numbers = itertools.count(1)
 
 
-def new_number() -> int:
-    """Return a new number, by which a node knows an object that it holds for a slot."""
-    return next(_numbers)
+def new_name() -> str:
+    """Return a new name, by which a node knows an object that it holds for a slot."""
+    return str(next(_numbers))
 
 
 async def send_input(
-    calls: SlotCalls, number: int, reader: asyncio.StreamReader, on_error: Callable[[], None]
+    calls: Calls, name: str, reader: asyncio.StreamReader, on_error: Callable[[], None]
 ) -> None:
     """Send input to an object that a node holds, until the reader's end.
 
     Args:
         calls: the node of the slot.
-        number: the number of the object.
+        name: of the object.
         reader: gives the input.
         on_error: called if nothing takes the input, or it cannot be read.
     """
     try:
         while chunk := await reader.read(CHUNK_BYTES):
-            await calls.call("held.write", chunk, number=number, end=False)
-        await calls.call("held.write", number=number, end=True)
+            await calls.call("process.write", chunk, process=name)
+        await calls.call("process.write", process=name, end=True)
     except (HyperRuntimeError, OSError):
         on_error()
 
 
-async def start_process(
-    calls: SlotCalls, args: Sequence[str | bytes], options: ExecOptions
-) -> Process:
+def signal_held(calls: Calls, name: str, number: int) -> bool:
+    """Send a signal to what a node holds; return whether a process could get it."""
+    try:
+        answer = calls.wait("process.signal", process=name, signal=int(number))
+    except (ContainerStateError, StaleLeaseError):  # the node holds it no more
+        return False
+    received: bool = answer.value == {"received": True}
+    return received
+
+
+def end_held(calls: Calls, name: str) -> bool:
+    """End what a node holds; return whether nothing is left."""
+    try:
+        return bool(calls.wait("process.end", process=name).value)
+    except _ENDED:
+        return True
+
+
+async def start_process(calls: Calls, args: Sequence[str | bytes], options: ExecOptions) -> Process:
     """Start a command in the slot; see :meth:`Lease.spawn`."""
-    command = RemoteCommand(calls, "slot.process", args, has_callback=options.on_output is not None)
+    command = RemoteCommand(calls, "process.run", args, has_callback=options.on_output is not None)
     return await _started(lambda: Process(options.checked(), command.prepare), command)
 
 
 async def start_terminal(
-    calls: SlotCalls, args: Sequence[str | bytes], size: tuple[int, int], options: ExecOptions
+    calls: Calls, args: Sequence[str | bytes], size: tuple[int, int], options: ExecOptions
 ) -> Terminal:
     """Start a command in the slot on a terminal; see :meth:`Lease.terminal`.
 
@@ -90,7 +105,7 @@ async def start_terminal(
         options: the options of the command.
     """
     check_size(*size)
-    command = RemoteCommand(calls, "slot.terminal", args, rows=size[0], cols=size[1])
+    command = RemoteCommand(calls, "terminal.run", args, rows=size[0], cols=size[1])
     pty = command.pty = await RemotePty.open(command)
     try:
         process = await _started(
@@ -111,7 +126,7 @@ async def start_terminal(
 async def _started(make: Callable[[], Process], command: RemoteCommand) -> Process:
     process = await blocking(EXECS, make, undo=Process.close)
     weakref.finalize(
-        process, command.calls.soon, "held.forget", number=command.number
+        process, command.calls.soon, "process.forget", process=command.process
     ).atexit = False
     return process
 
@@ -130,13 +145,15 @@ class RemoteCommand:
     :class:`~hyperruntime.exec.spawn.process.Command`.
 
     Attributes:
+        calls: the node of the slot.
+        process: its name on the node.
         pty: its terminal, or None.
         name: path of its terminal in the container.
     """
 
     def __init__(
         self,
-        calls: SlotCalls,
+        calls: Calls,
         method: str,
         args: Sequence[str | bytes],
         *,
@@ -153,7 +170,7 @@ class RemoteCommand:
             call_args: arguments of the method.
         """
         self.calls = calls
-        self.number = new_number()
+        self.process = new_name()
         self._method = method
         self._args = args
         self._has_callback = has_callback
@@ -194,16 +211,26 @@ class RemoteCommand:
                 pipe.close()
             on_input_end()
 
-        def on_event(event: Answer) -> None:
+        def begin(event: Answer) -> None:
             nonlocal pump
-            if pump is None and not self.name:
-                self.name = checked(_Started, event.value, "the start of a command").name
-                if reader is not None:
-                    pump = self.calls.keep(send_input(self.calls, self.number, reader, end_input))
-                on_started()
+            self.name = checked(_Started, event.value, "the start of a command").name
+            if reader is not None:
+                pump = self.calls.keep(send_input(self.calls, self.process, reader, end_input))
+            on_started()
 
+        on_output = self._options.on_output
+        assert on_output is not None, "a process takes its output"
+        sink = in_thread(on_output) if self._has_callback else self._keep
         try:
-            result = await self._call(given, on_event)
+            result = await self.calls.run(
+                self._method,
+                self._args,
+                given,
+                sink=sink if self.pty is None else self.pty.show,
+                on_started=begin,
+                process=self.process,
+                **self._call_args,
+            )
         finally:
             if pump is not None:
                 pump.cancel()
@@ -214,20 +241,6 @@ class RemoteCommand:
             result = attrs.evolve(result, stdout=b"")
         return result
 
-    async def _call(self, given: dict[str, Any], on_event: OnEvent) -> ExecResult:
-        if self._has_callback:
-            given["on_output"] = self._options.on_output
-        sink = None if self._has_callback else self._keep if self.pty is None else self.pty.show
-        return await self.calls.run(
-            self._method,
-            self._args,
-            given,
-            sink=sink,
-            on_event=on_event,
-            number=self.number,
-            **self._call_args,
-        )
-
     async def _keep(self, stream: Stream, chunk: bytes) -> None:
         """Give output to the process, which only keeps it."""
         assert self._options.on_output is not None, "a process takes its output"
@@ -235,14 +248,11 @@ class RemoteCommand:
 
     def signal(self, number: int) -> bool:
         """Send a signal to all of its processes; return whether there were any."""
-        return bool(self.calls.wait("held.signal", number=self.number, signal=int(number)).value)
+        return signal_held(self.calls, self.process, number)
 
     def end(self) -> bool:
         """Kill all of its processes; return whether none is left."""
-        try:
-            return bool(self.calls.wait("held.end", number=self.number).value)
-        except _ENDED:
-            return True
+        return end_held(self.calls, self.process)
 
     def find(self, pid: int | None) -> list[int]:
         """Return no pid: its processes are on another machine."""
@@ -337,11 +347,15 @@ class RemotePty:
 
     def resize(self, rows: int, cols: int) -> None:
         """Set the size of the window."""
-        self._command.calls.soon("held.resize", number=self._command.number, rows=rows, cols=cols)
+        self._command.calls.soon(
+            "terminal.resize", process=self._command.process, rows=rows, cols=cols
+        )
 
     def send_signal(self, number: int) -> None:
         """Send a signal to the processes in the foreground."""
-        self._command.calls.soon("held.signal", number=self._command.number, signal=int(number))
+        self._command.calls.soon(
+            "process.signal", process=self._command.process, signal=int(number)
+        )
 
     def take_rest(self) -> bytes:
         """Return the output that is left after the command's end."""
@@ -360,7 +374,7 @@ class RemotePty:
             self._command.calls.loop.call_soon_threadsafe(self._writer.transport.abort)
 
 
-class ClusterShell(AsyncClosing, TakesSignals):
+class RemoteShell(AsyncClosing, TakesSignals):
     """A persistent bash in a slot of a node, with the methods of
     :class:`~hyperruntime.exec.persistent.shell.Shell`.
 
@@ -368,23 +382,23 @@ class ClusterShell(AsyncClosing, TakesSignals):
         exit_code: the value that the next text sees in ``$?``.
     """
 
-    def __init__(self, calls: SlotCalls, number: int) -> None:
+    def __init__(self, calls: Calls, name: str) -> None:
         """Take over a shell; use :meth:`open`."""
         self._calls = calls
-        self._number = number
+        self._name = name
         self._pid = os.getpid()
         self.exit_code = 0
-        weakref.finalize(self, calls.soon, "held.forget", number=number).atexit = False
+        weakref.finalize(self, calls.soon, "process.forget", process=name).atexit = False
 
     @classmethod
-    async def open(cls, calls: SlotCalls, options: SlotShellKeywords) -> ClusterShell:
+    async def open(cls, calls: Calls, options: SlotShellKeywords) -> RemoteShell:
         """Open a shell in the slot; see :meth:`Lease.shell`."""
-        number = new_number()
+        name = new_name()
         given: dict[str, Any] = {**options}
         if options.get("env") is not None:
             given["env"] = dict(options["env"] or {})
-        await calls.call("slot.shell", number=number, options=given)
-        return cls(calls, number)
+        await calls.call("shell.open", process=name, **given)
+        return cls(calls, name)
 
     def run(self, text: str | bytes, **options: Unpack[TextKeywords]) -> ExecResult:
         """Run a text in the shell and return how it ended; see :meth:`Shell.run`. Not on the
@@ -399,16 +413,20 @@ class ClusterShell(AsyncClosing, TakesSignals):
         code = check_text(text)
         ExecOptions(**options).checked()
         try:
-            result = await self._calls.run("held.text", [code], options, number=self._number)
+            result = await self._calls.run("shell.run", [code], options, process=self._name)
         except asyncio.CancelledError:
             self.exit_code = KILLED_EXIT_CODE
             raise
+        except StaleLeaseError:
+            raise ContainerStateError(
+                "the shell ended when its slot was released; start another one"
+            ) from None
         self.exit_code = result.exit_code
         return result
 
     def signal(self, number: int) -> bool:
         """Send a signal to the processes of the running text; see :meth:`Shell.signal`."""
-        return bool(self._calls.wait("held.signal", number=self._number, signal=int(number)).value)
+        return signal_held(self._calls, self._name, number)
 
     def close(self) -> bool:
         """End the shell and all processes that it started; return whether none is left. May be
@@ -418,7 +436,4 @@ class ClusterShell(AsyncClosing, TakesSignals):
         """
         if os.getpid() != self._pid:
             return True
-        try:
-            return bool(self._calls.wait("held.end", number=self._number).value)
-        except _ENDED:
-            return True
+        return end_held(self._calls, self._name)
