@@ -123,8 +123,11 @@ def facts(tree: ast.Module) -> Facts:
 
 @lru_cache(maxsize=1)
 def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
-    """Return all nodes of a tree; to walk over it takes longer than anything else here."""
-    return tuple(ast.walk(tree))
+    """Return the nodes that the checks look at; to walk over all takes longer than anything else
+    here.
+    """
+    kinds = (ast.Import, ast.ImportFrom, ast.Attribute)
+    return tuple(node for node in ast.walk(tree) if isinstance(node, kinds))
 
 
 @lru_cache(maxsize=1)

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Iterator
 from configparser import ConfigParser
 from functools import cache
 from pathlib import Path
@@ -196,6 +197,14 @@ def test_what_integrations_share_imports_no_framework() -> None:
     assert {path.name: found for path in shared if (found := read(path).imports - known)} == {}
 
 
+def statements(block: ast.AST) -> Iterator[ast.AST]:
+    """Yield all statements of a module, without a look into expressions."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for inner in getattr(block, field, ()):
+            yield inner
+            yield from statements(inner)
+
+
 @attrs.frozen
 class Read:
     """The top-level names that a module imports, and its long functions."""
@@ -208,7 +217,7 @@ class Read:
 def read(path: Path) -> Read:
     imports: set[str] = set()
     long = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             imports |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

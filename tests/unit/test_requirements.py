@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import attrs
@@ -40,12 +40,9 @@ def lines() -> list[Line]:
     return [Line(*match.groups()) for match in found if match]
 
 
+@cache
 def functions(path: Path) -> set[str]:
-    return {
-        node.name
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef)
-    }
+    return set(re.findall(r"^ *def (\w+)\(", path.read_text(), re.MULTILINE))
 
 
 def test_every_number_has_exactly_one_line() -> None:

@@ -161,11 +161,18 @@ def variables() -> Iterator[str]:
 def read_in(tree: ast.AST) -> Iterator[str]:
     """Yield the environment variables that a program reads by their names."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("os.environ.get", "os.getenv"):
-            yield from (str(arg.value) for arg in node.args[:1] if isinstance(arg, ast.Constant))
-        if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "os.environ":
+        if isinstance(node, ast.Call) and is_last(node.func, "get", "getenv"):
+            names = [arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant)]
+            known = ast.unparse(node.func) in ("os.environ.get", "os.getenv")
+            yield from map(str, names) if known else ()
+        if isinstance(node, ast.Subscript) and is_last(node.value, "environ"):
             reads = isinstance(node.ctx, ast.Load) and isinstance(node.slice, ast.Constant)
             yield from [ast.literal_eval(node.slice)] if reads else ()
+
+
+def is_last(node: ast.expr, *names: str) -> bool:
+    """Return whether one of these names is the last part of an expression."""
+    return isinstance(node, ast.Attribute) and node.attr in names
 
 
 def test_the_reference_has_every_environment_variable() -> None:

@@ -62,6 +62,7 @@ class FollowedRun:
     def __init__(self, source: Source) -> None:
         """Read nothing yet."""
         self._source = source
+        self._read_bytes = 0  # less than the journal's after a read that failed in the middle
         self.version = 0
         self._ends: list[int] = []
         self._ids: list[Any] = []
@@ -69,8 +70,8 @@ class FollowedRun:
 
     @property
     def position(self) -> str:
-        """How much of the journal was read."""
-        return f"{self._source.journal.inode:x}-{self._source.journal.position}"
+        """How much of the journal was read, and is in :meth:`news`."""
+        return f"{self._source.journal.inode:x}-{self._read_bytes}"
 
     @property
     def state(self) -> str:
@@ -87,6 +88,7 @@ class FollowedRun:
             self._ends.append(end)
             self._ids.append(name)
             self.version += 1
+        self._read_bytes = self._source.journal.position
         head = self._source.head()
         if head != self._head:
             self._head = head

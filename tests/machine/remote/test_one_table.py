@@ -311,7 +311,7 @@ def test_a_call_on_a_node_enters_two_modules_more_on_each_side_and_the_connectio
         }
         head = {"hyperruntime.remote.sandbox", "hyperruntime.remote.calls"}
         node = {"hyperruntime.cluster.slots.pool_service", "hyperruntime.remote.handlers"}
-        # the request itself, what reads it, the values that the connection carries, and the end of a node's job
+        # the request and its reader, values on the wire, the end of a node's job
         shared = {
             "hyperruntime.remote.requests",
             "hyperruntime.json_values",

@@ -370,29 +370,17 @@ def test_the_oldest_results_of_a_long_conversation_are_removed(
     assert "2000" in last(model.requests[-1])
 
 
-@pytest.mark.parametrize("error", [error for error in TOO_LONG.values() if error[0] != 200])
 def test_a_full_context_is_recognised_in_the_words_of_each_server(
-    agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch, error: Error
+    agent: Modules, start: Start
 ) -> None:
-    monkeypatch.setattr(agent.settings, "REQUEST_RETRIES", 0)
-    status, body = error
-    start(script=lambda request: ModelReply(status=status, body=json.dumps(body).encode()))
-    with pytest.raises(agent.model.TooLongError):
-        agent.model.Model("m").ask([{"role": "user", "content": "hi"}])
-
-
-@pytest.mark.parametrize(
-    "error", [error for error in OTHERS.values() if error[0] in (401, 402, 403)]
-)
-def test_an_error_of_the_key_or_the_account_is_no_full_context(
-    agent: Modules, start: Start, monkeypatch: pytest.MonkeyPatch, error: Error
-) -> None:
-    monkeypatch.setattr(agent.settings, "REQUEST_RETRIES", 0)
-    status, body = error
-    start(script=lambda request: ModelReply(status=status, body=json.dumps(body).encode()))
-    with pytest.raises(agent.model.ModelError) as raised:
-        agent.model.Model("m").ask([{"role": "user", "content": "hi"}])
-    assert not isinstance(raised.value, agent.model.TooLongError)
+    error: Error
+    errors = [(error, True) for error in TOO_LONG.values() if error[0] != 200]
+    errors += [(error, False) for error in OTHERS.values() if error[0] in (401, 402, 403)]
+    start(script=lambda _: ModelReply(status=error[0], body=json.dumps(error[1]).encode()))
+    for error, is_full in errors:
+        with pytest.raises(agent.model.ModelError) as raised:
+            agent.model.Model("m").ask([{"role": "user", "content": "hi"}])
+        assert isinstance(raised.value, agent.model.TooLongError) == is_full, error
 
 
 @pytest.mark.parametrize(

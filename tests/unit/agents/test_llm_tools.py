@@ -20,9 +20,7 @@ from hyperruntime.host.process import wait_until
 from tests.unit.agents.llmtemplate import AGENT, imported
 
 Modules = Any  # the modules are imported at run time
-SHARED = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=150
-)
+SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture(scope="module")

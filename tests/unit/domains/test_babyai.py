@@ -93,7 +93,7 @@ def test_an_unknown_level_is_rejected_before_a_run() -> None:
         max_size=70,
     )
 )
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=10)
 def test_any_turn_is_accepted_and_an_episode_is_finite(turns: list[Any]) -> None:
     domain = BabyAI("PickupLoc-v0")
     (task, *_) = domain.tasks("train")

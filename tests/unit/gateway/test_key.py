@@ -20,6 +20,7 @@ import pytest
 from hyperruntime.errors import GatewayError
 from hyperruntime.gateway import Gateway, GatewayConfig, ModelRule, Seat, Upstream
 from hyperruntime.secrets.redact import Redactor
+from tests.params import first_quick
 from tests.unit.secrets.test_redact import KEY, SPELLINGS
 
 CHAT = "/v1/chat/completions"
@@ -273,12 +274,13 @@ def test_the_reason_phrase_and_trailers_are_not_forwarded(rig: Rig) -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [
+    first_quick(
         (b"200 OK", b"application/json"),
-        (b"401 Unauthorized", b"application/json"),
         (b"401 Unauthorized", b"text/html"),
+        (b"401 Unauthorized", b"application/json"),
         (b"200 OK", b"application/octet-stream"),
-    ],
+        quick=2,
+    ),
 )
 def test_no_body_contains_the_key(rig: Rig, status: bytes, kind: bytes) -> None:
     for spelled in SPELLINGS.values():
@@ -355,7 +357,9 @@ def test_no_event_contains_the_key(rig: Rig) -> None:
     rig.assert_nothing_written()
 
 
-@pytest.mark.parametrize("field", [b"event: %b", b"id: %b", b"retry: %b", b": %b", b"%b: x", b"%b"])
+@pytest.mark.parametrize(
+    "field", first_quick(b"event: %b", b"%b: x", b"id: %b", b"retry: %b", b": %b", b"%b", quick=2)
+)
 def test_no_field_of_an_event_contains_the_key(rig: Rig, field: bytes) -> None:
     for spelled in TEXT_SPELLINGS.values():
         body = (field % spelled) + b'\ndata: {"choices": []}\n\n'

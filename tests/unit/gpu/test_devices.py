@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.errors import DeviceNotFoundError, SpecError
@@ -214,7 +214,6 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_spec_with_any_changed_value_is_read_or_reported(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
@@ -238,7 +237,6 @@ def test_a_spec_with_any_changed_value_is_read_or_reported(
     assert all(isinstance(device.edits, Edits) for device in registry.devices.values())
 
 
-@settings(max_examples=60, deadline=None)
 @given(content=st.binary(max_size=200), suffix=st.sampled_from(["json", "yaml"]))
 def test_a_file_with_any_content_is_read_or_reported(
     content: bytes, suffix: str, tmp_path_factory: pytest.TempPathFactory

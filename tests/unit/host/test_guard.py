@@ -28,6 +28,16 @@ def private(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def _short_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the guard never wait longer than a fiftieth of a second."""
+    (programs := tmp_path / "bin").mkdir()
+    script = "#!/bin/sh\n[ $1 = 600 ] || set -- 0.02\nexec /bin/sleep $1\n"
+    (programs / "sleep").write_text(script)
+    (programs / "sleep").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+
+
 def engine(log: Path, *exit_codes: int) -> tuple[str, ...]:
     """Return the argv of an engine that writes a line when it is called, with these exit codes,
     then 0.

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from hyperruntime.errors import SpecError
@@ -101,7 +101,6 @@ _LINES = st.tuples(st.booleans(), _NAMES, st.lists(_PARTS, max_size=4)).map(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(_LINES, min_size=1, max_size=5))
 @example(["export A=1", "B=$A", "export A=2", "export B"])
 @example(["export A=/x:$A", "export B=$A"])

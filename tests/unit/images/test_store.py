@@ -74,23 +74,6 @@ def test_a_requirements_file_becomes_an_image_on_top_of_dev(tmp_path: Path, offl
 
 
 @pytest.mark.slow
-def test_what_cannot_be_installed_is_in_one_error_before_dev_is_made(
-    tmp_path: Path, offline: Path
-) -> None:
-    (tmp_path / "r.txt").write_text(
-        "absent==1\n./local\ngit+ssh://git@example.org/a.git\ngone\n-r no.txt\n"
-    )
-    images = ImageStore(cast("Images", Here()))  # which could not make dev
-    with pytest.raises(ImageBuildError) as caught:
-        images.build_requirements("mine", tmp_path / "r.txt")
-    assert [
-        place
-        for place in ("r.txt:1", "r.txt:2", "r.txt:3", "r.txt:4", "no.txt")
-        if place not in str(caught.value)
-    ] == []
-
-
-@pytest.mark.slow
 def test_a_missing_wheel_that_no_container_can_build_is_named_with_what_to_do(
     tmp_path: Path, offline: Path
 ) -> None:

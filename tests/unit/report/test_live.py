@@ -31,6 +31,12 @@ TOKEN = "t" + "0123456789" * 4
 SECRET = "upstream-key-0123456789-abcdefghij"
 
 
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("_LOOK_S", 0.05), ("_LOOK_EACH_S", 0.001), ("_SHUTDOWN_S", 0.05)):
+        monkeypatch.setattr(f"hyperruntime.report.live.server.{name}", value)
+
+
 class Viewer:
     """A client of one server."""
 

@@ -19,7 +19,7 @@ from hyperruntime_apptainer import probe as apptainer
 from hyperruntime_bubblewrap import driver as bubblewrap
 from hyperruntime_podman import probe as podman
 
-SHORT_S, LONG_S = 0.3, 120.0
+SHORT_S, LONG_S = 0.1, 120.0
 WORKS = "memory 67108864\npids 100\ncpu 50000\nids 1\nids 1\nworks"
 WITHOUT_LIMITS = "memory none\npids none\ncpu none\nids 1\nids 1\nworks"
 STARTS, FORKS, MEMORY = "usr-is-writable", "sleep 600", "head -c 150000000"
@@ -35,6 +35,11 @@ BUBBLEWRAP = {
     "--version": "bubblewrap 0.8.0",
     "echo users": "users",
     FORKS: "works\nfirst sh: 2: Cannot fork",
+}
+PROGRAMS = {
+    "podman": (["podman"], PODMAN),
+    "apptainer": (["apptainer", "unshare", "mount"], APPTAINER),
+    "bubblewrap": (["bwrap", "unshare", "prlimit"], BUBBLEWRAP),
 }
 
 
@@ -101,10 +106,22 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     return Engine(folder, tmp_path / "cache", monkeypatch)
 
 
-def expect_hangs(found: pytest.ExceptionInfo[EngineUnavailableError], engine: Engine) -> None:
-    """Check the error of a probe that gave up: one sentence with the cause and the next step;
-    nothing is remembered.
-    """
+@pytest.mark.parametrize(
+    ("name", "hangs", "probe", "trials"),
+    [
+        ("podman", " run ", podman.probe, 3),  # podman info, and two containers
+        ("apptainer", STARTS, apptainer.probe, 3),  # apptainer --version, and two containers
+        ("bubblewrap", "", bubblewrap.try_here, 2),
+    ],
+)
+def test_an_engine_that_hangs_is_given_up_after_two_trials(
+    engine: Engine, name: str, hangs: str, probe: Callable[[], Any], trials: int
+) -> None:
+    """The error is one sentence with the cause and the next step; nothing is remembered."""
+    engine.plays(*PROGRAMS[name], lambda said: hangs in said)
+    with pytest.raises(EngineUnavailableError) as found:
+        probe()
+    assert len(engine.trials) == trials
     message = str(found.value)
     assert "its trial containers did not end in time" in message
     assert message.endswith("; try again when the machine is less busy, or restart the engine")
@@ -122,14 +139,6 @@ def test_a_podman_that_answers_is_remembered(engine: Engine) -> None:
     )
     assert len(engine.remembered) == 1
     assert podman.cached_probe() == (found, True)
-
-
-def test_a_podman_that_hangs_is_given_up_after_two_trials(engine: Engine) -> None:
-    engine.plays(["podman"], PODMAN, lambda said: " run " in said)
-    with pytest.raises(EngineUnavailableError) as found:
-        podman.probe()
-    assert len(engine.trials) == 3, "podman info, and two containers"
-    expect_hangs(found, engine)
 
 
 def test_a_podman_whose_limits_hang_works_without_them_and_is_not_remembered(
@@ -165,7 +174,7 @@ def test_a_podman_whose_bridge_hangs_works_without_it_and_is_not_remembered(engi
 
 
 def plays_apptainer(engine: Engine, hangs: Callable[[str], bool], **answers: str) -> None:
-    engine.plays(["apptainer", "unshare", "mount"], {**APPTAINER, **answers}, hangs)
+    engine.plays(PROGRAMS["apptainer"][0], {**APPTAINER, **answers}, hangs)
 
 
 def test_an_apptainer_that_answers_is_remembered(engine: Engine) -> None:
@@ -173,14 +182,6 @@ def test_an_apptainer_that_answers_is_remembered(engine: Engine) -> None:
     found = apptainer.probe()
     assert found.settings.limits == {"pids": "rlimit", "memory_bytes": "cgroup", "cpus": "no"}
     assert len(engine.remembered) == 1
-
-
-def test_an_apptainer_that_hangs_is_given_up_after_two_trials(engine: Engine) -> None:
-    plays_apptainer(engine, lambda said: STARTS in said)
-    with pytest.raises(EngineUnavailableError) as found:
-        apptainer.probe()
-    assert len(engine.trials) == 3, "apptainer --version, and two containers"
-    expect_hangs(found, engine)
 
 
 @pytest.mark.parametrize(("late", "field"), [(FORKS, "pids"), (MEMORY, "memory_bytes")])
@@ -216,16 +217,7 @@ def test_one_late_trial_of_apptainer_leaves_the_next_combination(engine: Engine)
 
 
 def plays_bubblewrap(engine: Engine, hangs: Callable[[str], bool], **answers: str) -> None:
-    programs = ["bwrap", "unshare", "prlimit"]
-    engine.plays(programs, {**BUBBLEWRAP, **answers}, hangs)
-
-
-def test_a_bubblewrap_that_hangs_is_given_up_after_two_trials(engine: Engine) -> None:
-    plays_bubblewrap(engine, lambda _: True)
-    with pytest.raises(EngineUnavailableError) as found:
-        bubblewrap.try_here()
-    assert len(engine.trials) == 2
-    expect_hangs(found, engine)
+    engine.plays(PROGRAMS["bubblewrap"][0], {**BUBBLEWRAP, **answers}, hangs)
 
 
 @pytest.mark.parametrize("late", [True, False])

@@ -182,5 +182,5 @@ def test_seat_tokens_are_redacted() -> None:
 )
 @pytest.mark.parametrize("first", ["", "\\", "\\u{", "%", "&", "&#", "&#x"])
 def test_a_long_run_of_escape_characters_is_read_in_one_pass(first: str, run: str) -> None:
-    data = (first + run * (200_000 // len(run))).encode()
+    data = (first + run * (50_000 // len(run))).encode()
     assert Redactor([KEY]).clean(data) == data

@@ -28,7 +28,7 @@ from hyperruntime.transfer.tar_reader import CHUNK
 from hyperruntime.transfer.tar_writer import read_tree
 
 LIMITS = ExtractLimits(max_bytes=1 << 26, max_members=1000)
-ROOMY = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
+ROOMY = settings(suppress_health_check=list(HealthCheck))
 ODD_NAMES = [
     b"a b",
     b"new\nline",

@@ -181,7 +181,7 @@ CRITICAL = {1: 10.828, 3: 16.266, 4: 18.467}
 def test_draws_over_seeds_and_over_generations_fit_the_probabilities(
     drawn_over: str, rule: str, pool: list[tuple[str | int, float, int]]
 ) -> None:
-    draws, some = 4000, [Candidate(*one) for one in pool]
+    draws, some = 1000, [Candidate(*one) for one in pool]
     pairs = [(n, 1) if drawn_over == "seeds" else (12, n) for n in range(draws)]
     drawn = Counter(
         select_parent(rule, some, seed=seed, generation=number) for seed, number in pairs
