@@ -298,7 +298,7 @@ class _Episodes:
         async def attempt() -> Trajectory:
             models.append(_ServerModel(loop, params))
             context = attrs.evolve(self._context, model=models[-1])
-            return await run_episode(context, job, TurnJournal())
+            return await run_episode(context, attrs.evolve(job, journal=TurnJournal()))
 
         trajectory = await until_done(attempt, self._options.attempts)
         if trajectory.status == INFRASTRUCTURE:

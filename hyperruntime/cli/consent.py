@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import click
 
-from hyperruntime.storage.own_mark import ReceivedRunError
+from hyperruntime.runs.own_mark import ReceivedRunError
 
 _Result = TypeVar("_Result")
 

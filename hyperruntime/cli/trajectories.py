@@ -12,8 +12,8 @@ from hyperruntime.rollout.run.store import RunStore, stored_options
 from hyperruntime.rollout.run.summary import RolloutSummary, Tally
 from hyperruntime.rollout.run_files.record import SCORED, Trajectory
 from hyperruntime.rollout.run_files.run_dir import read_groups, read_run
-from hyperruntime.storage.run_end import end_reason
-from hyperruntime.storage.run_lock import owner_state
+from hyperruntime.runs.lock import owner_state
+from hyperruntime.runs.run_file import end_reason
 from hyperruntime.units import format_duration
 
 _DETAIL_CHARS = 90

@@ -21,10 +21,10 @@ from hyperruntime.rollout.models import ModelOptions, open_model
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.runner import Parts, run_rollouts
 from hyperruntime.rollout.run.slot_pools import PooledSlots
-from hyperruntime.rollout.run_files.run_dir import iter_lines
 from hyperruntime.rollout.training_data.export import KEEP, ExportOptions, export_groups
-from hyperruntime.storage.atomic import append_line, json_line, make_directory, write_atomic
-from hyperruntime.storage.run_lock import RunLock
+from hyperruntime.runs.journal import rewrite_lines
+from hyperruntime.runs.lock import RunLock
+from hyperruntime.storage.atomic import append_line, make_directory
 from hyperruntime.trainers import Trainer
 
 if TYPE_CHECKING:
@@ -196,7 +196,4 @@ def _forget_after(path: Path, step: int) -> None:
     again.
     """
     if path.exists():
-        write_atomic(
-            path,
-            b"".join(json_line(value) for _, value in iter_lines(path) if value["step"] <= step),
-        )
+        rewrite_lines(path, lambda value: value["step"] <= step)

@@ -20,7 +20,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.wait import WebDriverWait
 
 from hyperruntime.loop.run_files.layout import LOG, Layout
-from hyperruntime.storage.run_lock import RunLock
+from hyperruntime.runs.lock import RunLock
 from tests.browser.conftest import OPEN_ALL, Browser
 from tests.browser.test_page import hostile_texts
 from tests.doubles.shown_runs import grow, loop_run, plain, rollout_run

@@ -21,7 +21,7 @@ from hyperruntime.host.process import run_process, wait_until
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
 from hyperruntime.rollout.run_files.turn_journal import TURNS
-from hyperruntime.storage.run_lock import STALE_S, owner_state, read_lease
+from hyperruntime.runs.lock import STALE_S, owner_state, read_lease
 from hyperruntime.testing import make_agent_repository
 from hyperruntime.testing.model import scripted_model
 from tests.e2e.test_rollout import WORLD

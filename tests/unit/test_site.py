@@ -25,6 +25,7 @@ from docs.site.links import PAGES, rewrite
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.loop.run_files import contract, layout
 from hyperruntime.rollout.run_files import run_dir, turn_journal
+from hyperruntime.runs import run_file
 from hyperruntime.settings.reader import fields_of
 
 ROOT = Path(__file__).parents[2]
@@ -193,7 +194,7 @@ def test_the_reference_has_every_file_of_a_run() -> None:
         if isinstance(value, str) and re.search(r"\w\.\w+$", value)
     ]
     rollouts = [
-        run_dir.RUN,
+        run_file.RUN,
         run_dir.TRAJECTORIES,
         run_dir.GROUPS,
         run_dir.RESULTS,

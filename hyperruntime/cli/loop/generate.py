@@ -47,9 +47,9 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.events import OnEvent
 from hyperruntime.loop.workbench.model_access import key_variables
 from hyperruntime.loop.workbench.open_containers import LoopRuntime
+from hyperruntime.runs.lock import wait_for_lease
 from hyperruntime.runtime import Runtime
 from hyperruntime.storage.atomic import make_directory
-from hyperruntime.storage.run_lock import wait_for_lease
 
 _Plan = TypeVar("_Plan", bound=RunPlan)
 

@@ -225,7 +225,7 @@ class _Loop:
 
     def columns(self) -> list[Column]:
         """Return the table."""
-        return generation_columns(tuple(self._follower.records.values()))
+        return generation_columns(tuple(self._follower.archive))
 
 
 class _Rollouts:

@@ -24,9 +24,9 @@ from hyperruntime.cli.messages import note
 from hyperruntime.cli.versions import version_facts
 from hyperruntime.errors import AgentError, ArchiveError, HyperRuntimeError
 from hyperruntime.json_values import parse_json, parse_toml
+from hyperruntime.runs.own_mark import has_own_mark
 from hyperruntime.secrets.values import SecretValues, read_regular
 from hyperruntime.storage.atomic import storage_errors
-from hyperruntime.storage.own_mark import has_own_mark
 from hyperruntime.storage.run_files import MOST_JSON_BYTES, open_run_file, read_run_file
 
 _ABOUT = """\

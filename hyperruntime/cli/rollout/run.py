@@ -32,10 +32,10 @@ from hyperruntime.rollout.run.options import RolloutOptions, new_run_id
 from hyperruntime.rollout.run.runner import run_rollouts
 from hyperruntime.rollout.run.store import RunStore, resumable_options, stored_options
 from hyperruntime.rollout.run.summary import RolloutSummary
-from hyperruntime.rollout.run_files.run_dir import RUN
+from hyperruntime.runs.lock import is_unowned_remnant, wait_for_lease
+from hyperruntime.runs.run_file import RUN
 from hyperruntime.storage.atomic import make_new_directory
 from hyperruntime.storage.run_files import refuse_links
-from hyperruntime.storage.run_lock import is_unowned_remnant, wait_for_lease
 from hyperruntime.units import format_duration
 
 CLUSTER = "cluster"  # in the run directory: job scripts and logs of nodes

@@ -34,9 +34,9 @@ from hyperruntime.option_fields import (
 from hyperruntime.rollout.agent.agent import AgentLimits
 from hyperruntime.rollout.loading import absolute_code, load_environment
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions, new_run_id
+from hyperruntime.runs.own_mark import check_requests, has_own_mark, with_own_mark
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.storage.atomic import make_directory, make_new_directory, write_atomic
-from hyperruntime.storage.own_mark import check_requests, has_own_mark, with_own_mark
 from hyperruntime.storage.run_files import MOST_JSON_BYTES, read_run_file, refuse_links
 from hyperruntime.trainers.loading import load_policy_trainer
 from hyperruntime.trainers.on_policy import TrainOptions, Update

@@ -30,10 +30,11 @@ from hyperruntime.errors import ClusterError, HyperRuntimeError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.process import wait_until
 from hyperruntime.logs import get_logger
+from hyperruntime.loop.generation.adapter import RunContext
 from hyperruntime.loop.generation.parent_program import Question
 from hyperruntime.loop.run.tasks import GenerationTask, QuestionTask, SentRun
 from hyperruntime.loop.run_files.record import record_to_json, structured
-from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
+from hyperruntime.loop.workbench.context import GenerationPlan
 from hyperruntime.loop.workbench.events import Events, StepEvent
 from hyperruntime.loop.workbench.open_containers import LoopRuntime, OpenContainers
 from hyperruntime.reclaim.trees import remove_reclaimed

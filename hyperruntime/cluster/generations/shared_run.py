@@ -16,11 +16,12 @@ from pathlib import Path
 from hyperruntime.errors import ClusterError, RepositoryError
 from hyperruntime.host.process import wait_until
 from hyperruntime.host.rmtree import remove_tree
+from hyperruntime.loop.generation.adapter import RunContext
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
+from hyperruntime.loop.workbench.context import GenerationPlan
+from hyperruntime.runs.lock import is_abandoned, read_lease
 from hyperruntime.storage.atomic import finish_directory, storage_errors
-from hyperruntime.storage.run_lock import is_abandoned, read_lease
 
 # Linux shows a change of a directory on NFS after at most 60 s. Source: nfs(5), acdirmax
 SEEN_S = 90.0

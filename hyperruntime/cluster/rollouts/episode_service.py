@@ -174,9 +174,8 @@ class EpisodeService:
         sending = asyncio.ensure_future(_send(lines, call))
         try:
             journal = TurnJournal(write, await self._journal(args), args["attempts"])
-            trajectory = await run_episode(
-                run.context, Job(item=item, index=args["index"]), journal
-            )
+            job = Job(item=item, index=args["index"], journal=journal)
+            trajectory = await run_episode(run.context, job)
             lines.put_nowait((clock() + SETTLE_S, b""))
             await sending
         finally:

@@ -8,7 +8,7 @@ import asyncio
 import os
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import attrs
 
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.head import Node
+from hyperruntime.cluster.node_workers import NodeWorkers
 from hyperruntime.cluster.rollouts.episode_service import (
     CLOSE,
     IMAGE,
@@ -41,7 +42,6 @@ from hyperruntime.json_values import count_values, parse_json, parse_json_slowly
 from hyperruntime.logs import get_logger
 from hyperruntime.option_fields import to_json
 from hyperruntime.rollout.agent.model import Model
-from hyperruntime.rollout.environment import Item
 from hyperruntime.rollout.run.episode import Job, failed_trajectory
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.progress import Keep, RolloutEvent
@@ -49,6 +49,7 @@ from hyperruntime.rollout.run.runner import CompleteParts, Parts, run_episodes
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
 from hyperruntime.rollout.run_files.turn_journal import TurnJournal
+from hyperruntime.runs.retry import Losses, LostTooOftenError
 from hyperruntime.settings.reader import read
 from hyperruntime.wire.checks import Line, Within
 from hyperruntime.wire.messages import PeerFaultError
@@ -56,15 +57,11 @@ from hyperruntime.wire.peer import Answer, Call, Handler
 
 log = get_logger(__name__)
 
-_MOST_LOST = 20  # nodes that one trajectory may lose, one after another
-_MOST_UNFIT = 3  # nodes that cannot open a run, one after another
-_CACHES_KEPT = 256  # keys that the head remembers for a node
 MOST_JOURNAL_BYTES = 1 << 30  # of an attempt at a trajectory
 MOST_RECORD_BYTES = 1 << 28  # of an attempt at a trajectory
 _MOST_WAITING_BYTES = 1 << 26  # of lines that the disk has not taken
 _MOST_RECORD_VALUES = 1 << 23
 _QUICK_BYTES = 1 << 20  # of a record that is parsed quickly, while all threads wait
-_LOOK_S = 0.5
 _CLOSE_S = 10.0  # an interrupted command is ended after 30 s, and must cancel the jobs before
 
 
@@ -151,46 +148,6 @@ class _ItemImage:
     image: str = attrs.field(validator=Line(4096))
 
 
-@attrs.define(eq=False)
-class _Place:
-    """A node that has opened the run.
-
-    Attributes:
-        node: the node.
-        free: how many more trajectories it takes now.
-        caches: keys of the caches that it has, the latest last.
-    """
-
-    node: Node
-    free: int
-    caches: dict[str, None] = attrs.field(factory=dict)
-
-    def take(self, key: str) -> None:
-        """Count a trajectory whose caches have a key."""
-        self.free -= 1
-        self.caches.pop(key, None)
-        self.caches[key] = None
-        while len(self.caches) > _CACHES_KEPT:
-            del self.caches[next(iter(self.caches))]
-
-
-def place_for(key: str, places: Sequence[_Place]) -> _Place | None:
-    """Return where a trajectory should be made, or None if no place is free.
-
-    That is the place with the most room; a place with the item's caches is preferred if it has at
-    least half as much.
-
-    Args:
-        key: of the item's caches.
-        places: nodes that may be used.
-    """
-    most = max(places, key=lambda place: place.free, default=None)
-    if most is None or most.free <= 0:
-        return None
-    close = [place for place in places if key in place.caches and 2 * place.free >= most.free]
-    return max(close, key=lambda place: place.free, default=most)
-
-
 class NodeEpisodes:
     """Makes trajectories on nodes; a context manager.
 
@@ -214,16 +171,13 @@ class NodeEpisodes:
         self._options = options
         self._model = parts.model
         self._environment = parts.environment
-        self._each = -(-options.parallel // cluster.config.max_nodes)
+        self._workers = NodeWorkers(cluster, options.parallel, cluster.config.max_nodes)
+        self._unfit = Losses()
         self._direct = (
             not asks_head and options.model is not None and is_reachable_from_nodes(options.model)
         )
         self._run = uuid.uuid4().hex
         self._journals: dict[str, TurnJournal] = {}
-        self._places: list[_Place] = []
-        self._busy = self._unfit = 0
-        self._changed = asyncio.Event()
-        self._error: Exception | None = None
         self._tasks = BackgroundTasks("rollouts")
         self._closed = False
         self._handlers: dict[str, Handler] = {
@@ -235,7 +189,6 @@ class NodeEpisodes:
     async def __aenter__(self) -> NodeEpisodes:
         """Open the run on each node that joins."""
         self._cluster.head.serve(self._handlers)
-        self._start(self._look())
         self._cluster.on_node(self._joined)
         return self
 
@@ -244,83 +197,44 @@ class NodeEpisodes:
         self._closed = True
         self._tasks.cancel()
         self._cluster.off_node(self._joined)
-        there = [place.node for place in self._places if place.node.lost is None]
+        there = [member.node for member in self._workers.members if member.node.lost is None]
         with suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_S):
                 calls = (node.peer.call(CLOSE, {"run": self._run}) for node in there)
                 await asyncio.gather(*calls, return_exceptions=True)
         self._cluster.head.stop_serving(self._handlers)
 
-    async def run(self, job: Job, journal: TurnJournal) -> Trajectory:
+    async def run(self, job: Job) -> Trajectory:
         """Make one attempt at a trajectory; if its node is lost, go on with its journal on another
         one.
 
         Args:
-            job: the trajectory.
-            journal: what earlier attempts did; gets what this one does.
+            job: the trajectory; its journal gets what this attempt does.
 
         Raises:
             ClusterError: no node can be started, or nodes cannot open the run.
             StorageError: the journal cannot be written.
         """
-        lost: NodeLostError | None = None
-        self._journals[job.id] = journal
+        self._journals[job.id] = job.journal
         try:
-            for _ in range(_MOST_LOST):
-                place = await self._take(self._key_of(job.item))
-                try:
-                    with place.node.in_use():
-                        return await self._run_on(place.node, job, journal)
-                except NodeLostError as error:
-                    lost = error
-                    log.warning(
-                        "trajectory lost with its node", trajectory=job.id, error=str(error)
-                    )
-                finally:
-                    self._give(place)
+            return await self._workers.run(
+                lambda node, _: self._run_on(node, job),
+                f"trajectory {job.id}",
+                near=self._environment.cache_key(job.item),
+            )
+        except LostTooOftenError as error:
+            return failed_trajectory(self._options, self._model.name, job, error, "node")
         finally:
             del self._journals[job.id]
-        assert lost is not None
-        return failed_trajectory(self._options, self._model.name, job, lost, "node")
 
-    def _key_of(self, item: Item) -> str:
-        return self._environment.cache_key(item)
-
-    async def _take(self, key: str) -> _Place:
-        """Return a node with a free place, if possible one that has the caches of a key, and take
-        the place.
-        """
-        self._busy += 1
-        try:
-            while self._error is None:
-                self._cluster.want(-(-self._busy // self._each))
-                place = place_for(key, [place for place in self._places if self._is_usable(place)])
-                if place is not None:
-                    place.take(key)
-                    return place
-                self._changed.clear()
-                await self._changed.wait()
-            raise self._error
-        except BaseException:
-            self._busy -= 1
-            raise
-
-    def _give(self, place: _Place) -> None:
-        self._busy -= 1
-        place.free += 1
-        self._changed.set()
-
-    @staticmethod
-    def _is_usable(place: _Place) -> bool:
-        return place.node.lost is None and not place.node.leaving
-
-    async def _run_on(self, node: Node, job: Job, journal: TurnJournal) -> Trajectory:
+    async def _run_on(self, node: Node, job: Job) -> Trajectory:
         """Make a trajectory on a node.
 
         Raises:
             NodeLostError: the node is lost, or it ends and could not finish.
         """
         sent = _Sent()
+        journal = job.journal
         before = journal.attempts
         asked = {"run": self._run, "item": job.item.id, "index": job.index, "attempts": before}
         writing = asyncio.ensure_future(sent.write(journal))
@@ -357,7 +271,7 @@ class NodeEpisodes:
 
     def _joined(self, node: Node) -> None:
         if not self._closed:
-            self._start(self._open_on(node))
+            self._tasks.start(self._open_on(node))
 
     async def _open_on(self, node: Node) -> None:
         """Open the run on a node; the run ends with an error if no node can do it."""
@@ -368,16 +282,17 @@ class NodeEpisodes:
         except NodeLostError:
             return
         except HyperRuntimeError as error:
-            self._unfit += 1
             log.warning("node cannot open the run", node=node.name, error=str(error))
-            if self._unfit >= _MOST_UNFIT or isinstance(error, (SpecError, DriverLoadError)):
+            try:
+                self._unfit.count(error, ends_run=isinstance(error, (SpecError, DriverLoadError)))
+            except HyperRuntimeError:
                 step = "nodes need the packages, files and images of this machine"
-                self._fail(ClusterError(f"node {node.name} cannot open the run: {error}; {step}"))
+                why = f"node {node.name} cannot open the run: {error}; {step}"
+                self._workers.fail(ClusterError(why))
             self._cluster.retire(node, "it cannot open the run")
         else:
-            self._unfit = 0
-            self._places.append(_Place(node, min(self._each, opened.capacity)))
-            self._changed.set()
+            self._unfit = Losses()
+            self._workers.add(node, min(self._workers.each, opened.capacity))
 
     async def _give_image(self, node: Node) -> None:
         """Give a node the run's image; without it, items that have images of their own can still be
@@ -402,27 +317,13 @@ class NodeEpisodes:
         options = self._options
         return {
             "run": self._run,
-            "options": to_json(attrs.evolve(options, parallel=self._each)),
+            "options": to_json(attrs.evolve(options, parallel=self._workers.each)),
             "env": {name: os.environ[name] for name in options.env_names if name in os.environ},
             "directory": os.getcwd(),
             "model": self._model.name,
             "direct": self._direct,
             "remembers": hasattr(self._model, "remember"),
         }
-
-    async def _look(self) -> None:
-        """End the run if no node can be started."""
-        while self._error is None:
-            await asyncio.sleep(_LOOK_S)
-            if self._cluster.error is not None and not self._cluster.nodes():
-                self._fail(self._cluster.error)
-
-    def _fail(self, error: HyperRuntimeError) -> None:
-        self._error = self._error or error
-        self._changed.set()
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self._tasks.start(work)
 
 
 class _Sent:

@@ -16,7 +16,8 @@ import attrs
 
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.head import Node
-from hyperruntime.cluster.slots.placement import Grant, Member, Placement
+from hyperruntime.cluster.members import Member
+from hyperruntime.cluster.slots.placement import Grant, Placement
 from hyperruntime.cluster.slots.pool_service import to_json
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import (
@@ -34,6 +35,7 @@ from hyperruntime.pool_values.config import DEFAULT_SLOTS, PoolConfig, ToolPolic
 from hyperruntime.pool_values.results import ExecutionResult, PoolStatus, Request, Slot
 from hyperruntime.remote.calls import Calls
 from hyperruntime.remote.sandbox import RemoteSandbox
+from hyperruntime.runs.retry import Losses
 from hyperruntime.sandbox import Pool
 from hyperruntime.spec import check_seconds
 from hyperruntime.wire.messages import PeerFaultError
@@ -151,6 +153,7 @@ class ClusterPool(Pool):
             SlotTimeoutError: no slot became free in time.
             PoolStartError: no container can be started; the message says why.
             PoolClosedError: the pool is not started, or was stopped.
+            LostTooOftenError: ten nodes were lost one after another while they acquired it.
         """
         task_id = task_id or os.urandom(8).hex()
         if not isinstance(task_id, str):
@@ -159,6 +162,7 @@ class ClusterPool(Pool):
             check_seconds("timeout_s", timeout_s)
         timeout_s = self.config.acquire_timeout_s if timeout_s is None else timeout_s
         deadline = asyncio.get_running_loop().time() + timeout_s
+        losses = Losses()
         while True:
             member = await self._reserve(
                 task_id, near, max(0.0, deadline - asyncio.get_running_loop().time())
@@ -169,8 +173,9 @@ class ClusterPool(Pool):
                 answer = await self._call(
                     member, "pool.acquire", task=task_id, timeout_s=left_s, container=name
                 )
-            except NodeLostError:
+            except NodeLostError as error:
                 self._give_back(member)
+                losses.count(error)
                 continue
             except asyncio.CancelledError:
                 self._end_soon(member, name)

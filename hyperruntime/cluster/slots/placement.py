@@ -6,56 +6,8 @@ import asyncio
 
 import attrs
 
-from hyperruntime.cluster.head import Node
+from hyperruntime.cluster.members import Member, roomiest
 from hyperruntime.remote.sandbox import RemoteSandbox
-
-_NEAR_KEPT = 256  # keys of work that a node remembers
-
-
-@attrs.define(eq=False)
-class Member:
-    """A node with its pool.
-
-    Attributes:
-        node: the node.
-        slots: how many of its slots may be leased at once.
-        leased: how many are, or are being acquired.
-        near: keys of work that ran there, newest last.
-    """
-
-    node: Node
-    slots: int
-    leased: int = 0
-    near: dict[str, None] = attrs.field(factory=dict)
-
-    @property
-    def free(self) -> int:
-        """Slots that may be leased now."""
-        return self.slots - self.leased if self.node.lost is None and not self.node.leaving else 0
-
-    def take(self) -> Member:
-        """Count one slot as leased, and return this member; the node is in use from the first one
-        on.
-        """
-        self.leased += 1
-        if self.leased == 1:
-            self.node.uses += 1
-        return self
-
-    def give_back(self) -> None:
-        """Count one slot as free."""
-        self.leased -= 1
-        if self.leased == 0:
-            self.node.uses -= 1
-            self.node.idle_since = asyncio.get_running_loop().time()
-
-    def remember(self, near: str) -> None:
-        """Note that work with this key runs here."""
-        if near:
-            self.near.pop(near, None)
-            self.near[near] = None
-            while len(self.near) > _NEAR_KEPT:
-                del self.near[next(iter(self.near))]
 
 
 @attrs.define(eq=False)
@@ -103,9 +55,7 @@ class Placement:
         kept = self._kept.pop(task_id, None)
         if kept is not None and kept.free > 0:
             return kept
-        free = [member for member in self.members if member.free > 0]
-        close = [member for member in free if near and near in member.near]
-        return max(close or free, key=lambda member: member.free, default=None)
+        return roomiest(self.members, near)
 
     def keep(self, task_id: str, member: Member) -> None:
         """Note that a task's slot waits for it on a node."""

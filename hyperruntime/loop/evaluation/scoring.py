@@ -19,7 +19,7 @@ from hyperruntime.domain import DomainBase, Score, Task, Trial, TrialResult, Tri
 from hyperruntime.errors import ContainerLostError, HyperRuntimeError, SpecError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.predictions import Prediction
-from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
+from hyperruntime.loop.workbench.context import GenerationPlan, StepContext
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import make_directory, write_file
 
@@ -34,7 +34,7 @@ _RUN = f'here=$(mktemp -d) && cp -R {_GIVEN}/. "$here" && cd "$here" && exec "$@
 class Scorer:
     """Scores answers with their domain, and runs the trials that the domain requests first."""
 
-    def __init__(self, context: RunContext, plan: GenerationPlan, folder: Path) -> None:
+    def __init__(self, context: StepContext, plan: GenerationPlan, folder: Path) -> None:
         """Store the files of trials below ``folder``, a host directory that no container can write
         to.
         """

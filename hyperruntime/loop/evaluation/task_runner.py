@@ -27,7 +27,7 @@ from hyperruntime.loop.evaluation.predictions import (
 from hyperruntime.loop.run_files.contract import HARNESS
 from hyperruntime.loop.run_files.layout import evaluation_name
 from hyperruntime.loop.workbench.container import AgentContainer
-from hyperruntime.loop.workbench.context import RunContext
+from hyperruntime.loop.workbench.context import StepContext
 from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
 from hyperruntime.spec import ExecResult
 from hyperruntime.storage.atomic import write_file
@@ -47,7 +47,7 @@ class TaskRunner:
 
     def __init__(
         self,
-        context: RunContext,
+        context: StepContext,
         container: AgentContainer,
         harness_dir: Path,
         fresh_container: OpenContainer,

@@ -22,8 +22,19 @@ from hyperruntime.loop.run_files.contract import Contract
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.container import AgentContainer
-from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
+from hyperruntime.loop.workbench.context import GenerationPlan, StepContext
 from hyperruntime.loop.workbench.events import StepLog
+
+
+@attrs.frozen(kw_only=True)
+class RunContext(StepContext):
+    """What all generations of a run share.
+
+    Attributes:
+        adapter: adapter for the kind of contract.
+    """
+
+    adapter: ContractAdapter
 
 
 @attrs.frozen(kw_only=True)

@@ -25,7 +25,13 @@ from hyperruntime.loop.evaluation.evaluator import (
 )
 from hyperruntime.loop.evaluation.scoring import Scorer
 from hyperruntime.loop.evaluation.task_runner import TaskRunner
-from hyperruntime.loop.generation.adapter import Attempt, ContractAdapter, GenerationAdapter, View
+from hyperruntime.loop.generation.adapter import (
+    Attempt,
+    ContractAdapter,
+    GenerationAdapter,
+    RunContext,
+    View,
+)
 from hyperruntime.loop.generation.publish import link_tree
 from hyperruntime.loop.run_files.contract import (
     CONTRACT_FILE,
@@ -45,7 +51,6 @@ from hyperruntime.loop.run_files.layout import (
 )
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.container import AgentContainer, meta_agent_container
-from hyperruntime.loop.workbench.context import RunContext
 from hyperruntime.loop.workbench.copy_out import copy_files
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import make_directory

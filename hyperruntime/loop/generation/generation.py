@@ -27,12 +27,12 @@ from hyperruntime.git.store import Snapshot
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import Results, selection_score, unanswered
-from hyperruntime.loop.generation.adapter import Attempt
+from hyperruntime.loop.generation.adapter import Attempt, RunContext
 from hyperruntime.loop.generation.phases import reached_phases
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH
 from hyperruntime.loop.run_files.record import TASKS, GenerationRecord
 from hyperruntime.loop.workbench.container import discard
-from hyperruntime.loop.workbench.context import GenerationPlan, RunContext, protected_paths
+from hyperruntime.loop.workbench.context import GenerationPlan, protected_paths
 from hyperruntime.loop.workbench.copy_out import PATCH_LIMIT, copy_files, read_file
 from hyperruntime.loop.workbench.events import StepLog
 from hyperruntime.loop.workbench.failures import (
@@ -40,6 +40,7 @@ from hyperruntime.loop.workbench.failures import (
     RunInterruptedError,
     translate_failure,
 )
+from hyperruntime.runs.retry import ATTEMPTS
 from hyperruntime.storage.atomic import (
     check_writable,
     make_directory,
@@ -51,7 +52,6 @@ from hyperruntime.units import one_line
 
 log = get_logger(__name__)
 
-ATTEMPTS = 3
 _BINARY_MARK = b"\nBinary files "
 _NAMED = 5
 _MAX_DROPPED = 200

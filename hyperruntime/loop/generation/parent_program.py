@@ -13,13 +13,14 @@ import attrs
 
 from hyperruntime.errors import ContainerLostError, HyperRuntimeError
 from hyperruntime.logs import get_logger
+from hyperruntime.loop.generation.adapter import RunContext
 from hyperruntime.loop.generation.generation_view import GenerationView, add_figures
 from hyperruntime.loop.generation.publish import mark_generation
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord
 from hyperruntime.loop.workbench.container import AgentContainer, discard
-from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
+from hyperruntime.loop.workbench.context import GenerationPlan
 from hyperruntime.loop.workbench.failures import (
     GenerationFailedError,
     RunInterruptedError,

@@ -30,7 +30,7 @@ from hyperruntime.loop.run_files.record import (
     record_to_json,
     structured,
 )
-from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
+from hyperruntime.loop.workbench.context import GenerationPlan, StepContext
 from hyperruntime.storage.atomic import append_line
 from hyperruntime.storage.run_files import read_run_file
 
@@ -140,7 +140,7 @@ def _lines(path: Path) -> list[bytes]:
         raise ArchiveError(f"{str(path)!r} cannot be read: {error.strerror}; remove it") from error
 
 
-def reached_phases(context: RunContext, plan: GenerationPlan) -> Phases:
+def reached_phases(context: StepContext, plan: GenerationPlan) -> Phases:
     """Return the completed phases of a generation; only the plan if its state was lost, for example
     by a power failure.
 

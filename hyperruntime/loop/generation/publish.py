@@ -19,11 +19,12 @@ import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hyperruntime.domain import DomainBase
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.evaluation.evaluator import mean_score
+from hyperruntime.loop.generation.adapter import ContractAdapter, RunContext
 from hyperruntime.loop.generation.generation_view import without_host_paths
 from hyperruntime.loop.generation.meta_patches import meta_patch_paths
 from hyperruntime.loop.run_files.archive import Archive
@@ -48,7 +49,6 @@ from hyperruntime.loop.run_files.record import (
     MarkKind,
     record_to_json,
 )
-from hyperruntime.loop.workbench.context import RunContext
 from hyperruntime.storage.atomic import (
     finish_directory,
     json_document,
@@ -57,9 +57,6 @@ from hyperruntime.storage.atomic import (
     write_file,
 )
 from hyperruntime.storage.run_files import is_run_directory, is_run_file
-
-if TYPE_CHECKING:
-    from hyperruntime.loop.generation.adapter import ContractAdapter
 
 MAX_LISTED_LINEAGE = 256
 _AFTER_THE_META_AGENT = "diff"

@@ -21,7 +21,13 @@ from hyperruntime.errors import PatchError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import Results, SplitResult, evaluated_splits
-from hyperruntime.loop.generation.adapter import Attempt, ContractAdapter, GenerationAdapter, View
+from hyperruntime.loop.generation.adapter import (
+    Attempt,
+    ContractAdapter,
+    GenerationAdapter,
+    RunContext,
+    View,
+)
 from hyperruntime.loop.generation.generation_view import GenerationView
 from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.hyperagents.domains import DOMAINS, TRAIN, OriginalDomain, repository_domain
@@ -56,7 +62,6 @@ from hyperruntime.loop.run_files.contract import (
 from hyperruntime.loop.run_files.layout import INITIAL, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.container import meta_agent_container
-from hyperruntime.loop.workbench.context import RunContext
 from hyperruntime.loop.workbench.copy_out import copy_files, read_below
 from hyperruntime.loop.workbench.failures import GenerationFailedError
 from hyperruntime.spec import Mount

@@ -18,6 +18,7 @@ from filelock import FileLock
 from hyperruntime.domain import DomainBase
 from hyperruntime.errors import RunError, SpecError
 from hyperruntime.json_values import parse_json
+from hyperruntime.loop.generation.adapter import RunContext
 from hyperruntime.loop.generation.generation import make_with_results
 from hyperruntime.loop.run.contracts import contract_adapter
 from hyperruntime.loop.run.export import find_generation
@@ -29,7 +30,7 @@ from hyperruntime.loop.run_files.options import ALL_SAMPLES, GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord, structured
 from hyperruntime.loop.workbench.container import discard
-from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
+from hyperruntime.loop.workbench.context import GenerationPlan
 from hyperruntime.loop.workbench.events import OnEvent
 from hyperruntime.loop.workbench.failures import RunInterruptedError
 from hyperruntime.loop.workbench.model_access import evaluation_models

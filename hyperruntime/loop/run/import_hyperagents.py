@@ -51,6 +51,7 @@ from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord, parent_problem
 from hyperruntime.loop.workbench.context import protected_paths
 from hyperruntime.reclaim.trees import reclaim_trees
+from hyperruntime.runs.lock import RunLock
 from hyperruntime.storage.atomic import (
     make_directory,
     make_private_directory,
@@ -63,7 +64,6 @@ from hyperruntime.storage.run_files import (
     make_run_directory,
     read_run_file,
 )
-from hyperruntime.storage.run_lock import RunLock
 
 log = get_logger(__name__)
 

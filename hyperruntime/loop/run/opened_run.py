@@ -16,7 +16,7 @@ from hyperruntime.errors import RepositoryError, RunError
 from hyperruntime.git.change_rules import ChangeRules
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
-from hyperruntime.loop.generation.adapter import ContractAdapter
+from hyperruntime.loop.generation.adapter import ContractAdapter, RunContext
 from hyperruntime.loop.generation.meta_patches import Start, begin, stored_start
 from hyperruntime.loop.generation.phases import unfinished
 from hyperruntime.loop.generation.publish import amend_marked, publish_missing
@@ -27,14 +27,14 @@ from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH, RUN_LOG, Lay
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import structured
-from hyperruntime.loop.workbench.context import RunContext, protected_paths
+from hyperruntime.loop.workbench.context import protected_paths
 from hyperruntime.loop.workbench.events import Events, OnEvent
 from hyperruntime.loop.workbench.model_access import Models, agent_directory
 from hyperruntime.loop.workbench.open_containers import LoopRuntime, OpenContainers
 from hyperruntime.reclaim.trees import remove_reclaimed
+from hyperruntime.runs.own_mark import has_own_mark
+from hyperruntime.runs.run_file import note_end
 from hyperruntime.storage.atomic import make_directory, make_private_directory, storage_errors
-from hyperruntime.storage.own_mark import has_own_mark
-from hyperruntime.storage.run_end import note_end
 from hyperruntime.storage.run_files import open_to_append, read_run_file
 
 log = get_logger(__name__)

@@ -28,7 +28,7 @@ from hyperruntime.loop.run_files.contract import agent_needs
 from hyperruntime.loop.run_files.layout import INITIAL, PREFIX, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.model_access import agent_directory, choose_gateway, stored_gateway
-from hyperruntime.storage.run_lock import is_abandoned, is_unowned_remnant, wait_for_lease
+from hyperruntime.runs.lock import is_abandoned, is_unowned_remnant, wait_for_lease
 
 
 @attrs.frozen(kw_only=True)

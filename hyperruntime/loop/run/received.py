@@ -18,8 +18,8 @@ from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.model_access import stored_agent
 from hyperruntime.option_fields import host_requests, names_no_code
+from hyperruntime.runs.own_mark import check_requests, has_own_mark, how_to_accept
 from hyperruntime.secrets.env_file import read_dotenv
-from hyperruntime.storage.own_mark import check_requests, has_own_mark, how_to_accept
 
 
 def check_received(

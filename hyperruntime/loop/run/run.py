@@ -11,6 +11,7 @@ import attrs
 
 from hyperruntime.errors import RunError, StorageError
 from hyperruntime.logs import get_logger
+from hyperruntime.loop.generation.adapter import RunContext
 from hyperruntime.loop.generation.parent_program import ParentProgram, Question, Said
 from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.generation.publish import finish_generation, mark_generation, parent_mark
@@ -20,18 +21,17 @@ from hyperruntime.loop.run.tasks import GenerationTask, MakeExecutor, QuestionTa
 from hyperruntime.loop.run_files.layout import LOG
 from hyperruntime.loop.run_files.parent_rules import GenId, select_parent
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
+from hyperruntime.loop.workbench.context import GenerationPlan
 from hyperruntime.loop.workbench.events import OnEvent
 from hyperruntime.loop.workbench.failures import RunInterruptedError
 from hyperruntime.loop.workbench.model_access import ModelAccess
 from hyperruntime.loop.workbench.open_containers import POLL_S, LoopRuntime, on_interrupt
+from hyperruntime.runs.lock import RunLock
+from hyperruntime.runs.retry import ITEMS_IN_A_ROW, Streak
+from hyperruntime.runs.run_file import INTERRUPTED, note_end, reason_of
 from hyperruntime.storage.atomic import make_directory
-from hyperruntime.storage.run_end import INTERRUPTED, note_end, reason_of
-from hyperruntime.storage.run_lock import RunLock
 
 log = get_logger(__name__)
-
-_MAX_INFRASTRUCTURE_FAILURES = 3
 
 
 @attrs.frozen(kw_only=True)
@@ -171,7 +171,7 @@ class _Run:
         lock.on_lost(self._containers.stop)
         self._executor: Executor
         self._pending: dict[Future[GenerationRecord], GenId] = {}
-        self._failures_in_a_row = 0
+        self._streak = Streak(ITEMS_IN_A_ROW)
         self._made: list[GenId] = []
         self._evolved: ParentProgram | None = None
         if self._options.edit_select_parent:
@@ -322,7 +322,7 @@ class _Run:
 
     def _keep(self, record: GenerationRecord) -> None:
         broken = record.failure == "infrastructure"
-        self._failures_in_a_row = self._failures_in_a_row + 1 if broken else 0
+        self._streak.count(failed=broken)
         if record.parent is None and record.failure == "budget" and self._models.used_up:
             return  # a resume with a larger budget makes it again; all other generations need it
         lost = record.parent is None and record.failure is not None  # a resume makes it again, too
@@ -332,7 +332,7 @@ class _Run:
             self._made.append(record.genid)
             self._judge_parent(record)
         resume = f"`hyperrun resume {shlex.quote(str(self._context.layout.root))}`"
-        if broken and (lost or self._failures_in_a_row >= _MAX_INFRASTRUCTURE_FAILURES):
+        if broken and (lost or self._streak.is_over):
             raise RunError(
                 f"generation {record.genid} could not be made: {record.detail}; see `hyperrun "
                 f"doctor`, then {resume}"

@@ -17,7 +17,7 @@ import attrs
 from hyperruntime.domain import DomainBase
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.git.store import RepositoryStore
-from hyperruntime.loop.generation.adapter import ContractAdapter
+from hyperruntime.loop.generation.adapter import ContractAdapter, RunContext
 from hyperruntime.loop.generation.generation import make_generation
 from hyperruntime.loop.generation.parent_program import Question, Said
 from hyperruntime.loop.run.contracts import contract_adapter, load_domains
@@ -26,7 +26,7 @@ from hyperruntime.loop.run_files.contract import Contract
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord, structured
-from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
+from hyperruntime.loop.workbench.context import GenerationPlan
 from hyperruntime.loop.workbench.events import Events
 from hyperruntime.loop.workbench.model_access import Models
 from hyperruntime.loop.workbench.open_containers import OpenContainers

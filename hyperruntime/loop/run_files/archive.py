@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,11 +39,10 @@ from hyperruntime.loop.run_files.record import (
     record_to_json,
 )
 from hyperruntime.option_fields import from_json, to_json
-from hyperruntime.storage.atomic import append_line, json_document, write_atomic
-from hyperruntime.storage.own_mark import with_own_mark
-from hyperruntime.storage.run_end import end_reason
+from hyperruntime.runs.lock import owner_state
+from hyperruntime.runs.run_file import end_reason, read_run_value, write_run_value
+from hyperruntime.storage.atomic import append_line
 from hyperruntime.storage.run_files import MOST_JSON_BYTES, read_run_file
-from hyperruntime.storage.run_lock import owner_state
 
 RunState = Literal["running", "finished", "interrupted"]
 
@@ -73,14 +72,8 @@ class RunView:
     @property
     def wanted(self) -> int:
         """Number of all generations of the run, made or not."""
-        return wanted_count(self.options, (record.genid for record in self.generations))
-
-
-def wanted_count(options: GenerateOptions, made: Iterable[GenId]) -> int:
-    """Return the number of generations of a run: those that its options ask for, and others that
-    were made before.
-    """
-    return len({options.first_genid, *range(1, options.max_generation + 1), *made})
+        asked = {self.options.first_genid, *range(1, self.options.max_generation + 1)}
+        return len(asked.union(record.genid for record in self.generations))
 
 
 class Archive:
@@ -103,6 +96,7 @@ class Archive:
         self._depths: dict[GenId, int] = {}
         self._unselecting: set[GenId] = set()
         self._unlisted: list[GenerationRecord] = []
+        self._without_parent: dict[GenId, tuple[GenerationRecord, str]] = {}
 
     @classmethod
     def load(cls, layout: Layout) -> Archive:
@@ -112,24 +106,39 @@ class Archive:
             ArchiveError: the journal cannot be read.
         """
         archive = cls(layout)
-        without_parent: dict[GenId, tuple[GenerationRecord, str]] = {}
         for number, entry in read_journal(layout.journal, archive.problems):
-            if isinstance(entry, GenerationMark):
-                archive._apply(entry)
-            elif entry.genid in archive:
-                archive.problems.append(
-                    f"line {number} of {layout.journal.name} repeats generation {entry.genid} "
-                    "and was skipped"
-                )
-            elif problem := parent_problem(entry, archive):
-                without_parent[entry.genid] = (
-                    entry,
-                    f"line {number} of {layout.journal.name} was skipped: {problem}",
-                )
-            else:
-                archive._index(entry)
-        archive._adopt(layout, without_parent)
+            archive.take(number, entry)
+        archive._adopt(layout)
+        archive.problems += archive.skipped
         return archive
+
+    def take(self, number: int, entry: GenerationRecord | GenerationMark) -> GenId | None:
+        """Take an entry of the journal; return the generation that it added or changed.
+
+        Args:
+            number: of its line.
+            entry: content of the line.
+        """
+        if isinstance(entry, GenerationMark):
+            return self._apply(entry)
+        if entry.genid in self:
+            self.problems.append(
+                f"line {number} of {self._journal.name} repeats generation {entry.genid} and was "
+                "skipped"
+            )
+            return None
+        if problem := parent_problem(entry, self):
+            problem = f"line {number} of {self._journal.name} was skipped: {problem}"
+            self._without_parent[entry.genid] = entry, problem
+            return None
+        self._index(entry)
+        return entry.genid
+
+    @property
+    def skipped(self) -> list[str]:
+        """One sentence for each line whose parent is not before it."""
+        skipped = self._without_parent.items()
+        return [problem for genid, (_, problem) in skipped if genid not in self._records]
 
     def add(self, record: GenerationRecord) -> None:
         """Store a record durably.
@@ -272,45 +281,37 @@ class Archive:
         if record.parent is not None:
             self._children[record.parent] += 1
 
-    def _apply(self, mark: GenerationMark) -> None:
+    def _apply(self, mark: GenerationMark) -> GenId | None:
+        """Take a mark; return the generation whose record it changed."""
         self.marks.append(mark)
         if mark.kind == "no-selection":
             self._unselecting.add(mark.genid)
         elif record := self._records.get(mark.genid):
             self._records[mark.genid] = attrs.evolve(record, valid_parent=False)
+            return mark.genid
+        return None
 
-    def _adopt(
-        self, layout: Layout, without_parent: Mapping[GenId, tuple[GenerationRecord, str]]
-    ) -> None:
+    def _adopt(self, layout: Layout) -> None:
         """Add the finished directories that have no line in the journal, parents first.
 
-        Args:
-            layout: paths of the run.
-            without_parent: records whose parent is not before them in the journal, and the problem
-                of each; one is added if its parent was added here.
+        A record whose parent is not before it in the journal is added if its parent was added here.
         """
         for genid in generations_in(layout.root):
             if genid in self._records:
                 continue
+            skipped = self._without_parent.get(genid)
             try:
-                record = (
-                    without_parent[genid][0]
-                    if genid in without_parent
-                    else _stored_record(layout, genid)
-                )
+                record = skipped[0] if skipped else _stored_record(layout, genid)
             except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
                 why = error.strerror if isinstance(error, OSError) else error
                 self.problems.append(f"{generation_name(genid)} has no readable {METADATA}: {why}")
                 continue
             if problem := parent_problem(record, self):
-                if genid not in without_parent:
+                if not skipped:
                     self.problems.append(f"{generation_name(genid)} was skipped: {problem}")
             elif record.genid == genid:
                 self._unlisted.append(record)
                 self._index(record)
-        self.problems += [
-            problem for genid, (_, problem) in without_parent.items() if genid not in self._records
-        ]
 
 
 def _stored_record(layout: Layout, genid: GenId) -> GenerationRecord:
@@ -332,32 +333,44 @@ def load_run(run_dir: str | os.PathLike[str]) -> RunView:
     # before the archive is read: the run may end meanwhile
     is_owned = owner_state(layout.root) == "alive"
     archive = Archive.load(layout)
-    state = state_of(options, archive, is_owned=is_owned)
-    return RunView(
-        run_dir=str(run_dir),
-        options=options,
-        seed=stored["seed"],
-        state=state,
-        generations=tuple(archive),
-        problems=tuple(archive.problems),
-        ended=end_reason(stored) if state == "interrupted" else "",
+    return view_of(
+        str(run_dir), options, stored, tuple(archive), archive.problems, is_owned=is_owned
     )
 
 
-def state_of(options: GenerateOptions, made: Container[object], *, is_owned: bool) -> RunState:
-    """Return the state of a run.
+def view_of(
+    run_dir: str,
+    options: GenerateOptions,
+    stored: Mapping[str, Any],
+    generations: tuple[GenerationRecord, ...],
+    problems: Iterable[str],
+    *,
+    is_owned: bool,
+) -> RunView:
+    """Return a run as read from its files.
 
     Args:
+        run_dir: the run directory.
         options: the options of the run.
-        made: ids of the finished generations.
-        is_owned: whether a live process owned the run's directory before ``made`` was read.
+        stored: content of its ``run.json``.
+        generations: the finished generations.
+        problems: one sentence for each line or file that could not be read.
+        is_owned: whether a live process owned the directory before the generations were read.
     """
-    if is_owned:
-        return "running"
+    made = {record.genid for record in generations}
     is_full = options.first_genid in made and all(
         number in made for number in range(1, options.max_generation + 1)
     )
-    return "finished" if is_full else "interrupted"
+    state: RunState = "running" if is_owned else "finished" if is_full else "interrupted"
+    return RunView(
+        run_dir=run_dir,
+        options=options,
+        seed=stored["seed"],
+        state=state,
+        generations=generations,
+        problems=tuple(problems),
+        ended=end_reason(stored) if state == "interrupted" else "",
+    )
 
 
 def write_run(
@@ -375,9 +388,7 @@ def write_run(
         StorageError: the file cannot be written.
     """
     value = {"schema": SCHEMA, "seed": options.seed, **facts, "options": to_json(options)}
-    value = with_own_mark(value, layout.root) if mark else value
-    write_atomic(layout.run, json_document(value))
-    return value
+    return write_run_value(layout.run, value, mark=mark)
 
 
 def read_run(layout: Layout) -> tuple[GenerateOptions, dict[str, Any]]:
@@ -387,8 +398,10 @@ def read_run(layout: Layout) -> tuple[GenerateOptions, dict[str, Any]]:
         ArchiveError: ``run.json`` does not exist or cannot be read.
     """
     try:
-        value = parse_json(read_run_file(layout.run, below=layout.root, most_bytes=MOST_JSON_BYTES))
-    except (FileNotFoundError, NotADirectoryError):
+        value = read_run_value(layout.run)
+    except ArchiveError as error:
+        if not isinstance(error.__cause__, (FileNotFoundError, NotADirectoryError)):
+            raise
         step = "give a generate_<run_id> directory"
         if layout.archive.is_file():
             resume = f"hyperrun resume {shlex.quote(str(layout.root))}"
@@ -396,9 +409,6 @@ def read_run(layout: Layout) -> tuple[GenerateOptions, dict[str, Any]]:
         raise ArchiveError(
             f"{str(layout.root)!r} is not a run directory: {layout.run.name} is missing; {step}"
         ) from None
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise ArchiveError(f"{str(layout.run)!r} cannot be read: {why}") from error
     if not isinstance(value, dict) or not isinstance(value.get("seed"), int):
         raise ArchiveError(
             f"{str(layout.run)!r} is not a valid run file: it has no seed; start a new run"

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.runs.run_file import RUN
 from hyperruntime.storage.run_files import read_run_json, refuse_links
 
 PREFIX = "generate_"
@@ -113,7 +114,7 @@ class Layout:
         elsewhere.
         """
         self.root = root
-        self.run = root / "run.json"
+        self.run = root / RUN
         self.journal = root / "journal.jsonl"
         self.archive = root / ARCHIVE_FILE
         self.exchanges = root / "exchanges.jsonl"

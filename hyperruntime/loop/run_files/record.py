@@ -195,31 +195,35 @@ def read_journal(
         for number, line in enumerate(
             read_run_lines(path, below=path.parent, most_bytes=_MOST_LINE_BYTES), 1
         ):
-            if not line.strip():
-                continue
-            try:
-                yield number, entry_of_line(line)
-            except ValueError as error:
-                problems.append(f"line {number} of {path.name} is damaged and was skipped: {error}")
+            if (entry := entry_of_line(line, number, path.name, problems)) is not None:
+                yield number, entry
     except FileNotFoundError:
         return
     except OSError as error:
         raise ArchiveError(f"{str(path)!r} cannot be read: {error.strerror}") from error
 
 
-def entry_of_line(line: bytes) -> GenerationRecord | GenerationMark:
-    """Return the content of a line of the journal.
+def entry_of_line(
+    line: bytes, number: int, name: str, problems: list[str]
+) -> GenerationRecord | GenerationMark | None:
+    """Return the content of a line of the journal; None if it is blank or damaged.
 
-    Raises:
-        ValueError: the line is damaged.
+    Args:
+        line: the line.
+        number: its number.
+        name: of the journal.
+        problems: receives one sentence about a damaged line.
     """
+    if not line.strip():
+        return None
     try:
         value = parse_json(line, finite=True)
         if isinstance(value, dict) and "mark" in value:
             return structured(GenerationMark, {**value, "kind": value["mark"]})
         return record_from_json(value)
-    except (OverflowError, RecursionError) as error:
-        raise ValueError(str(error)) from error
+    except (ValueError, OverflowError, RecursionError) as error:
+        problems.append(f"line {number} of {name} is damaged and was skipped: {error}")
+        return None
 
 
 def structured(kind: type[_Kind], value: Mapping[str, Any]) -> _Kind:

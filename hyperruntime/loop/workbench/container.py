@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from hyperruntime.loop.run_files.layout import generation_name
 from hyperruntime.loop.run_files.record import FailureClass
-from hyperruntime.loop.workbench.context import GenerationPlan, RunContext
+from hyperruntime.loop.workbench.context import GenerationPlan, StepContext
 from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
 from hyperruntime.loop.workbench.open_containers import LoopContainer
 from hyperruntime.reclaim.trees import reclaim_trees, remove_reclaimed
@@ -36,7 +36,7 @@ class AgentContainer:
 
     def __init__(
         self,
-        context: RunContext,
+        context: StepContext,
         plan: GenerationPlan,
         folder: Path,
         *mounts: Mount,
@@ -223,7 +223,7 @@ class AgentContainer:
 
 
 def meta_agent_container(
-    context: RunContext,
+    context: StepContext,
     plan: GenerationPlan,
     private: Path,
     *mounts: Mount,
@@ -259,6 +259,6 @@ def meta_agent_container(
     return AgentContainer(context, plan, private / "agent", view, *mounts, workdir=workdir, env=env)
 
 
-def discard(context: RunContext, folder: Path) -> None:
+def discard(context: StepContext, folder: Path) -> None:
     """Remove a directory that containers wrote to; its files may have any owner."""
     remove_reclaimed(folder, context.containers.reclaim_args)

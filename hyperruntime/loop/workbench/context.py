@@ -1,9 +1,8 @@
-"""Values: the context that all generations of a run share, and the plan of one generation."""
+"""Values: what a step of a generation may use, and the plan of one generation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -19,9 +18,6 @@ from hyperruntime.loop.workbench.model_access import Models
 from hyperruntime.loop.workbench.open_containers import LoopContainer, OpenContainers
 from hyperruntime.spec import ContainerSpec, Mount
 
-if TYPE_CHECKING:
-    from hyperruntime.loop.generation.adapter import ContractAdapter
-
 _LABEL = "io.hyperruntime"
 
 
@@ -32,15 +28,14 @@ def protected_paths(domains: Sequence[DomainBase]) -> tuple[str, ...]:
 
 
 @attrs.frozen(kw_only=True)
-class RunContext:
-    """The context that all generations of a run share.
+class StepContext:
+    """What the steps of all generations of a run may use.
 
     Attributes:
         options: options of the run, with seed and run id.
         layout: paths of the run.
         store: repository with all states.
         contract: contract of the agent.
-        adapter: adapter for the kind of contract.
         root: commit of the initial agent.
         first: commit of the first generation, the initial agent with the diffs of
             ``meta_patch_files``.
@@ -55,7 +50,6 @@ class RunContext:
     layout: Layout
     store: RepositoryStore
     contract: Contract
-    adapter: ContractAdapter
     root: str
     first: str
     domains: tuple[DomainBase, ...]

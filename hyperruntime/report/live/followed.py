@@ -19,8 +19,8 @@ from hyperruntime.loop.run_files.record import genid_from_json
 from hyperruntime.loop.run_files.running import running_generations
 from hyperruntime.report.page.generations import LoopRun
 from hyperruntime.report.page.trajectories import RolloutRun
+from hyperruntime.runs.journal import GrowingFile
 from hyperruntime.secrets.known import Secrets
-from hyperruntime.storage.growing_file import GrowingFile
 
 
 class Source(Protocol):
@@ -182,7 +182,7 @@ class LoopSource:
 
     def rows(self, ids: Sequence[GenId]) -> dict[str, Any]:
         """Return the columns of some generations."""
-        return self._run.columns([self._follower.records[one] for one in ids])
+        return self._run.columns([self._follower.archive[one] for one in ids])
 
     def details(self, name: str) -> dict[str, Any] | None:
         """Return the details of a generation."""
@@ -190,7 +190,7 @@ class LoopSource:
             genid = genid_from_json(int(name) if name.isascii() and name.isdigit() else name)
         except ValueError:
             return None
-        return self._run.details_of(genid) if genid in self._follower.records else None
+        return self._run.details_of(genid) if genid in self._follower.archive else None
 
 
 class RolloutSource:

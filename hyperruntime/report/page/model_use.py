@@ -15,8 +15,8 @@ from hyperruntime.json_values import json_object
 from hyperruntime.report.page.columns import number
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run_files.record import Trajectory
+from hyperruntime.runs.journal import GrowingFile
 from hyperruntime.secrets.known import Secrets
-from hyperruntime.storage.growing_file import GrowingFile
 
 
 class ModelUse:

@@ -18,11 +18,11 @@ from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer
 from hyperruntime.rollout.run.store import stored_options
 from hyperruntime.rollout.run_files.follow import TrajectoryFollower
 from hyperruntime.rollout.run_files.record import SCORED, Segment, Trajectory
-from hyperruntime.rollout.run_files.run_dir import RUN, TRAJECTORIES
+from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES
+from hyperruntime.runs.journal import GrowingFile
+from hyperruntime.runs.own_mark import has_own_mark, how_to_accept
+from hyperruntime.runs.run_file import RUN, end_reason
 from hyperruntime.secrets.known import Secrets
-from hyperruntime.storage.growing_file import GrowingFile
-from hyperruntime.storage.own_mark import has_own_mark, how_to_accept
-from hyperruntime.storage.run_end import end_reason
 from hyperruntime.storage.run_files import read_run_json
 
 _PHASES = ("acquire_s", "setup_s", "model_s", "tools_s", "verify_s", "fresh_s", "release_s")

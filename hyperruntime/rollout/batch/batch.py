@@ -7,7 +7,6 @@ time: it resumes with the rows that have no line, so no row is lost or settled t
 
 from __future__ import annotations
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,11 +22,12 @@ from hyperruntime.rollout.environment import Item, UnscoredEnvironmentBase
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.runner import Parts, check_model, complete_parts, run_rollouts
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
-from hyperruntime.rollout.run_files.run_dir import RESULTS, Journal, iter_lines, owned
+from hyperruntime.rollout.run_files.run_dir import RESULTS
+from hyperruntime.runs.journal import json_lines, rewrite_lines
+from hyperruntime.runs.recording import Journal, owned
 from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ContainerSpec
-from hyperruntime.storage.atomic import json_line, make_directory, storage_errors, sync_directory
-from hyperruntime.storage.run_files import open_regular
+from hyperruntime.storage.atomic import json_line, make_directory
 
 if TYPE_CHECKING:
     from hyperruntime.images.store import ImageStore
@@ -184,18 +184,20 @@ def _summary(
 
 
 def iter_results(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of settled rows; truncated lines are logged and skipped.
+    """Return the lines of settled rows; truncated lines are logged and skipped.
 
     Raises:
         StorageError: the file exists but cannot be read.
     """
-    for _, value in iter_lines(path):
-        if (
-            isinstance(value, dict)
-            and isinstance(value.get("id"), str)
-            and value.get("status") in (DONE, FAILED)
-        ):
-            yield value
+    return (value for _, value in json_lines(path) if _is_result(value))
+
+
+def _is_result(value: Any) -> bool:  # noqa: ANN401 - JSON
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("id"), str)
+        and value.get("status") in (DONE, FAILED)
+    )
 
 
 def _recordable(row: PromptRow, trajectory: Trajectory) -> tuple[dict[str, Any], bytes]:
@@ -245,19 +247,5 @@ def _settled(rows: Iterable[PromptRow], path: Path, *, retry_failed: bool) -> di
         elif status:
             known[row.id] = status
     if again:
-        _forget(path, again)
+        rewrite_lines(path, lambda value: _is_result(value) and value["id"] not in again)
     return known
-
-
-def _forget(path: Path, ids: set[str]) -> None:
-    """Rewrite the file without some rows; the replacement is atomic."""
-    partial = path.with_name(f".{path.name}.partial")
-    with storage_errors(path):
-        with open(partial, "wb", opener=open_regular) as file:
-            file.writelines(
-                json_line(value) for value in iter_results(path) if value["id"] not in ids
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-        sync_directory(path.parent)

@@ -51,10 +51,12 @@ class Job:
     Attributes:
         item: the item.
         index: index of the trajectory in its group, from 0.
+        journal: the events of earlier attempts; those of each attempt are appended.
     """
 
     item: Item
     index: int
+    journal: TurnJournal = attrs.field(factory=TurnJournal, eq=False, repr=False)
 
     @property
     def id(self) -> str:
@@ -107,12 +109,12 @@ class EpisodeContext:
         """Upper bound on concurrent trajectories."""
         return self.slots.capacity
 
-    async def run(self, job: Job, journal: TurnJournal) -> Trajectory:
+    async def run(self, job: Job) -> Trajectory:
         """Make a trajectory here; see :func:`run_episode`."""
-        return await run_episode(self, job, journal)
+        return await run_episode(self, job)
 
 
-async def run_episode(context: EpisodeContext, job: Job, journal: TurnJournal) -> Trajectory:
+async def run_episode(context: EpisodeContext, job: Job) -> Trajectory:
     """Return a trajectory, either ended or with an error.
 
     What earlier attempts did is played back. If it diverges, the conversation starts again in
@@ -121,18 +123,17 @@ async def run_episode(context: EpisodeContext, job: Job, journal: TurnJournal) -
     Args:
         context: the context of the run.
         job: the trajectory to run.
-        journal: the events of earlier attempts; those of this attempt are appended.
 
     Raises:
         StorageError: the journal cannot be written.
     """
     while True:
-        await journal.begin()
-        replay = Replay(journal)
+        await job.journal.begin()
+        replay = Replay(job.journal)
         trajectory = await _run_once(context, job, replay)
         if not replay.diverged:
             return attrs.evolve(trajectory, attempts=replay.attempt, replay=replay.facts())
-        log.warning("replay diverged", trajectory=job.id, **journal.restarts()[-1])
+        log.warning("replay diverged", trajectory=job.id, **job.journal.restarts()[-1])
 
 
 async def _run_once(context: EpisodeContext, job: Job, replay: Replay) -> Trajectory:

@@ -25,12 +25,10 @@ from hyperruntime.option_fields import (
 )
 from hyperruntime.rollout.agent.agent import DEFAULT_TOOLS, AgentLimits
 from hyperruntime.rollout.models import WIRES, ModelOptions
+from hyperruntime.runs.retry import ATTEMPTS, attempts_in_a_row
 from hyperruntime.spec import NETWORKS, ContainerSpec, Limits
 
 DEFAULT_IMAGE = "localhost/hyperruntime/base:latest"
-
-
-_GIVE_UP = 20
 
 
 def _names(value: Iterable[str]) -> tuple[str, ...]:
@@ -233,7 +231,7 @@ class RolloutOptions:
         default=None, metadata=about("Use only the first N items.", check=AtLeast(1), harmless=True)
     )
     attempts: int = option(
-        3,
+        ATTEMPTS,
         "Attempts of a trajectory if infrastructure fails.",
         check=AtLeast(1),
         changes=True,
@@ -318,11 +316,8 @@ class RolloutOptions:
 
     @property
     def failures_allowed(self) -> int:
-        """How many infrastructure failures in a row end the run: ``give_up_after``, or its default.
-
-        A short failure of the machine may end all attempts that run at that moment.
-        """
-        return self.give_up_after or max(_GIVE_UP, 2 * self.parallel)
+        """How many infrastructure failures in a row end the run."""
+        return self.give_up_after or attempts_in_a_row(self.parallel)
 
     def settled(self) -> RolloutOptions:
         """Return the options with a seed, drawn at random if it is None."""

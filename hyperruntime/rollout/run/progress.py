@@ -16,7 +16,6 @@ from hyperruntime.rollout.run.store import RunStore, recordable, slim
 from hyperruntime.rollout.run.summary import RolloutSummary, Tally
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Group, Trajectory
 from hyperruntime.rollout.run_files.run_dir import to_line
-from hyperruntime.rollout.run_files.turn_journal import TurnJournal
 from hyperruntime.rollout.training_data.samples import make_group
 
 Keep = Callable[[Trajectory], Awaitable[None] | None]
@@ -107,10 +106,12 @@ class RunProgress:
             )
             self._journals.keep_only({*(job.id for job in self.jobs()), *failed})
 
-    async def on_start(self, job: Job) -> TurnJournal:
-        """Return the journal of a trajectory that is to run."""
+    async def on_start(self, job: Job) -> Job:
+        """Return a trajectory that is to run, with its journal."""
         self._on_event(self._event("start", job))
-        return TurnJournal() if self._journals is None else await self._journals.open(job.id)
+        if self._journals is None:
+            return job
+        return attrs.evolve(job, journal=await self._journals.open(job.id))
 
     async def on_done(self, job: Job, trajectory: Trajectory) -> None:
         """Record a trajectory, and its group if all of its trajectories are done."""

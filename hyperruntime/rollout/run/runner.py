@@ -37,7 +37,8 @@ from hyperruntime.rollout.run.progress import Keep, RolloutEvent, RunProgress
 from hyperruntime.rollout.run.scheduler import Episodes, run_jobs
 from hyperruntime.rollout.run.store import RunStore
 from hyperruntime.rollout.run.summary import RolloutSummary
-from hyperruntime.rollout.run_files.run_dir import RUN, owned
+from hyperruntime.runs.recording import owned
+from hyperruntime.runs.run_file import RUN
 from hyperruntime.storage.atomic import make_directory
 
 if TYPE_CHECKING:

@@ -4,57 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Protocol
-
-import attrs
+from functools import partial
 
 from hyperruntime.errors import RunError
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.run.episode import Job
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
-from hyperruntime.rollout.run_files.turn_journal import TurnJournal
+from hyperruntime.runs.retry import Streak
+from hyperruntime.runs.workers import Workers
 
 log = get_logger(__name__)
 _RETRY_S = 1.0
 
 
-class Episodes(Protocol):
-    """Where trajectories are made.
-
-    Attributes:
-        capacity: upper bound on concurrent trajectories.
-    """
-
-    @property
-    def capacity(self) -> int: ...  # noqa: D102 - an attribute
-
-    async def run(self, job: Job, journal: TurnJournal) -> Trajectory:
-        """Make one attempt at a trajectory.
-
-        Args:
-            job: the trajectory.
-            journal: the events of earlier attempts; those of this attempt are appended.
-        """
-        ...
-
-
-@attrs.define
-class _Streak:
-    """The infrastructure failures since the last attempt without one, of all trajectories together.
-
-    Attributes:
-        allowed: number of failures in a row that end the run.
-        failures: number of failures in a row so far.
-    """
-
-    allowed: int
-    failures: int = 0
-
-    @property
-    def is_over(self) -> bool:
-        """Whether the run should end."""
-        return self.failures >= self.allowed
+Episodes = Workers[Job, Trajectory]
 
 
 async def run_jobs(
@@ -63,7 +27,7 @@ async def run_jobs(
     jobs: Iterable[Job],
     parallel: int,
     *,
-    on_start: Callable[[Job], Awaitable[TurnJournal]],
+    on_start: Callable[[Job], Awaitable[Job]],
     on_done: Callable[[Job, Trajectory], Awaitable[None]],
 ) -> None:
     """Start jobs in order; on cancellation, release every slot before returning.
@@ -73,23 +37,20 @@ async def run_jobs(
         options: they limit the retries.
         jobs: the jobs.
         parallel: maximum jobs at the same time.
-        on_start: called before each job; returns its journal.
+        on_start: called before each job; returns it with its journal.
         on_done: awaited with each trajectory; an exception ends all jobs.
 
     Raises:
         RunError: the infrastructure failed too often in a row.
     """
     waiting = iter(jobs)
-    streak = _Streak(options.failures_allowed)
+    streak = Streak(options.failures_allowed)
 
     async def work() -> None:
         for job in waiting:  # all workers share one iterator
-            journal = await on_start(job)
-            trajectory = await until_done(
-                lambda: episodes.run(job, journal),  # noqa: B023 - awaited in this turn of the loop
-                options.attempts,
-                streak,
-            )
+            begun = await on_start(job)
+            attempt = partial(episodes.run, begun)
+            trajectory = await until_done(attempt, options.attempts, streak)
             await on_done(job, trajectory)
             if streak.is_over and trajectory.status == INFRASTRUCTURE:
                 error = trajectory.error or {}
@@ -111,7 +72,7 @@ async def run_jobs(
 
 
 async def until_done(
-    attempt: Callable[[], Awaitable[Trajectory]], attempts: int, streak: _Streak | None = None
+    attempt: Callable[[], Awaitable[Trajectory]], attempts: int, streak: Streak | None = None
 ) -> Trajectory:
     """Return a trajectory, and retry infrastructure failures while attempts are left.
 
@@ -121,12 +82,12 @@ async def until_done(
         streak: counts the failures of all trajectories of a run; when it is over, nothing is
             retried.
     """
-    streak = streak or _Streak(attempts)
+    streak = streak or Streak(attempts)
     made = 1
     while True:
         trajectory = await attempt()
         failed = trajectory.status == INFRASTRUCTURE
-        streak.failures = streak.failures + 1 if failed else 0
+        streak.count(failed=failed)
         if not failed or streak.is_over or made >= attempts:
             return trajectory
         log.warning(

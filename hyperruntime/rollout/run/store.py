@@ -19,17 +19,17 @@ from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Group, Trajectory
 from hyperruntime.rollout.run_files.run_dir import (
     GROUPS,
-    RUN,
     TRAJECTORIES,
-    Journal,
     iter_trajectories,
     read_run,
     to_line,
     write_run,
 )
 from hyperruntime.rollout.run_files.turn_journal import TURNS, JournalDirectory
+from hyperruntime.runs.own_mark import check_requests, has_own_mark
+from hyperruntime.runs.recording import Journal
+from hyperruntime.runs.run_file import RUN
 from hyperruntime.storage.atomic import write_atomic
-from hyperruntime.storage.own_mark import check_requests, has_own_mark
 
 # Fields that may change when a run resumes, in whole or in part; the name of the model may not.
 _CHANGEABLE = {field.path[0] for field in option_fields(RolloutOptions) if field.option.changes}

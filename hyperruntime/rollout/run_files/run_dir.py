@@ -7,31 +7,22 @@ again. If a trajectory has several lines, the last one counts.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import attrs
 
-from hyperruntime.errors import ArchiveError, RunError, SpecError, StorageError
-from hyperruntime.json_values import parse_json
-from hyperruntime.logs import get_logger
+from hyperruntime.errors import ArchiveError, RunError, SpecError
 from hyperruntime.rollout.run_files.record import Group, Segment, Trajectory
+from hyperruntime.runs.journal import json_lines
+from hyperruntime.runs.run_file import RUN, read_run_value, write_run_value
 from hyperruntime.settings.reader import read
-from hyperruntime.storage.atomic import append_lines, json_document, storage_errors, write_atomic
-from hyperruntime.storage.own_mark import with_own_mark
-from hyperruntime.storage.run_end import INTERRUPTED, note_end, reason_of
-from hyperruntime.storage.run_files import MOST_JSON_BYTES, read_run_file, read_run_lines
-from hyperruntime.storage.run_lock import RunLock
 
-log = get_logger(__name__)
 T = TypeVar("T", Trajectory, Group, Segment)
 
-RUN = "run.json"
 TRAJECTORIES = "trajectories.jsonl"
 GROUPS = "groups.jsonl"
 RESULTS = "results.jsonl"
@@ -45,13 +36,7 @@ def read_run(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
         ArchiveError: the file cannot be read, or its schema is unknown.
     """
     path = Path(run_dir) / RUN
-    try:
-        value = parse_json(read_run_file(path, below=path.parent, most_bytes=MOST_JSON_BYTES))
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise ArchiveError(
-            f"{path} cannot be read ({why}); name the directory of a rollout run"
-        ) from error
+    value = read_run_value(path, "name the directory of a rollout run")
     if not isinstance(value, dict) or value.get("schema") != SCHEMA:
         raise ArchiveError(
             f"{path} is not from a rollout run that this version can read; name another directory"
@@ -65,7 +50,7 @@ def write_run(run_dir: Path, value: Mapping[str, Any]) -> None:
     Raises:
         StorageError: the file cannot be written.
     """
-    write_atomic(run_dir / RUN, json_document(with_own_mark({"schema": SCHEMA, **value}, run_dir)))
+    write_run_value(run_dir / RUN, {"schema": SCHEMA, **value})
 
 
 def iter_trajectories(run_dir: str | os.PathLike[str]) -> Iterator[Trajectory]:
@@ -130,99 +115,10 @@ def _records(path: Path, make: Callable[[Mapping[str, Any]], T]) -> Iterator[T]:
     Raises:
         RunError: a line is valid JSON but not a valid record.
     """
-    for number, value in iter_lines(path):
+    for number, value in json_lines(path):
         try:
             yield make(value)
         except SpecError as error:
             raise RunError(
                 f"line {number} of {path} is damaged: {error}; fix or remove the line"
             ) from error
-
-
-def iter_lines(path: Path) -> Iterator[tuple[int, Any]]:
-    """Yield the number and the JSON value of each line; truncated lines are logged and skipped.
-
-    Raises:
-        StorageError: the file exists but cannot be read.
-    """
-    with storage_errors(path), suppress(FileNotFoundError):
-        for number, line in enumerate(read_run_lines(path, below=path.parent), 1):
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
-                log.warning("truncated line skipped", path=str(path), line=number)
-                continue
-            yield number, value
-
-
-@contextmanager
-def owned(run_dir: Path) -> Iterator[None]:
-    """Own a run's directory; the current task is cancelled if another process takes over the
-    directory.
-
-    An error that ends the block is stored in ``run.json``, where ``status`` and ``report`` find it.
-
-    Raises:
-        RunLockedError: another live process owns the directory.
-        LeaseLostError: another process took over the directory.
-    """
-    task = asyncio.current_task()
-    loop = asyncio.get_running_loop()
-    assert task is not None, "inside a coroutine"
-    cancel = task.cancel
-
-    def on_lost() -> None:
-        loop.call_soon_threadsafe(cancel)
-
-    with RunLock(run_dir) as lock:
-        lock.on_lost(on_lost)
-        note_end(run_dir / RUN, "")
-        try:
-            yield
-        except BaseException as error:
-            is_cancelled = isinstance(error, asyncio.CancelledError)
-            if is_cancelled:
-                lock.check()
-            note_end(run_dir / RUN, INTERRUPTED if is_cancelled else reason_of(error))
-            raise
-
-
-class Journal:
-    """A file to which lines are appended durably; concurrent lines share one fsync."""
-
-    def __init__(self, path: Path) -> None:
-        """Set the path; the first line creates the file."""
-        self._path = path
-        self._waiting: list[bytes] = []
-        self._lock = asyncio.Lock()
-        self._error: StorageError | None = None
-
-    async def add(self, line: bytes) -> None:
-        """Append a line; it is on disk when this returns, and is written even if this is cancelled.
-
-        Raises:
-            StorageError: this line, or an earlier one, cannot be written.
-        """
-        await asyncio.shield(self._add(line))
-
-    async def _add(self, line: bytes) -> None:
-        self._waiting.append(line)
-        async with self._lock:
-            if self._error is not None:
-                raise self._error  # another task failed to write this line
-            if not self._waiting:
-                return  # another task wrote this line
-            lines, self._waiting = self._waiting, []
-            try:
-                await asyncio.to_thread(self._write, b"".join(lines))
-            except StorageError as error:
-                self._error = error
-                raise
-
-    async def close(self) -> None:
-        """Wait until all pending lines are written; never raises an error."""
-        async with self._lock:
-            pass
-
-    def _write(self, data: bytes) -> None:
-        append_lines(self._path, data)

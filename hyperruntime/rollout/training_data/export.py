@@ -19,7 +19,6 @@ from hyperruntime.option_fields import OneOf
 from hyperruntime.rollout.run_files.record import SCORED, UNSCORED, Trajectory
 from hyperruntime.rollout.run_files.run_dir import (
     RESULTS,
-    RUN,
     TRAJECTORIES,
     read_run,
     read_trajectories,
@@ -27,6 +26,7 @@ from hyperruntime.rollout.run_files.run_dir import (
 from hyperruntime.rollout.training_data.rows import CARD_NAME, DATA_NAME, dataset_card, rows
 from hyperruntime.rollout.training_data.samples import ALL, LAST, ScoredGroup, scored_group
 from hyperruntime.rollout.training_data.scored_data import to_scored_data
+from hyperruntime.runs.run_file import RUN
 
 FORMATS = ("atropos", "huggingface", "jsonl")
 KEEP = "keep"

@@ -21,9 +21,9 @@ from hyperruntime.ports.listeners import ListenError, listen_on_loopback, listen
 from hyperruntime.report.live.address import ticket_of
 from hyperruntime.report.live.followed import FollowedRun, LoopSource, RolloutSource
 from hyperruntime.report.live.server import LiveServer, serving
+from hyperruntime.runs.journal import GrowingFile
+from hyperruntime.runs.lock import RunLock
 from hyperruntime.secrets.known import Secrets
-from hyperruntime.storage.growing_file import GrowingFile
-from hyperruntime.storage.run_lock import RunLock
 from tests.doubles.shown_runs import grow, loop_run, plain, rollout_run
 from tests.doubles.watching import watching
 

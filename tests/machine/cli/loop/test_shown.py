@@ -25,8 +25,8 @@ from hyperruntime.cli.live_page import live_page
 from hyperruntime.host.process import spawn
 from hyperruntime.loop.run_files.layout import LOG, Layout
 from hyperruntime.report.live.followed import LoopSource
+from hyperruntime.runs.lock import RunLock
 from hyperruntime.secrets.known import Secrets
-from hyperruntime.storage.run_lock import RunLock
 from tests.doubles.shown_runs import grow, loop_run, plain, rollout_run
 
 HYPERRUN = [sys.executable, "-m", "hyperruntime.cli"]

@@ -19,8 +19,8 @@ import pytest
 import hyperruntime
 from hyperruntime.cli.machine import bug_report
 from hyperruntime.errors import AgentError, ArchiveError
+from hyperruntime.runs.own_mark import with_own_mark
 from hyperruntime.secrets.values import SecretValues
-from hyperruntime.storage.own_mark import with_own_mark
 
 # Where a user keeps it -> the secret. None has a prefix by which it could be known.
 SECRETS = {

@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import pytest
 
-from hyperruntime.cluster.generations.executor import MOST_FAULTS, ClusterExecutor
+from hyperruntime.cluster.generations.executor import ClusterExecutor
 from hyperruntime.cluster.generations.models import NodeModels
 from hyperruntime.cluster.generations.run_cluster import NoEngine
 from hyperruntime.cluster.generations.service import GenerationService
@@ -26,17 +26,19 @@ from hyperruntime.cluster.head import Head, Node
 from hyperruntime.cluster.node_server import run_node
 from hyperruntime.cluster.node_services import NodeContext, NodeService, NodeSettings
 from hyperruntime.concurrency.bridge import Bridge, cancel_other_tasks
-from hyperruntime.errors import ClusterError, EngineUnavailableError
+from hyperruntime.errors import ClusterError, EngineUnavailableError, NodeLostError, RunError
 from hyperruntime.host.process import wait_until
 from hyperruntime.loop.run.plan import plan_resume, plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run.tasks import GenerationTask
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.events import StepEvent
+from hyperruntime.runs.lock import RunLock
+from hyperruntime.runs.retry import ITEMS_IN_A_ROW, MOST_FAULTS, MOST_LOSSES
 from hyperruntime.storage.atomic import finish_directory
-from hyperruntime.storage.run_lock import RunLock
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 from hyperruntime.wire.peer import Call
 
@@ -104,7 +106,8 @@ class FakeNodes:
             self.error = ClusterError("no node is left")
 
     def on_node(self, function: Callable[[Node], None]) -> None:
-        pass
+        for node in self.nodes():
+            function(node)
 
     def retire(self, node: Node, why: str) -> None:
         node.leave(why)
@@ -352,6 +355,28 @@ def test_an_engine_that_no_node_has_ends_the_run_with_a_sentence_about_it(tmp_pa
         pytest.raises(EngineUnavailableError, match="this node has none"),
     ):
         run_on(made, options(tmp_path))
+
+
+def test_a_generation_that_was_lost_on_ten_nodes_failed_and_three_in_a_row_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_on = ClusterExecutor._make_on
+
+    async def lose(self: ClusterExecutor, node: Node, task: GenerationTask) -> GenerationRecord:
+        if task.plan.parent is None:
+            return await make_on(self, node, task)
+        raise NodeLostError("the test says so")
+
+    monkeypatch.setattr(ClusterExecutor, "_make_on", lose)
+    with (
+        nodes(tmp_path, FakeRuntime()) as made,
+        pytest.raises(RunError, match="generation 3 could not be made: lost on 10 nodes"),
+    ):
+        run_on(made, options(tmp_path, max_generation=9))
+    found = load_run(tmp_path / "out" / "generate_r").generations
+    assert [(record.genid, record.failure, record.attempts) for record in found[1:]] == [
+        (number, "infrastructure", MOST_LOSSES) for number in range(1, ITEMS_IN_A_ROW + 1)
+    ]
 
 
 def test_files_that_a_simulated_nfs_shows_late_are_waited_for(

@@ -17,17 +17,19 @@ import pytest
 
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.config import ClusterConfig
-from hyperruntime.cluster.head import Invitation
+from hyperruntime.cluster.head import Invitation, Node
 from hyperruntime.cluster.node_server import run_node
 from hyperruntime.cluster.node_services import NodeContext, NodeSettings
 from hyperruntime.cluster.rollouts.episode_service import OPEN, RUN, EpisodeService
-from hyperruntime.cluster.rollouts.node_episodes import _Place, place_for, run_rollouts_on
+from hyperruntime.cluster.rollouts.node_episodes import NodeEpisodes, run_rollouts_on
 from hyperruntime.cluster.rollouts.relayed_model import is_reachable_from_nodes, model_handler
 from hyperruntime.errors import (
     ClusterError,
     ContextLengthError,
     EngineUnavailableError,
     ModelError,
+    NodeLostError,
+    RunError,
     SpecError,
 )
 from hyperruntime.option_fields import to_json
@@ -36,13 +38,14 @@ from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.recorder import emitted
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.models.token_model import TokenModel
-from hyperruntime.rollout.run.episode import EpisodeContext, Specs
+from hyperruntime.rollout.run.episode import EpisodeContext, Job, Specs
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.runner import CompleteParts
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
 from hyperruntime.rollout.run_files.turn_journal import TURNS
+from hyperruntime.runs.retry import MOST_LOSSES
 from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
 from hyperruntime.wire.peer import Answer, Call, Handler
 from tests.doubles.tokenserver import token_server
@@ -240,23 +243,6 @@ def test_two_nodes_make_the_records_of_one_machine(alone: Path, tmp_path: Path) 
     assert [len(nodes.running) for nodes in all_nodes] == [0]
 
 
-def test_a_trajectory_goes_where_its_repository_is_unless_that_node_is_much_fuller_than_another() -> (
-    None
-):
-    a, b = (_Place(cast(Any, name), 4) for name in "ab")
-    a.take("django")
-    chosen = [place_for("django", [a, b])]
-    a.take("django")
-    chosen.append(place_for("django", [a, b]))
-    a.take("django")
-    chosen.append(place_for("django", [a, b]))
-    assert chosen == [a, a, b]
-    assert place_for("sympy", [a, b]) is b
-    a.free = b.free = 0
-    assert place_for("django", [a, b]) is None
-    assert place_for("django", []) is None
-
-
 def test_a_trajectory_that_arrives_while_its_node_ends_is_left_to_another_node() -> None:
     async def test() -> None:
         async def emit(_: Answer) -> None: ...
@@ -428,6 +414,25 @@ def test_what_no_node_can_do_ends_the_run_with_its_reason(
     with pytest.raises(ClusterError, match="no user namespaces"):
         on_nodes(Seeded(), tmp_path / "two")
     assert read_trajectories(tmp_path / "two") == []
+
+
+def test_a_trajectory_that_was_lost_on_ten_nodes_failed_and_many_in_a_row_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    async def lose(self: NodeEpisodes, node: Node, job: Job) -> Trajectory:
+        tried.append(job.id)
+        raise NodeLostError("the test says so")
+
+    monkeypatch.setattr(NodeEpisodes, "_run_on", lose)
+    with pytest.raises(
+        RunError, match=r"failed 4 times in a row .*lost on 10 nodes; the last time"
+    ):
+        on_nodes(Seeded(), tmp_path, attrs.evolve(OPTIONS, parallel=1, attempts=2, give_up_after=4))
+    found = read_trajectories(tmp_path)
+    assert [each.status for each in found] == ["infrastructure"] * 2
+    assert Counter(tried) == {each.id: 2 * MOST_LOSSES for each in found}
 
 
 def test_an_error_of_the_relayed_model_keeps_its_kind(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import random
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -30,6 +30,7 @@ from hyperruntime.errors import (
     StaleLeaseError,
     TransferError,
 )
+from hyperruntime.runs.retry import MOST_LOSSES, LostTooOftenError
 from tests.doubles.node_pool import CONFIG, FakeCluster, pool, run
 from tests.doubles.relay import Relay
 
@@ -364,6 +365,27 @@ def test_a_lost_node_fails_its_leases_at_once_and_its_work_goes_elsewhere() -> N
             assert (await made.lease_of(survivor).exec(["echo", "on"])).stdout == b"on\n"
             await made.release(survivor)
             assert node_of(await waiting) == "n2"
+
+    run(test)
+
+
+def test_an_acquire_that_was_lost_on_ten_nodes_is_not_tried_again() -> None:
+    async def test() -> None:
+        async with pool(1) as (made, cluster):
+            peer, asked = cluster.nodes()[0].peer, list[str]()
+            call = peer.call
+
+            async def lose(method: str, *args: Any, **more: Any) -> Any:
+                asked.append(method)
+                if method == "pool.acquire":
+                    raise NodeLostError("the test says so")
+                return await call(method, *args, **more)
+
+            peer.call = lose  # type: ignore[method-assign]
+            with pytest.raises(LostTooOftenError, match="lost on 10 nodes"):
+                await made.acquire()
+            assert asked.count("pool.acquire") == MOST_LOSSES
+            assert made.status().free == 2
 
     run(test)
 

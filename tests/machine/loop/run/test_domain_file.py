@@ -19,7 +19,7 @@ from hyperruntime.loop.run.evaluate_one import evaluate_generation, image_to_eva
 from hyperruntime.loop.run.plan import absolute_references, plan_resume
 from hyperruntime.loop.run.received import domains_to_show
 from hyperruntime.loop.run_files.archive import load_run
-from hyperruntime.storage.own_mark import ReceivedRunError
+from hyperruntime.runs.own_mark import ReceivedRunError
 from hyperruntime.testing import FakeRuntime
 
 CODE = """

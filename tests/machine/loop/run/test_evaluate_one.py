@@ -80,7 +80,7 @@ def test_an_existing_evaluation_is_read_and_not_repeated(finished: Path) -> None
 
 
 def test_an_evaluation_works_while_another_process_owns_the_run(finished: Path) -> None:
-    from hyperruntime.storage.run_lock import RunLock
+    from hyperruntime.runs.lock import RunLock
 
     with RunLock(finished):
         assert (

@@ -18,7 +18,7 @@ from hyperruntime.loop.run.import_hyperagents import import_run
 from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.storage.run_lock import RunLock
+from hyperruntime.runs.lock import RunLock
 from tests.original_run import ELSEWHERE, Old, OriginalRun
 
 

@@ -17,7 +17,7 @@ from hyperruntime.errors import ArchiveError, HyperRuntimeError
 from hyperruntime.loop.run.evaluate_one import evaluate_generation, image_to_evaluate
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
-from hyperruntime.storage.own_mark import ReceivedRunError, has_own_mark
+from hyperruntime.runs.own_mark import ReceivedRunError, has_own_mark
 from hyperruntime.testing import FakeRuntime
 
 Edit = Callable[..., Path]

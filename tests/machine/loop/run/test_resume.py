@@ -29,8 +29,8 @@ from hyperruntime.host.process import wait_until
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.runs.lock import RunLock
 from hyperruntime.spec import ContainerSpec
-from hyperruntime.storage.run_lock import RunLock
 from hyperruntime.testing import FakeRuntime
 from tests.machine.loop.conftest import WholeRun
 

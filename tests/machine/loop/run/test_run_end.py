@@ -19,10 +19,10 @@ from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.follow import JournalFollower
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.report.page.generations import LoopRun
+from hyperruntime.runs.own_mark import has_own_mark
+from hyperruntime.runs.run_file import note_end
 from hyperruntime.secrets.known import Secrets
 from hyperruntime.spec import ContainerSpec
-from hyperruntime.storage.own_mark import has_own_mark
-from hyperruntime.storage.run_end import note_end
 from hyperruntime.testing import FakeRuntime
 
 NOTHING = "no place for a container"
@@ -132,7 +132,7 @@ def test_an_error_that_ends_a_command_comes_after_the_table_the_plots_and_the_ne
 
 def _end_with(root: Path, error: Exception) -> None:
     """Note an end as a run does, and raise the error."""
-    from hyperruntime.storage.run_end import note_end, reason_of
+    from hyperruntime.runs.run_file import note_end, reason_of
 
     known = json.loads((root / "run.json").read_text())
     known["options"]["max_generation"] = 9

@@ -19,8 +19,8 @@ from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.store import resumable_options
 from hyperruntime.rollout.run_files.record import Group, Trajectory
 from hyperruntime.rollout.run_files.run_dir import to_line, write_run
+from hyperruntime.runs.own_mark import MARK, ReceivedRunError
 from hyperruntime.storage.atomic import json_document
-from hyperruntime.storage.own_mark import MARK, ReceivedRunError
 
 MODEL = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1")
 

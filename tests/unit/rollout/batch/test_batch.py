@@ -30,7 +30,7 @@ from hyperruntime.rollout.batch.prompts import PromptRow, parse_row, read_rows, 
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.runner import Parts
 from hyperruntime.rollout.run_files.run_dir import RESULTS
-from hyperruntime.storage.run_lock import RunLock
+from hyperruntime.runs.lock import RunLock
 
 ROOT = Path(__file__).parents[4]
 

@@ -18,11 +18,11 @@ from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import (
     GROUPS,
     TRAJECTORIES,
-    Journal,
     read_groups,
     read_trajectories,
     to_line,
 )
+from hyperruntime.runs.recording import Journal
 
 
 @pytest.mark.parametrize("temperature", [float("nan"), float("inf"), -1.0, "1"])
@@ -64,10 +64,7 @@ def test_a_directory_without_a_run_cannot_be_resumed(
 ) -> None:
     assert main(["rollout", "run", "--resume-from", str(tmp_path)]) != 0
     said = capsys.readouterr().err
-    assert (
-        "run.json cannot be read (No such file or directory); name the directory of a rollout run"
-        in said
-    )
+    assert "cannot be read: No such file or directory; name the directory of a rollout run" in said
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,7 +17,8 @@ from hyperruntime.option_fields import to_json
 from hyperruntime.report.page.trajectories import RolloutRun
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import RolloutOptions
-from hyperruntime.rollout.run_files.run_dir import owned, read_run, write_run
+from hyperruntime.rollout.run_files.run_dir import read_run, write_run
+from hyperruntime.runs.recording import owned
 from hyperruntime.secrets.known import Secrets
 
 

@@ -20,14 +20,14 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.option_fields import host_requests
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import RolloutOptions
-from hyperruntime.spec import ContainerSpec, Mount
-from hyperruntime.storage.own_mark import (
+from hyperruntime.runs.own_mark import (
     MARK,
     ReceivedRunError,
     check_requests,
     has_own_mark,
     with_own_mark,
 )
+from hyperruntime.spec import ContainerSpec, Mount
 
 json_values = st.recursive(
     st.none()
@@ -78,7 +78,7 @@ def test_processes_that_begin_at_once_share_one_key(
 ) -> None:
     be("me", tmp_path, monkeypatch)
     code = (
-        "import json, pathlib; from hyperruntime.storage.own_mark import with_own_mark as m;"
+        "import json, pathlib; from hyperruntime.runs.own_mark import with_own_mark as m;"
         "print(json.dumps(m({}, pathlib.Path('/'))))"
     )
     with ThreadPoolExecutor(5) as pool:

@@ -167,7 +167,7 @@ def wait_for_lease(run_dir: Path) -> None:
 
 def is_unowned_remnant(run_dir: Path) -> bool:
     """Return whether a directory is empty, or holds only leftovers of a killed
-    :meth:`RunLock.acquire`.
+    :meth:`RunLock.lock`.
 
     False while a process acquires the directory.
     """
@@ -202,7 +202,7 @@ class RunLock(Closing):
         self._renewing: threading.Thread | None = None
         self._on_lost: Callable[[], None] = lambda: None
 
-    def acquire(self) -> None:
+    def lock(self) -> None:
         """Acquire the directory, and renew the lease in a thread until :meth:`close`.
 
         Raises:
@@ -270,7 +270,7 @@ class RunLock(Closing):
 
     def __enter__(self) -> Self:
         """Acquire the directory."""
-        self.acquire()
+        self.lock()
         return self
 
     def _write(self, path: Path) -> None:

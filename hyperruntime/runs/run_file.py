@@ -1,5 +1,6 @@
-"""The reason why a run ended before it was complete: a field of its ``run.json``, which a resume
-removes.
+"""``run.json``: the options and facts of a run, this user's mark, and why it ended early.
+
+The reason why a run ended before it was complete is a field that a resume removes.
 """
 
 from __future__ import annotations
@@ -8,17 +9,53 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from hyperruntime.errors import HyperRuntimeError, StorageError
+from hyperruntime.errors import ArchiveError, HyperRuntimeError, StorageError
+from hyperruntime.json_values import parse_json
 from hyperruntime.logs import get_logger
+from hyperruntime.runs.own_mark import has_own_mark, with_own_mark
 from hyperruntime.storage.atomic import json_document, write_atomic
-from hyperruntime.storage.own_mark import has_own_mark, with_own_mark
-from hyperruntime.storage.run_files import read_run_json
+from hyperruntime.storage.run_files import MOST_JSON_BYTES, read_run_file, read_run_json
 from hyperruntime.units import one_line
 
 log = get_logger(__name__)
 
+RUN = "run.json"
 INTERRUPTED = "it was interrupted"
 _ENDED = "ended"
+
+
+def read_run_value(path: Path, step: str = "") -> Any:  # noqa: ANN401 - JSON
+    """Return the content of a ``run.json``, which may be foreign.
+
+    Args:
+        path: the file.
+        step: what the user may do if it cannot be read, or "".
+
+    Raises:
+        ArchiveError: it cannot be read.
+    """
+    try:
+        return parse_json(read_run_file(path, below=path.parent, most_bytes=MOST_JSON_BYTES))
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        end = f"; {step}" if step else ""
+        raise ArchiveError(f"{str(path)!r} cannot be read: {why}{end}") from error
+
+
+def write_run_value(path: Path, value: dict[str, Any], *, mark: bool = True) -> dict[str, Any]:
+    """Write a ``run.json``, and return its content.
+
+    Args:
+        path: the file.
+        value: its content.
+        mark: whether to mark it as this user's: the user chose or accepted what it asks for.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    value = with_own_mark(value, path.parent) if mark else value
+    write_atomic(path, json_document(value))
+    return value
 
 
 def note_end(run_file: Path, reason: str) -> None:

@@ -33,9 +33,7 @@ from hyperruntime.loop.run.run import place_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.events import StepEvent
-from hyperruntime.storage import run_lock
-from hyperruntime.storage.atomic import make_new_directory
-from hyperruntime.storage.run_lock import (
+from hyperruntime.runs.lock import (
     JOB_OVER_S,
     RECORD,
     STALE_S,
@@ -44,6 +42,7 @@ from hyperruntime.storage.run_lock import (
     read_lease,
     wait_for_lease,
 )
+from hyperruntime.storage.atomic import make_new_directory
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 from tests.doubles.slurm_programs import install_slurm_programs
 
@@ -87,7 +86,7 @@ def test_an_owner_on_another_machine_keeps_the_lock_while_it_renews(
     write_owner(tmp_path, age_s=100, **where)
     assert owner_state(tmp_path) == "alive"
     with pytest.raises(RunLockedError, match="renewed its lease less than 120 s ago"):
-        RunLock(tmp_path).acquire()
+        RunLock(tmp_path).lock()
 
 
 @pytest.mark.parametrize("where", ELSEWHERE)
@@ -102,7 +101,7 @@ def test_an_owner_on_another_machine_is_replaced_when_its_lease_expires(
 
 @pytest.fixture
 def fast_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_lock, "_POLL_S", 0.01)
+    monkeypatch.setattr("hyperruntime.runs.lock._POLL_S", 0.01)
 
 
 @pytest.mark.usefixtures("fast_polls")
@@ -112,7 +111,7 @@ def test_a_wait_ends_when_the_lease_of_a_dead_machine_expires_or_is_released(
     write_owner(tmp_path, age_s=STALE_S - 30, boot_id="another", host="another-machine")
     with monkeypatch.context() as clock:
         now_s = count(time.time(), 10.0)  # each look at it is 10 s after the one before
-        clock.setattr(run_lock, "_file_system_time", lambda _: next(now_s))
+        clock.setattr("hyperruntime.runs.lock._file_system_time", lambda _: next(now_s))
         wait_for_lease(tmp_path)
     os.utime(tmp_path / RECORD, (time.time() - STALE_S,) * 2)
     with RunLock(tmp_path):
@@ -135,11 +134,11 @@ def test_a_wait_ends_when_the_owner_renews_its_lease_or_is_visible(
     wait_for_lease(tmp_path)
     renewal.join()
     with pytest.raises(RunLockedError, match="another-machine"):
-        RunLock(tmp_path).acquire()
+        RunLock(tmp_path).lock()
     write_owner(tmp_path, pid=live.pid, start_ticks=process_start_ticks(live.pid))
     wait_for_lease(tmp_path)
     with pytest.raises(RunLockedError, match=f"process {live.pid}, which is alive"):
-        RunLock(tmp_path).acquire()
+        RunLock(tmp_path).lock()
 
 
 def test_a_wrong_clock_does_not_expire_a_lease(
@@ -148,7 +147,7 @@ def test_a_wrong_clock_does_not_expire_a_lease(
     write_owner(tmp_path, **ELSEWHERE[0])
     monkeypatch.setattr("time.time", lambda: 4e9)
     with pytest.raises(RunLockedError):
-        RunLock(tmp_path).acquire()
+        RunLock(tmp_path).lock()
 
 
 def test_a_dead_owner_on_this_machine_is_replaced_at_once(tmp_path: Path) -> None:
@@ -170,7 +169,7 @@ def test_a_copied_directory_has_no_owner_and_a_moved_one_keeps_it(tmp_path: Path
         run.rename(tmp_path / "moved")
         assert owner_state(tmp_path / "moved") == "alive"
         with pytest.raises(RunLockedError, match=f"process {os.getpid()}"):
-            RunLock(tmp_path / "moved").acquire()
+            RunLock(tmp_path / "moved").lock()
 
 
 def test_a_live_owner_in_an_old_record_keeps_the_lock(
@@ -180,7 +179,7 @@ def test_a_live_owner_in_an_old_record_keeps_the_lock(
 
     write_owner(tmp_path, age_s=9999, pid=live.pid, start_ticks=process_start_ticks(live.pid))
     with pytest.raises(RunLockedError, match=f"process {live.pid}, which is alive"):
-        RunLock(tmp_path).acquire()
+        RunLock(tmp_path).lock()
 
 
 def test_the_lease_is_renewed(tmp_path: Path) -> None:
@@ -212,7 +211,7 @@ def test_only_one_of_many_concurrent_callers_gets_the_lock(tmp_path: Path) -> No
         lock = RunLock(tmp_path)
         start.wait()
         try:
-            lock.acquire()
+            lock.lock()
             won.append(lock)
         except RunLockedError:
             lost.append(lock)
@@ -256,7 +255,7 @@ def test_simulated_broken_locks_of_nfs_do_not_give_a_directory_two_owners(
     def want(lock: RunLock) -> bool:
         start.wait()
         try:
-            lock.acquire()
+            lock.lock()
         except (RunLockedError, LeaseLostError):
             return False
         return True
@@ -287,7 +286,7 @@ def test_simulated_late_directories_of_nfs_do_not_give_a_directory_two_owners(
 
         def want_late() -> None:
             seen.is_late = True
-            RunLock(tmp_path).acquire()
+            RunLock(tmp_path).lock()
 
         os.utime(tmp_path / RECORD, (1, 1))
         monkeypatch.setattr(Path, "read_bytes", read_late)

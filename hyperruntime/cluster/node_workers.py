@@ -1,0 +1,149 @@
+"""Work on the nodes of a cluster, by the rule of retries: what is lost with a node is done again on
+another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from hyperruntime.cluster.head import Node
+from hyperruntime.cluster.members import Member, roomiest
+from hyperruntime.errors import ClusterError, HyperRuntimeError, NodeLostError
+from hyperruntime.logs import get_logger
+from hyperruntime.runs.retry import Losses
+
+log = get_logger(__name__)
+
+T = TypeVar("T")
+_LOOK_S = 0.2  # between two looks at whether the run is interrupted, or no node can be had
+_NEAR_SHARE = 0.5  # of the most room, that a node with the caches of a piece of work must have
+
+
+class Nodes(Protocol):
+    """The part of a cluster that the workers need; all methods run on its event loop."""
+
+    error: ClusterError | None
+
+    def nodes(self) -> list[Node]:
+        """Return the nodes that take new work."""
+        ...
+
+    def want(self, count: int) -> None:
+        """Ask for nodes until there are ``count``."""
+        ...
+
+    def on_node(self, function: Callable[[Node], None]) -> None:
+        """Call a function with each node that is there or joins."""
+        ...
+
+    def retire(self, node: Node, why: str) -> None:
+        """Give a node no new work, and end it when it has none."""
+        ...
+
+
+class NodeWorkers:
+    """The nodes that work for a run.
+
+    Attributes:
+        each: how much work a node may have at once.
+        members: the nodes that got work and are not lost.
+        error: ends all work that waits for a node; None while there is none.
+    """
+
+    def __init__(self, nodes: Nodes, parallel: int, most_nodes: int) -> None:
+        """Ask for no node yet.
+
+        Args:
+            nodes: the cluster.
+            parallel: how much work there is at once.
+            most_nodes: nodes at once.
+        """
+        self.each = math.ceil(parallel / most_nodes)
+        self.members: list[Member] = []
+        self.error: HyperRuntimeError | None = None
+        self._nodes = nodes
+        self._busy = 0
+        self._changed = asyncio.Event()
+
+    def add(self, node: Node, most: int) -> None:
+        """Give work to a node; at most ``most`` at once."""
+        self.members.append(Member(node, most))
+        self._changed.set()
+
+    def fail(self, error: HyperRuntimeError) -> None:
+        """End all work that waits for a node with an error, unless another one did."""
+        self.error = self.error or error
+        self._changed.set()
+
+    async def run(
+        self,
+        work: Callable[[Node, int], Awaitable[T]],
+        what: str,
+        *,
+        faults: tuple[type[HyperRuntimeError], ...] = (),
+        near: str = "",
+        needs_room: bool = True,
+        check: Callable[[], None] = lambda: None,
+    ) -> T:
+        """Do a piece of work on a node; return its result.
+
+        Args:
+            work: is given the node, and how often the work went to another one before.
+            what: names the work in the log.
+            faults: errors of nodes that cannot do it, and then get no more work.
+            near: key of the work; see :func:`~hyperruntime.cluster.members.roomiest`.
+            needs_room: whether it waits for a node with room.
+            check: raises an error if the work should not wait for a node any more.
+
+        Raises:
+            LostTooOftenError: it was lost too often.
+            ClusterError: no node can be started.
+            HyperRuntimeError: nodes cannot do it; or as of ``work`` and of ``check``.
+        """
+        losses = Losses()
+        elsewhere: tuple[type[HyperRuntimeError], ...] = (NodeLostError, *faults)
+        self._busy += 1
+        try:
+            while True:
+                member = await self._take(near, check, needs_room=needs_room)
+                try:
+                    return await work(member.node, losses.lost)
+                except elsewhere as error:
+                    if not isinstance(error, NodeLostError):
+                        self._nodes.retire(member.node, str(error))
+                    losses.count(error)
+                    log.warning("done again on another node", work=what, reason=str(error))
+                finally:
+                    member.give_back()
+                    self._changed.set()
+        finally:
+            self._busy -= 1
+
+    async def _take(self, near: str, check: Callable[[], None], *, needs_room: bool) -> Member:
+        """Return a member that now has one piece of work more; ask for more nodes, and wait, if
+        there is none.
+        """
+        while True:
+            check()
+            if self.error is not None:
+                raise self.error
+            self._nodes.want(math.ceil(self._busy / self.each))
+            self.members = [member for member in self.members if member.node.lost is None]
+            member = roomiest(self.members, near, least_share=_NEAR_SHARE)
+            if member is None and not needs_room:
+                usable = (member for member in self.members if member.is_usable)
+                member = max(usable, key=lambda member: member.free, default=None)
+            if member is not None:
+                member.remember(near)
+                return member.take()
+            if self._nodes.error is not None and not self._nodes.nodes():
+                raise self._nodes.error
+            self._changed.clear()
+            with suppress(TimeoutError):
+                # thousands of waiting items must not keep the head busy with looking
+                async with asyncio.timeout(_LOOK_S * (1 + self._busy / 100)):
+                    await self._changed.wait()
