@@ -4,6 +4,8 @@ whole trajectory.
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import zipfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -148,15 +150,42 @@ async def judge_all(
         return {name: await bench.trajectory(item, agent) for name, agent in agents.items()}
 
 
+def judged(
+    runtime: hr.Runtime,
+    image: str | hr.ContainerSpec,
+    environment: Swe,
+    agents: Mapping[str, str | Agent],
+    item_id: str = "",
+) -> dict[str, Verdict]:
+    """Return the verdicts on agents; a text is a program of bash."""
+    base = hr.ContainerSpec(image=image) if isinstance(image, str) else image
+    made = {name: bash(one) if isinstance(one, str) else one for name, one in agents.items()}
+    return asyncio.run(judge_all(runtime, base, environment, made, item_id))
+
+
+def rewards(verdicts: Mapping[str, Verdict]) -> dict[str, float]:
+    return {name: verdict.reward for name, verdict in verdicts.items()}
+
+
 def with_site(base: hr.ContainerSpec, site: Path) -> hr.ContainerSpec:
     """Return a container spec that has the packages of a directory."""
     mount = hr.Mount(source=str(site), target="/opt/site")
     return attrs.evolve(base, mounts=(mount,), env={"PYTHONPATH": "/opt/site"})
 
 
+def row_of(where: Path, files: Mapping[str, str], **more: Any) -> dict[str, Any]:
+    """Make a repository with these files; return a row of it, with what else it says."""
+    row = {"id": where.name, "repo": str(where), "base_commit": make_repository(where, files)}
+    return {**row, "problem_statement": "repair it", **more}
+
+
 def write_rows(path: Path, *rows: Mapping[str, Any]) -> str:
     """Write rows, one JSON object per line; return the path."""
-    import json
-
     path.write_text("".join(json.dumps(row) + os.linesep for row in rows))
     return str(path)
+
+
+def swe_of(folder: Path, *rows: Mapping[str, Any], **options: Any) -> Swe:
+    """Return the environment of these rows; its files are in a folder."""
+    items = write_rows(folder / "rows.jsonl", *rows)
+    return Swe(items=items, cache_dir=str(folder / "cache"), **options)

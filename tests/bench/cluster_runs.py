@@ -23,6 +23,7 @@ from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.testing import make_agent_repository
 from tests.bench.measure import Row
 from tests.bench.page import report
+from tests.command import cli
 
 SLURM = '[cluster]\nprovider = "slurm"\nwalltime = "00:20:00"\naddress = "127.0.0.1"\ndrain_s = 0\n'
 NODES, EACH, SLEEP_S = 4, 5, 10
@@ -36,14 +37,12 @@ def generate(
         "--runtime",
         runtime,
         "generate",
-        "--domains",
-        "circle_packing",
-        "--agent",
-        str(folder / "agent"),
+        "--domains=circle_packing",
+        f"--agent={folder / 'agent'}",
     ]
     words += ["--seed", "5", "--eval-samples", "1", "--run-id", name, "--max-generation", str(last)]
     done = run_process(
-        [sys.executable, "-m", "hyperruntime.cli", *words, "--parallel", str(parallel), *more],
+        cli(*words, "--parallel", str(parallel), *more),
         cwd=folder,
         env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache")},
         timeout_s=1200,

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import attrs
 
-from hyperruntime.loop.run.plan import plan_resume, plan_run
-from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run.plan import plan_resume
+from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import (
     AGENT_OUTPUT,
@@ -26,15 +26,14 @@ from hyperruntime.loop.run_files.layout import (
     Layout,
     generation_name,
 )
-from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord, record_to_json
 from hyperruntime.runtime import Runtime
 from hyperruntime.storage.atomic import json_line
 from hyperruntime.testing import make_agent_repository
 from tests.bench.measure import Row, in_turn
+from tests.runs import start
 
 AGENT_STEPS = ("meta agent", "evaluate")
-DOMAIN = "circle_packing"
 ROUNDS = 10
 FEW, MANY = 10, 10_000
 SLEEP_S, SLEEPERS = 10.0, 8
@@ -152,17 +151,10 @@ def new_run(runtime: Runtime, image: str, folder: str, name: str, max_generation
     agent = Path(folder, "agent")
     if not agent.exists():
         make_agent_repository(agent)
-    options = GenerateOptions(
-        domains=(DOMAIN,),
-        agent=str(agent),
-        image=image,
-        run_id=name,
-        output_dir_parent=folder,
-        seed=1,
-        max_generation=max_generation,
-        eval_samples=(1,),
-    )
-    summary = start_run(runtime, plan_run(options))
+    summary = start(
+        runtime, Path(folder), agent=str(agent), image=image, run_id=name,
+        output_dir_parent=folder, seed=1, max_generation=max_generation,
+    )  # fmt: skip
     assert summary.generations[-1].failure is None, summary.generations[-1]
     return summary.run_dir
 

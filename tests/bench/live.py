@@ -32,6 +32,7 @@ from hyperruntime.testing import make_agent_repository
 from tests.bench.generations import new_run
 from tests.bench.measure import Row, machine
 from tests.bench.page import document
+from tests.command import cli
 from tests.doubles.shown_runs import grow, loop_run, rollout_run
 
 SLEEP_S = 1.0  # of the agent: far less than a model needs, so the server has much to do
@@ -54,7 +55,7 @@ class Server:
     @classmethod
     def start(cls, run: str, viewers: int) -> Server:
         """Start both, and return when every viewer is connected."""
-        words = [sys.executable, "-m", "hyperruntime.cli", "watch", run, "--with-parent"]
+        words = cli("watch", run, "--with-parent")
         process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
         address = process.stdout.readline().strip()
@@ -122,16 +123,12 @@ def generations(run: str, more: int) -> float:
     """Make more generations of a run in a process of its own; return the seconds that it takes."""
     last = len(load_run(run).generations) - 1 + more
     begin = time.monotonic()
-    words = [
-        sys.executable,
-        "-m",
-        "hyperruntime.cli",
+    words = cli(
         "resume",
         run,
-        "--max-generation",
-        str(last),
+        f"--max-generation={last}",
         "--json",
-    ]
+    )
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return time.monotonic() - begin
 

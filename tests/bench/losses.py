@@ -38,7 +38,8 @@ from hyperruntime.testing.model import ModelReply, scripted_model
 from tests.bench.cluster_runs import NODES, SLURM
 from tests.bench.measure import Row
 from tests.bench.page import report
-from tests.e2e.test_rollout import WORLD, number_of
+from tests.e2e.rollout_world import WORLD
+from tests.e2e.test_rollout import number_of
 from tests.e2e.test_rollout_nodes import TURNS_EACH, counting
 from tests.slurm.conftest import containers, jobs, of_jobs, ready, sockets_of_python
 
@@ -143,21 +144,10 @@ def generation_rows(folder: Path, runtime: str, count: int, losses: int, seed: i
         "--runtime",
         runtime,
         "generate",
-        "--domains",
-        "circle_packing",
-        "--agent",
-        str(folder / "agent"),
+        "--domains=circle_packing",
+        f"--agent={folder / 'agent'}",
     ]
-    words += [
-        "--seed",
-        "5",
-        "--eval-samples",
-        "1",
-        "--run-id",
-        "lossy",
-        "--max-generation",
-        str(count),
-    ]
+    words += ["--seed=5", "--eval-samples=1", "--run-id=lossy", f"--max-generation={count}"]
     words += ["--parallel", str(2 * NODES), "--cluster", "cluster.toml", "--resume-or-start"]
     lost, left = lose(Lossy(folder, words), losses, seed)
     place = folder / "outputs" / "generate_lossy"

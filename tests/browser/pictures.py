@@ -106,12 +106,9 @@ def run_and_shoot(camera: Camera, folder: Path, generations: int) -> Path:
     """Make a run, take a picture of its live page while it goes on, and return its directory."""
     command = [
         "generate",
-        "--domains",
-        "circle_packing",
-        "--max-generation",
-        str(generations),
-        "--seed",
-        "7",
+        "--domains=circle_packing",
+        f"--max-generation={generations}",
+        "--seed=7",
     ]
     place = ["--output-dir-parent", str(folder), "--run-id", "pictures", "--watch"]
     process = subprocess.Popen([*HYPERRUN, *command, *place], stderr=subprocess.PIPE, text=True)

@@ -216,20 +216,6 @@ def test_results_report_network_and_isolation(opened: Opened, runtime: hr.Runtim
     run(go())
 
 
-def test_a_call_that_requires_a_network_is_refused_if_there_is_none(opened: Opened) -> None:
-    """R19: a policy that requires a network is not weakened if the containers have none."""
-
-    async def go() -> None:
-        async with opened(tools={"allow_network": True}) as backend:
-            slot = await backend.acquire("t", "plain")
-            (result,) = await backend.execute_batch([(slot, "bash", {"command": "echo ran"})])
-            assert not result.success
-            assert "ran" not in result.stdout
-            assert "network" in result.error
-
-    run(go())
-
-
 def test_programs_use_the_backend_with_their_own_configuration(
     runtime: hr.Runtime, runtime_name: str, base_image: str
 ) -> None:

@@ -16,6 +16,7 @@ from hyperruntime.errors import (
     UnsupportedOptionError,
 )
 from tests.conftest import EngineCommand
+from tests.contract import builds
 
 REFERENCE = "localhost/hyperruntime-test/attack:latest"
 SECRET = "hosts-own-secret"
@@ -60,16 +61,10 @@ def test_only_the_named_file_is_built(runtime: hr.Runtime, base_image: str, tmp_
     (tmp_path / "other.def").write_text(
         f"Bootstrap: localimage\nFrom: {base_image}\n%post\n echo other > /which\n"
     )
-    try:
-        built(runtime, tmp_path / "Containerfile", f"FROM {base_image}\nRUN echo named > /which\n")
-    except UnsupportedOptionError:
-        assert runtime.name == "bubblewrap"
-        return
-    try:
-        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as container:
-            assert container.exec(["cat", "/which"]).stdout == b"named\n"
-    finally:
-        runtime.images.remove(REFERENCE)
+    file = tmp_path / "Containerfile"
+    file.write_text(f"FROM {base_image}\nRUN echo named > /which\n")
+    with builds.built(runtime, REFERENCE, file) as container:
+        assert container.exec(["cat", "/which"]).stdout == b"named\n"
 
 
 @pytest.mark.parametrize(

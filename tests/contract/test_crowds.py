@@ -125,20 +125,17 @@ def test_the_limit_of_commands_is_the_same_after_it_was_raised_here(
     assert seen[0].stdout.split()[2:] == seen[1].stdout.split()[2:]
 
 
-def test_a_container_has_async_twins_of_all_that_blocks(
+async def test_a_container_has_async_twins_of_all_that_blocks(
     runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a").write_bytes(b"data")
 
-    async def main() -> None:
-        async with await runtime.acontainer(hr.ContainerSpec(image=base_image)) as container:
-            await container.aput(tmp_path / "a", "/tmp/b")
-            assert (await container.aexec(["cat", "/tmp/b"])).stdout == b"data"
-            await container.aget("/tmp/b", tmp_path / "c")
-        assert not container.is_alive
-        await container.aclose()
-
-    asyncio.run(main())
+    async with await runtime.acontainer(hr.ContainerSpec(image=base_image)) as container:
+        await container.aput(tmp_path / "a", "/tmp/b")
+        assert (await container.aexec(["cat", "/tmp/b"])).stdout == b"data"
+        await container.aget("/tmp/b", tmp_path / "c")
+    assert not container.is_alive
+    await container.aclose()
     assert (tmp_path / "c").read_bytes() == b"data"
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import ImageBuildError, UnsupportedOptionError
+from tests.contract.builds import built
 
 REFERENCE = "localhost/hyperruntime-test/definition:latest"
 TEXT = """\
@@ -52,31 +53,15 @@ def test_a_definition_file_is_built_completely(
     (tree / "odd ü+name.txt").write_text("odd")
     (odd_path / "one.txt").write_text("one")
     (odd_path / "container.def").write_text(TEXT.format(base=base_image))
-
-    def build() -> str:
-        return runtime.images.build(
-            REFERENCE,
-            containerfile=odd_path / "container.def",
-            build_args={"WORD": "given"},
-            force=True,
-        )
-
-    if runtime.name == "bubblewrap":
-        with pytest.raises(UnsupportedOptionError):
-            build()
-        return
     show = (
         'cat "/srv/odd name.txt" "/srv/tree/odd ü+name.txt" "/opt/a dir/odd ü+name.txt" '
         '/opt/new/one.txt; echo; cat /home/user/post.txt; /home/user/run.sh b; printf "%s\\n" '
         '"$GREETING" "$TAIL" "[$HIDDEN]"; echo "${PATH%%:*}"; pwd; id -u; ls -d '
         "/.hyperruntime-build 2>&1 | grep -c cannot"
     )
-    build()
-    try:
-        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as container:
-            result = container.exec(["sh", "-c", show])
-    finally:
-        runtime.images.remove(REFERENCE)
+    file = odd_path / "container.def"
+    with built(runtime, REFERENCE, file, build_args={"WORD": "given"}) as container:
+        result = container.exec(["sh", "-c", show])
     lines = ["oddoddoddone", "post", "a b", 'hello "world" $5 it\'s', "back\\slash\\", "[]"]
     assert result.stdout.decode().splitlines() == [*lines, "/opt/new", "/", "0", "1"], result.stderr
 
@@ -119,19 +104,9 @@ def test_a_containerfile_gives_the_same_image_without_podman_and_docker(
         (tmp_path / "run.sh").chmod(0o755)
         text = text.replace("--chmod=755 ", "")
     (tmp_path / "Containerfile").write_text(text)
-    reference = "localhost/hyperruntime-test/alone:latest"
-    try:
-        runtime.images.build(reference, containerfile=tmp_path / "Containerfile", force=True)
-    except UnsupportedOptionError:
-        assert runtime.name == "bubblewrap"
-        return
-    try:
-        with runtime.container(hr.ContainerSpec(image=reference)) as container:
-            result = container.exec(
-                ["sh", "-c", "pwd; cat made; cat tree/b; echo; run.sh; echo $GREETING"]
-            )
-    finally:
-        runtime.images.remove(reference)
+    show = "pwd; cat made; cat tree/b; echo; run.sh; echo $GREETING"
+    with built(runtime, REFERENCE, tmp_path / "Containerfile") as container:
+        result = container.exec(["sh", "-c", show])
     assert result.stdout.decode().splitlines() == [
         "/srv/work", "hello $5 {{ x }}", "more", "b", "run", "hello $5",
     ], result.stderr  # fmt: skip
@@ -148,16 +123,8 @@ def test_build_steps_see_nothing_of_the_host(
     (tmp_path / "c.def").write_text(
         f"Bootstrap: localimage\nFrom: {base_image}\n%post\n {show}\n touch /tmp/left-behind\n"
     )
-    try:
-        runtime.images.build(REFERENCE, containerfile=tmp_path / "c.def", force=True)
-    except UnsupportedOptionError:
-        assert runtime.name == "bubblewrap"
-        return
-    try:
-        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as container:
-            seen = container.exec(["cat", "/seen"]).check().stdout.decode()
-    finally:
-        runtime.images.remove(REFERENCE)
+    with built(runtime, REFERENCE, tmp_path / "c.def") as container:
+        seen = container.exec(["cat", "/seen"]).check().stdout.decode()
     assert "HYPERRUNTIME_TEST_SECRET" not in seen
     assert tmp_path.parts[2] not in seen
     assert not Path("/tmp/left-behind").exists()

@@ -6,10 +6,8 @@ import json
 import os
 import shutil
 import signal
-import socket
 import sys
 import tarfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,24 +19,22 @@ from hyperruntime.errors import (
     DeviceNotFoundError,
     EngineUnavailableError,
     ImageBuildError,
-    ImageError,
-    ImageNotFoundError,
     UnsupportedOptionError,
 )
 from hyperruntime.host.owner import LABEL, OwnerIdentity
 from hyperruntime.host.process import run_process, wait_until
-from hyperruntime.images.store import ImageStore
 from hyperruntime_docker import DockerDriver
 from hyperruntime_docker.args import UID_LABEL
 from hyperruntime_docker.client import Engine
-from hyperruntime_docker.images import DockerImages
 from hyperruntime_docker.probe import cached_probe
 from hyperruntime_docker.trial import open_trial
+from tests.doubles.slow_socket import slow_socket
 
 pytestmark = pytest.mark.docker
 
 ROOT = Path(__file__).parents[2]
 IMAGE = "localhost/hyperruntime-test/docker-busybox:latest"
+SOCKET = "/var/run/docker.sock"
 
 
 def docker(*args: str) -> str:
@@ -74,12 +70,6 @@ def opened(rootfs: Path) -> Iterator[hr.Runtime]:
         if not runtime.images.exists(IMAGE):
             runtime.images._images.load_rootfs(rootfs, IMAGE)
         yield runtime
-
-
-@pytest.fixture
-def images(opened: hr.Runtime) -> DockerImages:
-    assert isinstance(opened.images._images, DockerImages)
-    return opened.images._images
 
 
 def test_a_stopped_daemon_is_an_error_with_the_next_step(
@@ -139,9 +129,8 @@ def test_a_daemon_that_does_not_see_our_files_is_refused(
 def test_a_daemon_behind_tcp_on_this_machine_works(
     opened: hr.Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        threading.Thread(target=relay, args=(server,), daemon=True).start()
-        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.getsockname()[1]}")
+    with slow_socket(SOCKET) as relay:
+        monkeypatch.setenv("DOCKER_HOST", relay.address)
         with (
             hr.open_runtime("docker") as runtime,
             runtime.container(hr.ContainerSpec(image=IMAGE)) as container,
@@ -156,15 +145,11 @@ def test_the_loss_of_the_daemon_is_reported(
 ) -> None:
     """The container and its attached connection survive, as after a restart with `live-restore`."""
     spec = hr.ContainerSpec(image=IMAGE)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        serving = threading.Thread(target=relay, args=(server,), daemon=True)
-        serving.start()
-        monkeypatch.setenv("DOCKER_HOST", f"tcp://127.0.0.1:{server.getsockname()[1]}")
+    with slow_socket(SOCKET) as relay:
+        monkeypatch.setenv("DOCKER_HOST", relay.address)
         runtime = hr.open_runtime("docker")
         container = runtime.container(spec)
         runtime._driver._engine.close()  # type: ignore[attr-defined]
-        server.shutdown(socket.SHUT_RDWR)
-        serving.join()
     for use in (
         lambda: runtime.container(spec),
         lambda: runtime.images.load(__file__),
@@ -179,17 +164,22 @@ def test_the_loss_of_the_daemon_is_reported(
     runtime.close()
 
 
+def remember_wrongly(cache: Path, **settings: object) -> None:
+    """Probe Docker, and change what is remembered of it in this cache."""
+    engine = Engine()
+    cached_probe(engine)
+    engine.close()
+    [path] = (cache / "hyperruntime").iterdir()
+    wrong = json.loads(path.read_text())
+    wrong["settings"] |= settings
+    path.write_text(json.dumps(wrong))
+
+
 def test_a_remembered_probe_that_lacks_a_network_is_repeated_before_the_network_is_refused(
     opened: hr.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    engine = Engine()
-    cached_probe(engine)
-    engine.close()
-    [path] = (tmp_path / "hyperruntime").iterdir()
-    wrong = json.loads(path.read_text())
-    wrong["settings"]["networks"] = ["none"]
-    path.write_text(json.dumps(wrong))
+    remember_wrongly(tmp_path, networks=["none"])
     spec = hr.ContainerSpec(image=IMAGE, network="bridge")
     with hr.open_runtime("docker") as again, again.container(spec) as started:
         assert len(started.exec(["ls", "/sys/class/net"]).stdout.split()) > 1
@@ -199,13 +189,7 @@ def test_a_distrusted_probe_cache_is_replaced_by_a_new_probe(
     opened: hr.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    engine = Engine()
-    cached_probe(engine)
-    engine.close()
-    [path] = (tmp_path / "hyperruntime").iterdir()
-    wrong = json.loads(path.read_text())
-    wrong["settings"]["nvidia"] = True
-    path.write_text(json.dumps(wrong))
+    remember_wrongly(tmp_path, nvidia=True)
     driver = DockerDriver()
     known = driver.probe()
     assert known.gpus
@@ -215,33 +199,6 @@ def test_a_distrusted_probe_cache_is_replaced_by_a_new_probe(
     driver._probe.distrust()
     assert driver.probe() is tried_now
     driver.close()
-
-
-def relay(server: socket.socket) -> None:
-    while True:
-        try:
-            client, _ = server.accept()
-        except OSError:
-            return
-        threading.Thread(target=join, args=(client,), daemon=True).start()
-
-
-def join(client: socket.socket) -> None:
-    with client, socket.socket(socket.AF_UNIX) as daemon:
-        daemon.connect("/var/run/docker.sock")
-        back = threading.Thread(target=copy, args=(daemon, client), daemon=True)
-        back.start()
-        copy(client, daemon)
-        back.join()
-
-
-def copy(source: socket.socket, target: socket.socket) -> None:
-    try:
-        while data := source.recv(65536):
-            target.sendall(data)
-        target.shutdown(socket.SHUT_WR)
-    except OSError:
-        pass
 
 
 @pytest.mark.parametrize("moment", ["read_text", "take_over"])
@@ -316,37 +273,6 @@ def test_containers_of_a_dead_owner_are_removed_even_without_the_sdk(opened: hr.
     args = DockerDriver().cleanup_args(f"{LABEL}={name}")
     run_process(["/no/such/python" if word == sys.executable else word for word in args])
     assert name not in docker("ps", "--all")
-
-
-def test_a_build_error_names_the_failed_step_and_has_its_output_as_plain_text(
-    images: DockerImages, tmp_path: Path
-) -> None:
-    recipe = tmp_path / "Containerfile"
-    recipe.write_text(f"FROM {IMAGE}\nRUN echo fine\nRUN echo the reason >&2; exit 9\n")
-    lines: list[str] = []
-    with pytest.raises(
-        ImageBuildError, match=r"(?s)step `RUN echo the reason.*\n +the reason\n"
-    ) as caught:
-        ImageStore(images).build(
-            "localhost/x:1", containerfile=recipe, force=True, on_output=lines.append
-        )
-    assert "fine" not in str(caught.value)
-    assert "fine" in lines
-    assert "\x1b" not in "".join(lines)
-
-
-def test_a_saved_image_is_loaded_with_its_name(images: DockerImages, tmp_path: Path) -> None:
-    docker("tag", IMAGE, "localhost/hyperruntime-test/saved:2")
-    images.save("localhost/hyperruntime-test/saved:2", tmp_path / "a b.tar")
-    images.remove("localhost/hyperruntime-test/saved:2")
-    assert images.load(tmp_path / "a b.tar") == ("localhost/hyperruntime-test/saved:2",)
-    images.remove("localhost/hyperruntime-test/saved:2")
-    assert os.listdir(tmp_path) == ["a b.tar"]
-    with pytest.raises(ImageNotFoundError):
-        ImageStore(images).save("localhost/hyperruntime-test/saved:2", tmp_path / "b.tar")
-    (tmp_path / "junk.tar").write_text("junk")
-    with pytest.raises(ImageError, match=r"junk\.tar"):
-        images.load(tmp_path / "junk.tar")
 
 
 @pytest.fixture(scope="module")

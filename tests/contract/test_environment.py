@@ -180,15 +180,6 @@ def test_a_long_output_has_no_part_of_a_character(runtime_name: str, image: str)
         assert "\ufffd" not in output
 
 
-def test_a_dropped_environment_releases_its_slot(runtime_name: str, image: str) -> None:
-    spec = hr.ContainerSpec(image=image)
-    config = hr.PoolConfig(spec=spec, slots_per_container=1, min_containers=0, max_containers=1)
-    with hr.open_pool(config, runtime_name) as pool:
-        for number in range(2):
-            HyperEnvironment(pool=pool).execute(f"touch {number}; sleep 8419 &")
-        assert HyperEnvironment(pool=pool).execute("ls")["output"] == ""
-
-
 def test_a_missing_directory_is_a_failed_command(environment: HyperEnvironment) -> None:
     result = environment.execute("pwd", "nowhere/at all")
     assert result["returncode"] == 126

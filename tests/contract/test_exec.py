@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -292,22 +290,6 @@ def test_a_command_that_says_the_same_as_a_shell_is_not_changed(container: hr.Co
         assert (result.timed_out, result.stderr) == (True, said.encode())
 
 
-def test_input_can_come_from_a_slow_pipe(container: hr.Container) -> None:
-    read_fd, write_fd = os.pipe()
-
-    def feed() -> None:
-        for part in (b"one ", b"two ", b"three"):
-            time.sleep(0.1)
-            os.write(write_fd, part)
-        os.close(write_fd)
-
-    thread = threading.Thread(target=feed)
-    thread.start()
-    with os.fdopen(read_fd, "rb", buffering=0) as source:
-        assert container.exec(["cat"], input=source).stdout == b"one two three"
-    thread.join()
-
-
 def test_output_of_a_child_that_briefly_outlives_the_command_is_kept(
     container: hr.Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,18 +354,6 @@ def test_a_killed_idle_lane_is_not_used(container: hr.Container) -> None:
     assert killed.exit_code == 137
     for _ in range(8):
         assert container.exec(["echo", "works"]).stdout == b"works\n"
-
-
-def test_a_thousand_execs_from_fifty_threads_have_exact_output(container: hr.Container) -> None:
-    def work(number: int) -> None:
-        for turn in range(20):
-            text = f"{number} {turn}"
-            result = container.exec(["sh", "-c", 'echo "$1"; echo "$1" >&2', "x", text])
-            assert (result.stdout, result.stderr) == (f"{text}\n".encode(),) * 2
-
-    with ThreadPoolExecutor(50) as threads:
-        for done in [threads.submit(work, number) for number in range(50)]:
-            done.result()
 
 
 def test_one_lane_runs_long_and_short_commands_in_turn(shell_container: hr.Container) -> None:

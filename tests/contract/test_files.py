@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import hyperruntime as hr
 from hyperruntime.errors import SpecError, TransferTimeoutError
 from hyperruntime.transfer.file_errors import FileError, FileTooLargeError
-from tests.contract.pools import make_pool, run
+from tests.contract.pools import make_pool
 
 pytestmark = pytest.mark.engine
 
@@ -230,23 +230,22 @@ def test_the_async_twins_do_the_same_and_can_be_cancelled(container: hr.Containe
     asyncio.run(use_async_twins(container))
 
 
-def test_a_lease_reads_and_writes_in_its_workspace(runtime: hr.Runtime, base_image: str) -> None:
-    async def work() -> None:
-        async with make_pool(runtime, base_image) as pool, pool.lease() as lease:
-            await lease.write_file("deep/er", b"exact\xff")
-            assert await lease.read_file(f"{lease.slot.workspace}/deep/er") == b"exact\xff"
-            assert await lease.listdir() == ["deep"]
-            assert (await lease.stat("deep")).kind == "directory"
-            await lease.write_files({"a": b"1", "b": b"2"}, mode=0o600)
-            assert sorted((await lease.read_files(["a", "b"])).values()) == [b"1", b"2"]
-            with pytest.raises(FileNotFoundError, match="nothing"):
-                await lease.read_file("nothing")
-            if runtime.info.users:
-                async with pool.lease() as other:
-                    with pytest.raises(PermissionError):
-                        await other.read_file(f"{lease.slot.workspace}/a")
-
-    run(work)
+async def test_a_lease_reads_and_writes_in_its_workspace(
+    runtime: hr.Runtime, base_image: str
+) -> None:
+    async with make_pool(runtime, base_image) as pool, pool.lease() as lease:
+        await lease.write_file("deep/er", b"exact\xff")
+        assert await lease.read_file(f"{lease.slot.workspace}/deep/er") == b"exact\xff"
+        assert await lease.listdir() == ["deep"]
+        assert (await lease.stat("deep")).kind == "directory"
+        await lease.write_files({"a": b"1", "b": b"2"}, mode=0o600)
+        assert sorted((await lease.read_files(["a", "b"])).values()) == [b"1", b"2"]
+        with pytest.raises(FileNotFoundError, match="nothing"):
+            await lease.read_file("nothing")
+        if runtime.info.users:
+            async with pool.lease() as other:
+                with pytest.raises(PermissionError):
+                    await other.read_file(f"{lease.slot.workspace}/a")
 
 
 def test_a_lease_without_asyncio_does_the_same(runtime: hr.Runtime, base_image: str) -> None:

@@ -7,9 +7,9 @@ import socket
 import stat
 import sys
 import tarfile
-import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -25,22 +25,13 @@ from hyperruntime.errors import (
     UnsupportedOptionError,
 )
 from hyperruntime.host.process import run_process
+from tests.contract.builds import built
 
 pytestmark = pytest.mark.engine
 
 REFERENCE = "localhost/hyperruntime-test/built:one"
 SAVED = "localhost/hyperruntime-test/saved:1"
 LOG_LINE = "the whole output is kept in "
-
-
-@pytest.fixture
-def recipe(odd_path: Path, base_image: str) -> Path:
-    (odd_path / "hello").write_text("from the context\n")
-    path = odd_path / "Containerfile"
-    path.write_text(
-        f"FROM {base_image}\nARG WORD=none\nCOPY hello /hello\nRUN echo $WORD > /word\n"
-    )
-    return path
 
 
 @pytest.fixture
@@ -64,17 +55,10 @@ def test_a_build_has_the_hosts_network_and_its_proxy_is_not_in_the_image(
             f'FROM {base_image}\nRUN echo "$http_proxy $no_proxy" > /seen && python3 -c '
             f'"{connect}"\n'
         )
-        try:
-            runtime.images.build(REFERENCE, containerfile=odd_path / "Containerfile", force=True)
-            with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
-                assert (
-                    started.exec(["cat", "/seen"]).stdout
-                    == b"http://proxy.invalid:3128 127.0.0.1\n"
-                )
-                assert b"proxy" not in started.exec(["env"]).stdout
-        finally:
-            if runtime.images.exists(REFERENCE):
-                runtime.images.remove(REFERENCE)
+        with built(runtime, REFERENCE, odd_path / "Containerfile") as started:
+            seen = started.exec(["cat", "/seen"]).stdout
+            assert seen == b"http://proxy.invalid:3128 127.0.0.1\n"
+            assert b"proxy" not in started.exec(["env"]).stdout
 
 
 def test_a_build_error_shows_the_failed_step_and_a_log_has_the_whole_output(
@@ -96,6 +80,8 @@ def test_a_build_error_shows_the_failed_step_and_a_log_has_the_whole_output(
     assert f"the step `RUN {command}` failed" in message
     assert "the reason" in message
     assert "    105\n" not in message
+    assert "fine" not in message
+    assert "\x1b" not in "".join((message, *lines))
     assert not runtime.images.exists(REFERENCE)
     log = Path(lines[0].removeprefix(LOG_LINE))
     assert lines[0] == f"{LOG_LINE}{log}"
@@ -151,18 +137,9 @@ def test_here_documents_do_the_same_on_every_engine(
         "fix 1; cat /ran; pwd; cat files/EOF files/RAW single; stat -c '%a %u' files/*; ls -A / "
         "| grep hyperruntime"
     )
-    if runtime.name == "bubblewrap":
-        with pytest.raises(UnsupportedOptionError):
-            runtime.images.build(REFERENCE, containerfile=odd_path / "Dockerfile")
-        return
-    runtime.images.build(
-        REFERENCE, containerfile=odd_path / "Dockerfile", build_args={"WORD": "given"}, force=True
-    )
-    try:
-        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
-            result = started.exec(["sh", "-c", show])
-    finally:
-        runtime.images.remove(REFERENCE)
+    file = odd_path / "Dockerfile"
+    with built(runtime, REFERENCE, file, build_args={"WORD": "given"}) as started:
+        result = started.exec(["sh", "-c", show])
     assert result.stdout.decode().splitlines() == [
         "a 1 end", "100% 'given'", "from\tpython", "from a shell", "/work", "given: given $WORD", "raw: ${WORD}",
         "hello", "750 0", "750 0",
@@ -330,16 +307,9 @@ def test_two_simultaneous_builds_make_one_image(
         f"FROM {busybox_image}\nRUN sleep 1; echo {time.time_ns()}\n"
     )
     args = [sys.executable, "-c", BUILDER, runtime_name, REFERENCE, str(odd_path / "Containerfile")]
-    outputs: list[bytes] = []
-    threads = [
-        threading.Thread(target=lambda: outputs.append(run_process(args, timeout_s=120).stdout))
-        for _ in range(2)
-    ]
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        with ThreadPoolExecutor(2) as threads:
+            outputs = threads.map(lambda _: run_process(args, timeout_s=120).stdout, range(2))
         assert runtime.images.exists(REFERENCE)
         assert sorted(b"sleep 1" in output for output in outputs) == [False, True]
     finally:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import ImageBuildError, SpecError, UnsupportedOptionError
+from hyperruntime.errors import ImageBuildError, SpecError
 from hyperruntime.host.process import run_process
+from tests.contract.builds import built
 
 pytestmark = pytest.mark.engine
 REFERENCE = "localhost/hyperruntime-test-dockerfile:latest"
@@ -84,18 +85,8 @@ def dockerfile(odd_path: Path, base_image: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_dockerfile_gives_the_same_image_on_every_engine(
     runtime: hr.Runtime, dockerfile: Path
 ) -> None:
-    if runtime.name == "bubblewrap":
-        with pytest.raises(UnsupportedOptionError):
-            runtime.images.build(REFERENCE, containerfile=dockerfile)
-        return
-    runtime.images.build(
-        REFERENCE, containerfile=dockerfile, build_args={"GIVEN": "given"}, force=True
-    )
-    try:
-        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
-            seen = started.exec(["sh", "-c", SHOW])
-    finally:
-        runtime.images.remove(REFERENCE)
+    with built(runtime, REFERENCE, dockerfile, build_args={"GIVEN": "given"}) as started:
+        seen = started.exec(["sh", "-c", SHOW])
     assert seen.stdout.decode() == SEEN, seen.stderr
 
 
@@ -113,70 +104,39 @@ def test_a_mode_that_no_builder_knows_is_refused_with_its_line(
 def test_commands_begin_in_the_directory_of_the_base_of_a_stage_or_of_a_variable(
     runtime: hr.Runtime, dockerfile: Path, base_image: str
 ) -> None:
-    if runtime.name == "bubblewrap":
-        return
     base = REFERENCE.replace("dockerfile", "base")
     text = f"FROM {base} AS first\nENV HERE=deep\nWORKDIR $HERE\nFROM first\nRUN pwd > /seen\n"
-    try:
-        dockerfile.write_text(f"FROM {base_image}\nWORKDIR /srv/project\n")
-        runtime.images.build(base, containerfile=dockerfile, force=True)
+    dockerfile.write_text(f"FROM {base_image}\nWORKDIR /srv/project\n")
+    with built(runtime, base, dockerfile):
         dockerfile.write_text(text)
-        runtime.images.build(REFERENCE, containerfile=dockerfile, force=True)
-        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
+        with built(runtime, REFERENCE, dockerfile) as started:
             assert started.exec(["sh", "-c", "cat /seen; pwd"]).stdout == b"/srv/project/deep\n" * 2
-    finally:
-        for reference in (REFERENCE, base):
-            if runtime.images.exists(reference):
-                runtime.images.remove(reference)
 
 
 def test_given_arguments_and_the_modes_of_here_documents_count_on_every_engine(
     runtime: hr.Runtime, dockerfile: Path, base_image: str
 ) -> None:
-    if runtime.name == "bubblewrap":
-        return
     text = (
         f"FROM {base_image}\nARG SUB=none\nCOPY --chmod=u+x,go= <<EOF /file\ntext\nEOF\nWORKDIR "
         "/of/$SUB/x\n"
     )
     dockerfile.write_text(f"{text}RUN pwd > /seen\n")
-    runtime.images.build(
-        REFERENCE, containerfile=dockerfile, build_args={"SUB": "a given"}, force=True
-    )
-    try:
-        with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
-            seen = started.exec(["sh", "-c", "cat /seen; pwd; stat -c %a /file"]).stdout.decode()
-    finally:
-        runtime.images.remove(REFERENCE)
+    with built(runtime, REFERENCE, dockerfile, build_args={"SUB": "a given"}) as started:
+        seen = started.exec(["sh", "-c", "cat /seen; pwd; stat -c %a /file"]).stdout.decode()
     assert seen == "/of/a given/x\n/of/a given/x\n700\n"
 
 
 def test_labels_are_those_of_docker(runtime: hr.Runtime, dockerfile: Path, base_image: str) -> None:
-    if runtime.name == "bubblewrap":
-        return
     labels = (
         'LABEL braces={{x}} words="two  words" given=$GIVEN price=\\$5\nLABEL old  form of $GIVEN\n'
     )
     dockerfile.write_text(f"FROM {base_image}\nARG GIVEN\n{labels}")
-    runtime.images.build(
-        REFERENCE, containerfile=dockerfile, build_args={"GIVEN": "{{y"}, force=True
-    )
-    try:
+    with built(runtime, REFERENCE, dockerfile, build_args={"GIVEN": "{{y"}) as started:
         if runtime.name == "apptainer":
-            with runtime.container(hr.ContainerSpec(image=REFERENCE)) as started:
-                found = json.loads(started.exec(["cat", "/.singularity.d/labels.json"]).stdout)
+            found = json.loads(started.exec(["cat", "/.singularity.d/labels.json"]).stdout)
         else:
-            args = [
-                runtime.name,
-                "image",
-                "inspect",
-                "--format",
-                "{{json .Config.Labels}}",
-                REFERENCE,
-            ]
-            found = json.loads(run_process(args, timeout_s=60).stdout)
-    finally:
-        runtime.images.remove(REFERENCE)
+            args = [runtime.name, "image", "inspect", "--format", "{{json .Config.Labels}}"]
+            found = json.loads(run_process([*args, REFERENCE], timeout_s=60).stdout)
     expected = {
         "braces": "{{x}}",
         "words": "two  words",

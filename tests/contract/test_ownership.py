@@ -75,6 +75,7 @@ def test_a_forked_child_does_not_end_containers_of_its_parent(
         """
         import os, sys
         import hyperruntime as hr
+        from hyperruntime.errors import ContainerStateError
         name, spec = sys.argv[1], hr.ContainerSpec(image=sys.argv[2])
         with hr.open_runtime(name) as runtime, runtime.container(spec) as container:
             runtime.images.list()
@@ -83,6 +84,11 @@ def test_a_forked_child_does_not_end_containers_of_its_parent(
                     runtime.container(spec)
                 except hr.HyperRuntimeError as error:
                     print(error, flush=True)
+                try:
+                    container.exec(["true"])
+                except ContainerStateError:
+                    print("refused", flush=True)
+                container.close()
                 runtime.close()
                 runtime._driver.close()
                 runtime._owner.close()
@@ -101,7 +107,7 @@ def test_a_forked_child_does_not_end_containers_of_its_parent(
     lines = done.stdout.decode().splitlines()
     assert done.exit_code == 0, done.stderr
     assert "belongs to the parent of this process" in lines[0]
-    assert lines[1:] == ["child", "0", "parent", "True True"]
+    assert lines[1:] == ["refused", "child", "0", "parent", "True True"]
 
 
 def test_a_closed_runtime_leaves_no_guard_no_service_and_no_files(
@@ -182,3 +188,26 @@ def test_a_container_ends_by_itself_if_its_owner_dies_while_it_starts_a_shell(
     finally:
         runtime._driver.remove_container(name)
         shutil.rmtree(private)
+
+
+@pytest.mark.slow
+def test_prune_and_the_guard_remove_the_volumes_of_removed_containers_and_no_others(
+    runtime: hr.Runtime, engine_command: Any, busybox_image: str, run_labelled: Callable[..., str]
+) -> None:
+    if runtime.name not in ("podman", "docker"):
+        return  # its containers have no volumes
+    dead = attrs.evolve(OwnerIdentity.current(), pid=2**22 + 1)
+    guarded = attrs.evolve(dead, token="guarded", pid=os.getpid())
+    kept = run_labelled(busybox_image, {}, "--volume", "/data")
+    names = [
+        run_labelled(busybox_image, owner.to_labels(), "--volume", "/data")
+        for owner in (dead, guarded)
+    ]
+    volumes = engine_command.volumes(*names)
+    assert len(volumes) == 2
+    runtime.prune()
+    run_process(runtime._driver.cleanup_args(f"{LABEL}=guarded"))
+    assert not set(names) & set(engine_command.containers())
+    left = engine_command.all_volumes()
+    assert not volumes & left
+    assert engine_command.volumes(kept) <= left

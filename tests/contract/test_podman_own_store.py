@@ -9,22 +9,19 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from hyperruntime.host.owner import LABEL, OwnerIdentity
-from hyperruntime.host.process import ProcessResult, run_process, wait_until
+from hyperruntime.host.process import ProcessResult
+from tests.contract.podman_accounts import IMAGE, PodmanAccount
 from tests.params import first_quick
-from tests.processes import end
 
 pytestmark = pytest.mark.engine
 
-IMAGE = "localhost/tiny:latest"
 OPEN = """
     import json, sys
     import hyperruntime as hr
@@ -36,72 +33,40 @@ OPEN = """
 """
 
 
-class Account:
+def opened(script: str) -> str:
+    """Return a script with the start ``OPEN``."""
+    return textwrap.dedent(OPEN) + textwrap.indent(textwrap.dedent(script), "    ")
+
+
+class Account(PodmanAccount):
     """A new account on Debian 12: no file chooses a storage driver, and the store was begun with
     vfs.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.run_root = directory / "run"
-        self.run_root.mkdir(mode=0o700)
-        self.config = directory / "config" / "containers" / "storage.conf"
-        self.config.parent.mkdir(parents=True)
-        self.root = directory / "data" / "containers" / "storage"
-        self.own = self.root / "hyperruntime"
-        names = ("DATA_HOME", "CACHE_HOME", "CONFIG_HOME", "RUNTIME_DIR")
-        places = dict(zip(names, ("data", "cache", "config", "run"), strict=True))
-        foreign = ("STORAGE_DRIVER", "STORAGE_OPTS", "CONTAINERS_STORAGE_CONF")
-        kept = {name: value for name, value in os.environ.items() if name not in foreign}
-        self.env = {
-            **kept,
-            **{f"XDG_{name}": str(directory / path) for name, path in places.items()},
-        }
-        assert self.podman("info", "--format", "{{.Store.GraphRoot}}", STORAGE_DRIVER="vfs") == str(
-            self.root
-        )
+    def __init__(self) -> None:
+        super().__init__()
+        root = self.directory / "data" / "containers" / "storage"
+        self.own = root / "hyperruntime"
+        found = self.podman("info", "--format", "{{.Store.GraphRoot}}", STORAGE_DRIVER="vfs")
+        assert found == str(root)
         self.make_image("first")
-
-    def podman(self, *args: str, **more: str) -> str:
-        """Run Podman, which must succeed; return its output."""
-        done = run_process(["podman", *args], env={**self.env, **more}, timeout_s=120, cwd="/")
-        assert done.exit_code == 0, done.stderr.decode()
-        return done.stdout.decode().strip()
 
     def in_own(self, *args: str) -> str:
         """Run Podman with the store of this library."""
-        run = self.run_root / "containers" / "hyperruntime"
+        run = self.run / "containers" / "hyperruntime"
         return self.podman(
             "--root", str(self.own), "--runroot", str(run), "--storage-driver", "overlay", *args
         )
 
-    def make_image(self, word: str, *, named: bool = True) -> str:
-        """Make an image of busybox with this word in /word; return its identifier."""
-        place = Path(tempfile.mkdtemp(dir=self.run_root))
-        (place / "bin").mkdir()
-        shutil.copy(shutil.which("busybox") or "/bin/busybox", place / "bin" / "busybox")
-        for name in ("sh", "cat", "sleep", "mkdir", "mount", "grep", "true"):
-            (place / "bin" / name).symlink_to("busybox")
-        (place / "word").write_text(f"{word}\n")
-        subprocess.run(["tar", "-C", str(place), "-cf", f"{place}.tar", "."], check=True)
-        made = self.podman("import", "--quiet", f"{place}.tar", *([IMAGE] if named else []))
-        return made.splitlines()[-1].removeprefix("sha256:")
-
     def python(self, script: str, *args: str, **more: str) -> ProcessResult:
         """Run a script in another process, with the start ``OPEN``."""
-        lines = textwrap.dedent(OPEN) + textwrap.indent(textwrap.dedent(script), "    ")
-        return run_process(
-            [sys.executable, "-c", lines, *args], env={**self.env, **more}, timeout_s=300, cwd="/"
-        )
+        return super().python(opened(script), *args, **more)
 
     def printed(self, script: str, *args: str, **more: str) -> list[str]:
         """Return the lines that a script prints, which must succeed."""
         done = self.python(script, *args, **more)
         assert done.exit_code == 0, done.stderr.decode()
         return done.stdout.decode().splitlines()
-
-    def hyperrun(self, *args: str, **more: str) -> ProcessResult:
-        words = [sys.executable, "-m", "hyperruntime.cli", *args]
-        return run_process(words, env={**self.env, **more}, timeout_s=300, cwd="/")
 
     def leave(self, *options: str) -> None:
         """Start containers of an owner that is dead, in a store each."""
@@ -120,35 +85,17 @@ class Account:
         )
         return sorted(" ".join(every).split())
 
-    def kill_all(self) -> None:
-        """Kill the pause process and conmon, then what the containers run, as a batch system
-        does.
-        """
-        for file in (*self.run_root.rglob("pause.pid"), *self.run_root.rglob("conmon.pid")):
-            try:
-                process = psutil.Process(int(file.read_text()))
-                every = [process, *process.children(recursive=True)]
-            except (psutil.Error, ValueError):
-                continue
-            end(every)
-            psutil.wait_procs(every, timeout=10)
-
 
 @pytest.fixture
 def account() -> Iterator[Account]:
-    """An account with a store and directories of its own; the paths are short, as slirp4netns needs
-    it.
-    """
+    """The account; afterwards, nothing of it is left."""
     assert os.geteuid() != 0, "root has one store; scripts/test runs this as the ordinary user"
-    directory = Path(tempfile.mkdtemp(prefix="hr-"))
-    made = Account(directory)
+    made = Account()
     yield made
-    subprocess.run(
-        ["podman", "system", "migrate"], env=made.env, capture_output=True, timeout=60, check=False
-    )
+    made.migrate()
     made.podman("system", "reset", "--force")
     made.kill_all()
-    shutil.rmtree(directory)
+    shutil.rmtree(made.directory)
 
 
 def test_containers_of_an_account_with_vfs_run_in_an_overlay_store(account: Account) -> None:
@@ -188,8 +135,7 @@ def test_a_reference_always_names_the_image_of_the_users_store(account: Account)
         except ImageNotFoundError as error:
             print("not found" if sys.argv[1] in str(error) else error)
     """
-    lines = textwrap.dedent(OPEN) + textwrap.indent(textwrap.dedent(script), "    ")
-    args = [sys.executable, "-c", lines, IMAGE, unnamed]
+    args = [sys.executable, "-c", opened(script), IMAGE, unnamed]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(args, env=account.env, cwd="/", **pipes) as process:  # type: ignore[call-overload]
         assert [process.stdout.readline() for _ in range(3)] == ["first\n", "unnamed\n", "ready\n"]
@@ -215,23 +161,6 @@ def test_what_killed_owners_left_is_removed_from_both_stores(account: Account) -
     account.printed(
         "import subprocess; subprocess.run(runtime._driver.cleanup_args(sys.argv[1]), check=False)",
         f"{LABEL}=left",
-    )
-    assert account.names() == []
-
-
-@pytest.mark.slow
-def test_a_killed_owner_leaves_no_container_in_the_own_store(account: Account) -> None:
-    script = """
-        import os, signal
-        container = runtime.container(hr.ContainerSpec(image=sys.argv[1]))
-        print(runtime._owner.private_dir, flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    killed = account.python(script, IMAGE)
-    assert killed.exit_code == -9
-    private = killed.stdout.decode().strip()
-    assert wait_until(lambda: not os.path.exists(private), 120), (
-        "the guard removes it when it has done all else"
     )
     assert account.names() == []
 
@@ -296,14 +225,11 @@ def test_a_container_in_the_own_store_outlives_podmans_pause_process(account: Ac
             input()
             print(container.exec(["cat", "/word"]).stdout.decode(), end="")
     """
-    lines = textwrap.dedent(OPEN) + textwrap.indent(textwrap.dedent(script), "    ")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    args = [sys.executable, "-c", lines, IMAGE]
+    args = [sys.executable, "-c", opened(script), IMAGE]
     with subprocess.Popen(args, env=account.env, cwd="/", **pipes) as process:  # type: ignore[call-overload]
         assert process.stdout.readline() == "ready\n"
-        pause = psutil.Process(int(next(account.run_root.rglob("pause.pid")).read_text()))
-        pause.kill()
-        psutil.wait_procs([pause], timeout=10)
+        account.kill_pause()
         assert account.printed("print(len(runtime.containers()))") == ["1"]
         assert len(account.names()) == 1
         printed, _ = process.communicate("\n", timeout=120)

@@ -15,16 +15,8 @@ import hyperruntime as hr
 from hyperruntime.cli import main
 from hyperruntime.errors import EngineUnavailableError, PruneError
 from hyperruntime.host.owner import OwnerIdentity
-from tests.contract.volumes import expect_volumes_to_go
 
 pytestmark = pytest.mark.engine
-
-
-@pytest.mark.slow
-def test_prune_removes_the_volumes_of_removed_containers(
-    runtime: hr.Runtime, engine_command: Any, busybox_image: str, run_labelled: Callable[..., str]
-) -> None:
-    expect_volumes_to_go(runtime, engine_command, busybox_image, run_labelled)
 
 
 @pytest.mark.slow

@@ -7,109 +7,65 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
-import psutil
 import pytest
 
-from hyperruntime.host.process import ProcessResult, find_program, run_process
-from tests.processes import end
+from hyperruntime.host.process import find_program, run_process
+from tests.contract.podman_accounts import PodmanAccount
 
 pytestmark = pytest.mark.engine
 
 # A container of the host's userland in a new store of the user; then the command of another
 # process, under our driver.
 HOLD = """
-    import subprocess
-    import sys
-    from pathlib import Path
-    from hyperruntime_podman.args import in_user_store, probe_args
-    from hyperruntime_podman.edge import environment
-    from hyperruntime.host.engine_program import make_userland
-    from hyperruntime_podman.probe import probe
-    rootfs = sys.argv[1] + "/rootfs"
-    userland = make_userland(Path(rootfs))
-    args = probe_args(in_user_store(probe().settings), rootfs, userland, "sleep 1000", limited=False)
-    args.insert(args.index("run") + 1, "--detach")
-    subprocess.run(args, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+import subprocess
+import sys
+from pathlib import Path
+from hyperruntime_podman.args import in_user_store, probe_args
+from hyperruntime_podman.edge import environment
+from hyperruntime.host.engine_program import make_userland
+from hyperruntime_podman.probe import probe
+rootfs = sys.argv[1] + "/rootfs"
+userland = make_userland(Path(rootfs))
+args = probe_args(in_user_store(probe().settings), rootfs, userland, "sleep 1000", limited=False)
+args.insert(args.index("run") + 1, "--detach")
+subprocess.run(args, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
 """
 LIST = """
-    import hyperruntime as hr
-    with hr.open_runtime("podman") as runtime:
-        print("works", len(runtime.images.list()), runtime.info.rootless)
+import hyperruntime as hr
+with hr.open_runtime("podman") as runtime:
+    print("works", len(runtime.images.list()), runtime.info.rootless)
 """
 
 
-@pytest.fixture
-def podman() -> Iterator[Podman]:
-    """A rootless Podman with a store and a run directory of its own, and one container.
+class Podman(PodmanAccount):
+    """A rootless Podman with one container."""
 
-    The paths are short: slirp4netns cannot make its socket in a long one, and the probe waits for
-    it.
-    """
-    assert os.geteuid() != 0, (
-        "root's Podman has no pause process; scripts/test runs this as the ordinary user"
-    )
-    directory = Path(tempfile.mkdtemp(prefix="hr-"))
-    place = Podman(directory)
-    yield place
-    place.kill_all()
-    subprocess.run(
-        ["podman", "system", "migrate"], env=place.env, capture_output=True, timeout=60, check=False
-    )
-    subprocess.run(
-        ["podman", "rm", "--all", "--force"],
-        env=place.env,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-    script = 'umount --recursive --lazy "$1/containers/storage/overlay"; rm -rf "$1"'
-    args = ["podman", "unshare", "/bin/sh", "-c", script, "sh", str(directory / "data")]
-    subprocess.run(args, env=place.env, stderr=subprocess.DEVNULL, timeout=60, check=True)
-    place.kill_all()
-    shutil.rmtree(directory)
-
-
-class Podman:
-    def __init__(self, directory: Path) -> None:
-        self.run = directory / "run"
-        self.run.mkdir(mode=0o700)
-        places = {
-            "DATA_HOME": directory / "data",
-            "CACHE_HOME": directory / "cache",
-            "RUNTIME_DIR": self.run,
-        }
-        self.env = {**os.environ, **{f"XDG_{name}": str(path) for name, path in places.items()}}
-        held = self.python(HOLD, str(directory / "rootfs"))
+    def __init__(self) -> None:
+        super().__init__()
+        held = self.python(HOLD, str(self.directory / "rootfs"))
         assert held.exit_code == 0, held.stderr.decode()
         assert len(self.pid_files("conmon.pid")) == 1
         assert len(self.pid_files("pause.pid")) == 1
 
-    def python(self, script: str, *args: str) -> ProcessResult:
-        lines = "\n".join(line[4:] for line in script.splitlines())
-        return run_process(
-            [sys.executable, "-c", lines, *args], env=self.env, timeout_s=120, cwd="/"
-        )
 
-    def pid_files(self, name: str) -> list[Path]:
-        return list(self.run.rglob(name))
-
-    def kill_all(self) -> None:
-        """Kill the pause process and conmon, then what the container runs, as a batch system
-        does.
-        """
-        for file in (*self.pid_files("pause.pid"), *self.pid_files("conmon.pid")):
-            try:
-                process = psutil.Process(int(file.read_text()))
-                every = [process, *process.children(recursive=True)]
-            except (psutil.Error, ValueError):
-                continue
-            end(every)
-            psutil.wait_procs(every, timeout=10)
+@pytest.fixture
+def podman() -> Iterator[Podman]:
+    """The account; afterwards, nothing of it is left."""
+    assert os.geteuid() != 0, (
+        "root's Podman has no pause process; scripts/test runs this as the ordinary user"
+    )
+    place = Podman()
+    yield place
+    place.kill_all()
+    place.migrate()
+    run_process(["podman", "rm", "--all", "--force"], env=place.env, timeout_s=60)
+    script = 'umount --recursive --lazy "$1/containers/storage/overlay"; rm -rf "$1"'
+    args = ["podman", "unshare", "/bin/sh", "-c", script, "sh", str(place.directory / "data")]
+    subprocess.run(args, env=place.env, stderr=subprocess.DEVNULL, timeout=60, check=True)
+    place.kill_all()
+    shutil.rmtree(place.directory)
 
 
 def test_podman_works_after_all_its_processes_were_killed(podman: Podman) -> None:
@@ -147,10 +103,7 @@ def test_the_number_of_a_killed_process_may_belong_to_another_one(
 
 def test_a_container_that_runs_is_not_touched(podman: Podman) -> None:
     """Without the pause process Podman joins the container, and so must we."""
-    pause = podman.pid_files("pause.pid")[0]
-    process = psutil.Process(int(pause.read_text()))
-    process.kill()
-    psutil.wait_procs([process], timeout=10)
+    podman.kill_pause()
     assert podman.python(LIST).stdout == b"works 0 True\n"
     listed = run_process(["podman", "ps", "--quiet"], env=podman.env, timeout_s=60)
     assert len(listed.stdout.split()) == 1

@@ -10,7 +10,7 @@ import json
 import pytest
 
 import hyperruntime as hr
-from tests.contract.pools import make_pool, run, shell
+from tests.contract.pools import make_pool, shell
 
 pytestmark = pytest.mark.engine
 
@@ -95,42 +95,36 @@ print(json.dumps({"done": done, "others": others, "own": own}))
 """
 
 
-def test_w8_w14_a_hostile_slot_cannot_read_write_kill_or_trace_its_sibling(
+async def test_w8_w14_a_hostile_slot_cannot_read_write_kill_or_trace_its_sibling(
     runtime: hr.Runtime, base_image: str
 ) -> None:
     """If the engine has no users, the test only checks that each slot has its own container."""
 
-    async def work() -> None:
-        async with make_pool(runtime, base_image, max_containers=2) as pool:
-            victim, hostile = await pool.acquire("victim"), await pool.acquire("hostile")
-            areas = (await shell(pool.lease_of(victim), VICTIM)).split()
-            if not runtime.info.users:
-                assert hostile.container != victim.container
-                return
-            assert hostile.container == victim.container
-            script = ["python3", "-", *areas]
-            result = await pool.lease_of(hostile).exec(script, input=ATTACKER.encode())
-            report = json.loads(result.check().stdout)
-            assert report["done"] == []
-            assert report["others"] >= 3
-            assert report["own"] > 0
-            alive = "pgrep -c -f '[t]ime.sleep'; cat secret /tmp/victim"
-            assert (await shell(pool.lease_of(victim), alive)).splitlines() == ["1", SECRET, SECRET]
-
-    run(work)
+    async with make_pool(runtime, base_image, max_containers=2) as pool:
+        victim, hostile = await pool.acquire("victim"), await pool.acquire("hostile")
+        areas = (await shell(pool.lease_of(victim), VICTIM)).split()
+        if not runtime.info.users:
+            assert hostile.container != victim.container
+            return
+        assert hostile.container == victim.container
+        script = ["python3", "-", *areas]
+        result = await pool.lease_of(hostile).exec(script, input=ATTACKER.encode())
+        report = json.loads(result.check().stdout)
+        assert report["done"] == []
+        assert report["others"] >= 3
+        assert report["own"] > 0
+        alive = "pgrep -c -f '[t]ime.sleep'; cat secret /tmp/victim"
+        assert (await shell(pool.lease_of(victim), alive)).splitlines() == ["1", SECRET, SECRET]
 
 
-def test_w8_a_slot_has_private_directories(runtime: hr.Runtime, base_image: str) -> None:
-    async def work() -> None:
-        async with make_pool(runtime, base_image) as pool, pool.lease("one") as lease:
-            script = "umask; pwd; touch f ~/f && stat -c %a . f && dirname $(mktemp)"
-            mask, where, mode, file_mode, temporary = (await shell(lease, script)).split()
-            assert where == lease.slot.workspace
-            if runtime.info.users:
-                assert (mask, mode, file_mode) == ("0077", "700", "600")
-                assert temporary.startswith(where.removesuffix("/workspace"))
-
-    run(work)
+async def test_w8_a_slot_has_private_directories(runtime: hr.Runtime, base_image: str) -> None:
+    async with make_pool(runtime, base_image) as pool, pool.lease("one") as lease:
+        script = "umask; pwd; touch f ~/f && stat -c %a . f && dirname $(mktemp)"
+        mask, where, mode, file_mode, temporary = (await shell(lease, script)).split()
+        assert where == lease.slot.workspace
+        if runtime.info.users:
+            assert (mask, mode, file_mode) == ("0077", "700", "600")
+            assert temporary.startswith(where.removesuffix("/workspace"))
 
 
 SERVER = r"""
@@ -157,7 +151,7 @@ print(json.dumps({"answer": client.recv(100).decode(), "opened": opened}))
 """
 
 
-def test_slots_share_abstract_sockets_and_system_v_objects_that_are_open_to_all(
+async def test_slots_share_abstract_sockets_and_system_v_objects_that_are_open_to_all(
     runtime: hr.Runtime, base_image: str
 ) -> None:
     """docs/pool.md says so: abstract sockets have no mode, and a System V object of mode 0600 stays
@@ -166,18 +160,15 @@ def test_slots_share_abstract_sockets_and_system_v_objects_that_are_open_to_all(
     if not runtime.info.users:
         pytest.skip("each slot has its own container")
 
-    async def work() -> None:
-        async with make_pool(runtime, base_image) as pool:
-            server, client = await pool.acquire("server"), await pool.acquire("client")
-            assert server.container == client.container
-            serving = asyncio.ensure_future(
-                pool.lease_of(server).exec(["python3", "-c", SERVER], timeout_s=60)
-            )
-            result = await pool.lease_of(client).exec(["python3", "-c", CLIENT], timeout_s=60)
-            assert json.loads(result.check().stdout) == {
-                "answer": "answer",
-                "opened": [True, False],
-            }
-            await serving
-
-    run(work)
+    async with make_pool(runtime, base_image) as pool:
+        server, client = await pool.acquire("server"), await pool.acquire("client")
+        assert server.container == client.container
+        serving = asyncio.ensure_future(
+            pool.lease_of(server).exec(["python3", "-c", SERVER], timeout_s=60)
+        )
+        result = await pool.lease_of(client).exec(["python3", "-c", CLIENT], timeout_s=60)
+        assert json.loads(result.check().stdout) == {
+            "answer": "answer",
+            "opened": [True, False],
+        }
+        await serving

@@ -99,40 +99,34 @@ async def leave_and_look(
     [FILES, PROCESSES, f"python3 - <<'END'\n{OBJECTS}\nEND"],
     ids=("files", "daemons", "ipc"),
 )
-def test_w5_nothing_of_a_lease_is_left_after_its_reset(
+async def test_w5_nothing_of_a_lease_is_left_after_its_reset(
     runtime: hr.Runtime, base_image: str, script: str
 ) -> None:
-    async def work() -> None:
-        shown, _, _ = await leave_and_look(runtime, base_image, script)
-        assert shown == ""
-
-    run(work)
+    shown, _, _ = await leave_and_look(runtime, base_image, script)
+    assert shown == ""
 
 
-def test_r11_a_fork_bomb_ends_with_its_lease_and_does_not_affect_its_sibling(
+async def test_r11_a_fork_bomb_ends_with_its_lease_and_does_not_affect_its_sibling(
     runtime: hr.Runtime, base_image: str
 ) -> None:
-    async def work() -> None:
-        async with make_pool(runtime, base_image, pids_per_slot=40, max_containers=2) as pool:
-            bomber, sibling = await pool.acquire("bomber"), await pool.acquire("sibling")
-            bomb = "b() { b | b & }; b 2>/dev/null; sleep 0.5"
-            await pool.lease_of(bomber).exec(["bash", "-c", bomb], timeout_s=20)
-            assert (
-                await shell(pool.lease_of(sibling), "for n in 1 2 3 4 5; do /bin/echo $n; done")
-            ).split() == list("12345")
-            await pool.release(bomber)
-            await pool.settle()
-            assert pool.status().quarantined == 0
-            assert pool.status().leased == 1
-            again = await pool.acquire("next")
-            assert (
-                await shell(pool.lease_of(again), "ps -axo args= | grep -c '[b] | b' || true")
-            ).strip() == "0"
-
-    run(work)
+    async with make_pool(runtime, base_image, pids_per_slot=40, max_containers=2) as pool:
+        bomber, sibling = await pool.acquire("bomber"), await pool.acquire("sibling")
+        bomb = "b() { b | b & }; b 2>/dev/null; sleep 0.5"
+        await pool.lease_of(bomber).exec(["bash", "-c", bomb], timeout_s=20)
+        assert (
+            await shell(pool.lease_of(sibling), "for n in 1 2 3 4 5; do /bin/echo $n; done")
+        ).split() == list("12345")
+        await pool.release(bomber)
+        await pool.settle()
+        assert pool.status().quarantined == 0
+        assert pool.status().leased == 1
+        again = await pool.acquire("next")
+        assert (
+            await shell(pool.lease_of(again), "ps -axo args= | grep -c '[b] | b' || true")
+        ).strip() == "0"
 
 
-def test_r11_a_slot_that_is_not_verified_clean_is_quarantined_and_its_container_replaced(
+async def test_r11_a_slot_that_is_not_verified_clean_is_quarantined_and_its_container_replaced(
     runtime: hr.Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that the reset cannot remove stands for anything that a kernel may keep."""
@@ -141,24 +135,21 @@ def test_r11_a_slot_that_is_not_verified_clean_is_quarantined_and_its_container_
             runtime.container(hr.ContainerSpec(image=base_image, user="65534:65534"))
         return
 
-    async def work() -> None:
-        async with make_pool(runtime, base_image, max_containers=2) as pool:
-            spoilt, sibling = await pool.acquire("spoilt"), await pool.acquire("sibling")
-            uid = (await shell(pool.lease_of(spoilt), "id -u")).strip()
-            keep = f"touch /tmp/kept && chown {uid} /tmp/kept"
-            containers(pool)[0].exec(["sh", "-c", keep])
-            monkeypatch.setattr("hyperruntime.pool.slots.scripts.REMOVE_OWN", "true")
-            await pool.release(spoilt)
-            await pool.settle()
-            assert pool.status().quarantined == 1
-            assert (await shell(pool.lease_of(sibling), "echo fine")) == "fine\n"
-            other = await pool.acquire("other")
-            assert other.container != spoilt.container
-            await pool.release(sibling)
-            while spoilt.container in {container.name for container in containers(pool)}:
-                await asyncio.sleep(0.02)
-
-    run(work)
+    async with make_pool(runtime, base_image, max_containers=2) as pool:
+        spoilt, sibling = await pool.acquire("spoilt"), await pool.acquire("sibling")
+        uid = (await shell(pool.lease_of(spoilt), "id -u")).strip()
+        keep = f"touch /tmp/kept && chown {uid} /tmp/kept"
+        containers(pool)[0].exec(["sh", "-c", keep])
+        monkeypatch.setattr("hyperruntime.pool.slots.scripts.REMOVE_OWN", "true")
+        await pool.release(spoilt)
+        await pool.settle()
+        assert pool.status().quarantined == 1
+        assert (await shell(pool.lease_of(sibling), "echo fine")) == "fine\n"
+        other = await pool.acquire("other")
+        assert other.container != spoilt.container
+        await pool.release(sibling)
+        while spoilt.container in {container.name for container in containers(pool)}:
+            await asyncio.sleep(0.02)
 
 
 def test_w8_world_writable_files_of_an_image_do_not_connect_slots(
@@ -187,7 +178,7 @@ def test_w8_world_writable_files_of_an_image_do_not_connect_slots(
         assert container.exec(["cat", "/srv/open/mine"], **as_first).stdout == b"mine\n"
 
 
-def test_a_reset_does_not_change_the_mounts_of_a_spec(
+async def test_a_reset_does_not_change_the_mounts_of_a_spec(
     runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
     (tmp_path / "inner").mkdir()
@@ -197,25 +188,19 @@ def test_a_reset_does_not_change_the_mounts_of_a_spec(
     (tmp_path / "file").chmod(0o666)
     before = {path.name: path.stat().st_mode for path in (tmp_path, *tmp_path.iterdir())}
 
-    async def work() -> None:
-        mounts = (hr.Mount(source=str(tmp_path), target="/srv/shared", read_only=False),)
-        async with make_pool(
-            runtime, base_image, spec=hr.ContainerSpec(image=base_image, mounts=mounts)
-        ) as pool:
-            async with pool.lease("writer") as lease:
-                await shell(
-                    lease, "umask 0; echo kept | tee /srv/shared/kept >/srv/shared/inner/kept"
-                )
-            await pool.settle()
-            assert pool.status().quarantined == 0
-            async with pool.lease("reader") as lease:
-                assert (
-                    await shell(lease, "cat /srv/shared/kept /srv/shared/inner/kept")
-                    == "kept\nkept\n"
-                )
-            await pool.settle()
-
-    run(work)
+    mounts = (hr.Mount(source=str(tmp_path), target="/srv/shared", read_only=False),)
+    async with make_pool(
+        runtime, base_image, spec=hr.ContainerSpec(image=base_image, mounts=mounts)
+    ) as pool:
+        async with pool.lease("writer") as lease:
+            await shell(lease, "umask 0; echo kept | tee /srv/shared/kept >/srv/shared/inner/kept")
+        await pool.settle()
+        assert pool.status().quarantined == 0
+        async with pool.lease("reader") as lease:
+            assert (
+                await shell(lease, "cat /srv/shared/kept /srv/shared/inner/kept") == "kept\nkept\n"
+            )
+        await pool.settle()
     assert {name: mode for name, mode in before.items() if name != "kept"} == {
         path.name: path.stat().st_mode
         for path in (tmp_path, *tmp_path.iterdir())
@@ -249,24 +234,21 @@ def test_slots_work_in_an_image_with_busybox_only(runtime: hr.Runtime, busybox_i
     run(work)
 
 
-def test_an_image_whose_programs_cannot_clean_is_refused_for_several_slots(
+async def test_an_image_whose_programs_cannot_clean_is_refused_for_several_slots(
     runtime: hr.Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hyperruntime.pool.slots.scripts.REMOVE_OWN", "true")
 
-    async def work() -> None:
-        async with (
-            make_pool(runtime, base_image, slots_per_container=1) as pool,
-            pool.lease() as lease,
-        ):
-            assert (await lease.exec(["pwd"])).stdout == b"/workspace\n"
-        if runtime.info.users:
-            with pytest.raises(PoolError, match="could not be prepared for a lease: file /"):
-                await make_pool(runtime, base_image).start()
-            monkeypatch.setattr(
-                "hyperruntime.pool.slots.scripts.FIND_WRITABLE", "exec find-that-is-missing"
-            )
-            with pytest.raises(PoolError, match=r"use an image with find.*slots_per_container=1"):
-                await make_pool(runtime, base_image).start()
-
-    run(work)
+    async with (
+        make_pool(runtime, base_image, slots_per_container=1) as pool,
+        pool.lease() as lease,
+    ):
+        assert (await lease.exec(["pwd"])).stdout == b"/workspace\n"
+    if runtime.info.users:
+        with pytest.raises(PoolError, match="could not be prepared for a lease: file /"):
+            await make_pool(runtime, base_image).start()
+        monkeypatch.setattr(
+            "hyperruntime.pool.slots.scripts.FIND_WRITABLE", "exec find-that-is-missing"
+        )
+        with pytest.raises(PoolError, match=r"use an image with find.*slots_per_container=1"):
+            await make_pool(runtime, base_image).start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -19,7 +18,7 @@ from hyperruntime.errors import (
     UnsupportedOptionError,
 )
 from hyperruntime.host.process import wait_until
-from tests.contract.pools import make_pool, run
+from tests.contract.pools import make_pool
 
 pytestmark = pytest.mark.engine
 
@@ -78,17 +77,6 @@ def fetch(address: tuple[str, int], size: int) -> bytes:
     with socket.create_connection(address, timeout=120) as client:
         client.sendall(b"%d\n" % size)
         return client.makefile("rb").read()
-
-
-def test_a_web_server_of_an_agent_can_be_looked_at(runtime: hr.Runtime, base_image: str) -> None:
-    with runtime.container(hr.ContainerSpec(image=base_image)) as container:
-        container.write_file("/site/index.html", b"<h1>by an agent</h1>")
-        host, port = container.forward(8000)
-        serve(
-            container, ["python3", "-m", "http.server", "-d", "/site", "8000"], 8000, (host, port)
-        )
-        with urllib.request.urlopen(f"http://{host}:{port}/", timeout=60) as page:
-            assert page.read() == b"<h1>by an agent</h1>"
 
 
 @pytest.mark.slow
@@ -197,14 +185,11 @@ def test_invalid_addresses_are_refused(container: hr.Container, port: int, host:
         container.forward(port, host=host)
 
 
-def test_a_lease_forwards_until_it_ends(runtime: hr.Runtime, base_image: str) -> None:
-    async def work() -> None:
-        async with make_pool(runtime, base_image) as pool:
-            async with pool.lease() as lease:
-                address = await lease.forward(PORT)
-                assert not is_refused(address)
-            await pool.settle()
-            while not is_refused(address):
-                await asyncio.sleep(0.02)
-
-    run(work)
+async def test_a_lease_forwards_until_it_ends(runtime: hr.Runtime, base_image: str) -> None:
+    async with make_pool(runtime, base_image) as pool:
+        async with pool.lease() as lease:
+            address = await lease.forward(PORT)
+            assert not is_refused(address)
+        await pool.settle()
+        while not is_refused(address):
+            await asyncio.sleep(0.02)

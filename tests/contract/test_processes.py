@@ -165,29 +165,26 @@ def test_the_deadline_and_the_output_limit_of_a_process_are_those_of_exec(
     assert result.stdout.endswith(b"end\n")
 
 
-def test_a_slots_processes_and_terminals_run_as_the_slot_and_end_with_its_lease(
+async def test_a_slots_processes_and_terminals_run_as_the_slot_and_end_with_its_lease(
     runtime: hr.Runtime, base_image: str
 ) -> None:
-    async def scenario() -> None:
-        config = hr.PoolConfig(spec=hr.ContainerSpec(image=base_image), max_containers=1)
-        async with hr.SlotPool(runtime, config) as pool:
-            async with pool.lease("one") as lease:
-                facts = (await lease.exec(["sh", "-c", "id; pwd; echo $HOME"])).stdout
-                process = await lease.spawn(["sh", "-c", "id; pwd; echo $HOME; exec sleep 300"])
-                terminal = await lease.terminal(
-                    ["sh", "-c", "id; pwd; echo $HOME; exec sleep 300"], rows=5, cols=70
-                )
-                said = b""
-                while said.replace(b"\r", b"") != facts:
-                    said += await terminal.aread(_WAIT_S)
-                while process.stdout != facts:
-                    await asyncio.sleep(0.01)
-            for ended in (process, terminal):
-                assert isinstance(ended, (Process, Terminal))
-                await asyncio.wait_for(ended.await_end(), _WAIT_S)
-                await ended.aclose()
-
-    asyncio.run(scenario())
+    config = hr.PoolConfig(spec=hr.ContainerSpec(image=base_image), max_containers=1)
+    async with hr.SlotPool(runtime, config) as pool:
+        async with pool.lease("one") as lease:
+            facts = (await lease.exec(["sh", "-c", "id; pwd; echo $HOME"])).stdout
+            process = await lease.spawn(["sh", "-c", "id; pwd; echo $HOME; exec sleep 300"])
+            terminal = await lease.terminal(
+                ["sh", "-c", "id; pwd; echo $HOME; exec sleep 300"], rows=5, cols=70
+            )
+            said = b""
+            while said.replace(b"\r", b"") != facts:
+                said += await terminal.aread(_WAIT_S)
+            while process.stdout != facts:
+                await asyncio.sleep(0.01)
+        for ended in (process, terminal):
+            assert isinstance(ended, (Process, Terminal))
+            await asyncio.wait_for(ended.await_end(), _WAIT_S)
+            await ended.aclose()
 
 
 @pytest.mark.parametrize("trap", ["link", "file"])

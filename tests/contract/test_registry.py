@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import sys
-import threading
 from base64 import b64encode
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from hyperruntime.errors import (
 )
 from hyperruntime.host.process import ProcessResult, run_process
 from hyperruntime.spec import Pull
+from tests.command import cli
 from tests.registry import PASSWORD, USER, Registry, run_registry
 
 pytestmark = pytest.mark.engine
@@ -94,19 +95,8 @@ def test_the_command_line_pulls_when_it_is_told_to(
     reference = registry.push_busybox("of/a/command", "1", "first\n")
 
     def said(pull: str) -> ProcessResult:
-        words = [
-            "--runtime",
-            runtime_name,
-            "exec",
-            "--image",
-            reference,
-            "--pull",
-            pull,
-            "--",
-            "cat",
-            "/greeting",
-        ]
-        return run_process([sys.executable, "-m", "hyperruntime.cli", *words], timeout_s=120)
+        words = ["--runtime", runtime_name, "exec", "--image", reference, "--pull", pull]
+        return run_process(cli(*words, "--", "cat", "/greeting"), timeout_s=120)
 
     try:
         refused = said("never")
@@ -217,17 +207,10 @@ def test_several_processes_can_pull_one_image_at_the_same_time(
 ) -> None:
     reference = registry.push_busybox("many/image", "1", "for many\n")
     args = [sys.executable, "-c", PULLER, runtime_name, reference]
-    outputs: list[bytes] = []
-    threads = [
-        threading.Thread(target=lambda: outputs.append(run_process(args, timeout_s=120).stdout))
-        for _ in range(3)
-    ]
     try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert outputs == [f"{reference}\n".encode()] * 3
+        with ThreadPoolExecutor(3) as threads:
+            outputs = threads.map(lambda _: run_process(args, timeout_s=120).stdout, range(3))
+        assert list(outputs) == [f"{reference}\n".encode()] * 3
         assert greeting(runtime, reference) == b"for many\n"
     finally:
         runtime.images.remove(reference)

@@ -6,7 +6,6 @@ import json
 import os
 import pty
 import subprocess
-import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +15,8 @@ import pytest
 from hyperruntime.errors import ContainerLostError, ContainerStateError
 from hyperruntime.registry import load_driver
 from hyperruntime.testing.conformance import open_context
+from tests.command import cli
+from tests.doubles.packages import install_plugin
 
 ROOT = Path(__file__).parents[2]
 ENTRY_POINTS = """[hyperruntime.runtimes]
@@ -29,10 +30,7 @@ pytestmark = pytest.mark.engine
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
     """Variables of an environment in which drivers of another package are installed."""
-    dist = tmp_path / "other_package-1.0.dist-info"
-    dist.mkdir()
-    (dist / "METADATA").write_text("Metadata-Version: 2.1\nName: other-package\nVersion: 1.0\n")
-    (dist / "entry_points.txt").write_text(ENTRY_POINTS)
+    install_plugin(tmp_path, "other_package", ENTRY_POINTS)
     found = {
         **os.environ,
         "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
@@ -46,8 +44,7 @@ def selfcheck(environment: dict[str, str]) -> Selfcheck:
     """Return a function that runs ``hyperrun selfcheck`` in its own process."""
 
     def call(*args: str, **changed: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, "-m", "hyperruntime.cli", "selfcheck", *args]
-        env = {**environment, **changed}
+        words, env = cli("selfcheck", *args), {**environment, **changed}
         return subprocess.run(words, capture_output=True, text=True, timeout=120, env=env, cwd="/")
 
     return call
@@ -104,15 +101,12 @@ def test_a_missing_image_is_named(selfcheck: Selfcheck) -> None:
 
 def test_output_on_a_terminal_is_in_colour(environment: dict[str, str]) -> None:
     ours, theirs = pty.openpty()
-    words = [
-        sys.executable,
-        "-m",
-        "hyperruntime.cli",
+    words = cli(
         "selfcheck",
         "fake",
         "--only",
         "network.none",
-    ]
+    )
     env = {**environment, "TERM": "xterm"}
     with subprocess.Popen(
         words, stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=env, cwd="/"

@@ -9,7 +9,6 @@ are those of docs/adapters.md.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import struct
 from pathlib import Path
@@ -96,7 +95,7 @@ async def set_up(backend: SlotToolBackend, slots: list[Any], commit: str) -> Non
 
 
 @pytest.mark.parametrize("isolation", first_quick("uid", "directory"))
-def test_the_hook_runs_in_ten_slots_of_one_container(
+async def test_the_hook_runs_in_ten_slots_of_one_container(
     runtime: hr.Runtime, runtime_name: str, base_image: str, tmp_path: Path, origin: tuple[Path, list[str]],
     isolation: str,
 ) -> None:  # fmt: skip
@@ -112,32 +111,27 @@ def test_the_hook_runs_in_ten_slots_of_one_container(
         "isolation": isolation,
     }
 
-    async def go() -> None:
-        backend = SlotToolBackend({**profile, "mounts": mounts}, runtime=runtime_name)
-        await backend.start()
-        try:
-            slots = [await backend.acquire(f"trajectory-{number}") for number in range(SLOTS)]
-            assert len({slot.alloc_id for slot in slots}) == 1
-            await set_up(backend, slots, first)
-            for slot in slots[:5]:
-                await backend.release(slot, reset_workspace=True)
-            again = [await backend.acquire(f"later-{number}") for number in range(5)]
-            await set_up(backend, again, second)  # the cache outlives the slots that wrote it
-            await set_up(backend, slots[5:], first)
-            for slot in (*again, *slots[5:]):
-                await backend.release(slot, reset_workspace=True)
-            assert (
-                backend.get_status()["available_slots"]
-                == backend.get_status()["total_slots"]
-                == SLOTS
-            )
-            last = await backend.acquire("clean")
-            await backend.execute_batch(
-                [(last, "bash", {"command": f"rm -rf {CACHE}/* {CACHE}/.locks"})]
-            )
-        finally:
-            await backend.stop()
-
-    asyncio.run(go())
+    backend = SlotToolBackend({**profile, "mounts": mounts}, runtime=runtime_name)
+    await backend.start()
+    try:
+        slots = [await backend.acquire(f"trajectory-{number}") for number in range(SLOTS)]
+        assert len({slot.alloc_id for slot in slots}) == 1
+        await set_up(backend, slots, first)
+        for slot in slots[:5]:
+            await backend.release(slot, reset_workspace=True)
+        again = [await backend.acquire(f"later-{number}") for number in range(5)]
+        await set_up(backend, again, second)  # the cache outlives the slots that wrote it
+        await set_up(backend, slots[5:], first)
+        for slot in (*again, *slots[5:]):
+            await backend.release(slot, reset_workspace=True)
+        assert (
+            backend.get_status()["available_slots"] == backend.get_status()["total_slots"] == SLOTS
+        )
+        last = await backend.acquire("clean")
+        await backend.execute_batch(
+            [(last, "bash", {"command": f"rm -rf {CACHE}/* {CACHE}/.locks"})]
+        )
+    finally:
+        await backend.stop()
     if isolation == "uid":
         assert list((tmp_path / "cache").iterdir()) == []

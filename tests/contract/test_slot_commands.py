@@ -13,7 +13,7 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import ContainerStateError, SpecError, StaleLeaseError
-from tests.contract.pools import containers, make_pool, run, shell, until
+from tests.contract.pools import containers, make_pool, shell, until
 
 pytestmark = pytest.mark.engine
 
@@ -38,109 +38,100 @@ async def naps(pool: hr.SlotPool, command: str) -> bool:
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_a_slots_shell_runs_as_the_slot_and_keeps_its_state(
+async def test_a_slots_shell_runs_as_the_slot_and_keeps_its_state(
     runtime: hr.Runtime, base_image: str, isolation: str
 ) -> None:
-    async def scenario() -> None:
-        async with (
-            make_pool(runtime, base_image, **ISOLATIONS[isolation]) as pool,
-            pool.lease() as lease,
-        ):
-            facts = await shell(lease, FACTS)
-            await shell(lease, "mkdir sub")
-            async with await lease.shell(workdir="sub", env={"GIVEN": "a 'b'"}) as opened:
-                assert (
-                    await opened.arun("pwd; echo $GIVEN")
-                ).stdout.decode() == f"{lease.slot.workspace}/sub\na 'b'\n"
-                assert (await opened.arun(f"word=kept; cd ..; {FACTS}")).stdout.decode() == facts
-                assert (await opened.arun("echo $word")).stdout == b"kept\n"
-            with pytest.raises(ContainerStateError, match="closed"):
-                await opened.arun("echo")
-
-    run(scenario)
+    async with (
+        make_pool(runtime, base_image, **ISOLATIONS[isolation]) as pool,
+        pool.lease() as lease,
+    ):
+        facts = await shell(lease, FACTS)
+        await shell(lease, "mkdir sub")
+        async with await lease.shell(workdir="sub", env={"GIVEN": "a 'b'"}) as opened:
+            assert (
+                await opened.arun("pwd; echo $GIVEN")
+            ).stdout.decode() == f"{lease.slot.workspace}/sub\na 'b'\n"
+            assert (await opened.arun(f"word=kept; cd ..; {FACTS}")).stdout.decode() == facts
+            assert (await opened.arun("echo $word")).stdout == b"kept\n"
+        with pytest.raises(ContainerStateError, match="closed"):
+            await opened.arun("echo")
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_a_slots_shells_end_with_the_lease_and_leave_nothing(
+async def test_a_slots_shells_end_with_the_lease_and_leave_nothing(
     runtime: hr.Runtime, base_image: str, isolation: str
 ) -> None:
     job, text = nap(), nap()
 
-    async def scenario() -> None:
-        async with make_pool(runtime, base_image, **ISOLATIONS[isolation]) as pool:
-            async with pool.lease("one") as lease:
-                ended = await lease.shell()
-                await ended.arun(f"{job} &")
-                await lease.end_processes()
-                with pytest.raises(ContainerStateError, match="closed"):
-                    await ended.arun("echo")
-                exchange = containers(pool)[0].exchange.source
-                lanes, descriptors = len(os.listdir(exchange)), len(os.listdir("/proc/self/fd"))
-                idle, busy = await lease.shell(group="g"), await lease.shell()
-                await idle.arun(f"{job} &")
-                running = asyncio.ensure_future(asyncio.to_thread(busy.run, text))
-                while not (await naps(pool, text) or running.done()):
-                    await asyncio.sleep(0.01)
-            with pytest.raises(StaleLeaseError):
-                await lease.shell()
-            assert (await asyncio.wait_for(running, 60)).exit_code == 137
-            await pool.settle()
-            for opened in (idle, busy):
-                with pytest.raises(ContainerStateError, match="closed"):
-                    opened.run("echo")
-            if isolation == "container" or not runtime.info.users:
-                return  # the slot has a new container
-            assert idle.close()
-            assert busy.close()
-            assert len(os.listdir("/proc/self/fd")) <= descriptors
-            assert not await naps(pool, job)
-            assert not await naps(pool, text)
-            assert len(os.listdir(exchange)) <= lanes
-
-    run(scenario)
+    async with make_pool(runtime, base_image, **ISOLATIONS[isolation]) as pool:
+        async with pool.lease("one") as lease:
+            ended = await lease.shell()
+            await ended.arun(f"{job} &")
+            await lease.end_processes()
+            with pytest.raises(ContainerStateError, match="closed"):
+                await ended.arun("echo")
+            exchange = containers(pool)[0].exchange.source
+            lanes, descriptors = len(os.listdir(exchange)), len(os.listdir("/proc/self/fd"))
+            idle, busy = await lease.shell(group="g"), await lease.shell()
+            await idle.arun(f"{job} &")
+            running = asyncio.ensure_future(asyncio.to_thread(busy.run, text))
+            while not (await naps(pool, text) or running.done()):
+                await asyncio.sleep(0.01)
+        with pytest.raises(StaleLeaseError):
+            await lease.shell()
+        assert (await asyncio.wait_for(running, 60)).exit_code == 137
+        await pool.settle()
+        for opened in (idle, busy):
+            with pytest.raises(ContainerStateError, match="closed"):
+                opened.run("echo")
+        if isolation == "container" or not runtime.info.users:
+            return  # the slot has a new container
+        assert idle.close()
+        assert busy.close()
+        assert len(os.listdir("/proc/self/fd")) <= descriptors
+        assert not await naps(pool, job)
+        assert not await naps(pool, text)
+        assert len(os.listdir(exchange)) <= lanes
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
-def test_a_signal_reaches_the_commands_of_one_group_of_one_slot(
+async def test_a_signal_reaches_the_commands_of_one_group_of_one_slot(
     runtime: hr.Runtime, base_image: str, isolation: str
 ) -> None:
     """The other group and the other slot, which uses the same name, must not get it."""
 
-    async def scenario() -> None:
-        options = ISOLATIONS[isolation]
-        async with make_pool(runtime, base_image, **options) as pool, pool.lease() as lease:
-            said: list[bytes] = []
-            script = ["sh", "-c", f"trap 'echo heard; exit 3' INT; echo up; {nap()} & wait"]
-            other = await lease.spawn(script, group="other")
-            strange = None
-            if isolation == "directory" or (isolation == "user" and runtime.info.users):
-                strange = await pool.lease_of(await pool.acquire()).spawn(script, group="build")
-            builds = [
-                asyncio.ensure_future(
-                    lease.exec(script, group="build", on_output=lambda _, chunk: said.append(chunk))
-                )
-                for _ in range(2)
-            ]
-            await until(lambda: said == [b"up\n"] * 2)
-            for kept in filter(None, (other, strange)):
-                await until(lambda kept=kept: kept.stdout == b"up\n")  # type: ignore[misc]
-            assert await lease.signal_group("build", signal.SIGINT)
-            for build in builds:
-                result = await asyncio.wait_for(build, 60)
-                assert (result.exit_code, result.stdout) == (3, b"up\nheard\n")
-            assert not await lease.signal_group("unknown", signal.SIGINT)
-            with pytest.raises(SpecError, match="signal"):
-                await lease.signal_group("build", 0)
-            assert await lease.end_group("build")
-            for kept in filter(None, (other, strange)):
-                assert (kept.poll(), kept.stdout) == (None, b"up\n")
-            assert await lease.end_group("other")
-            assert (await asyncio.wait_for(other.await_end(), 60)).exit_code == 137
-            await lease.spawn(["sleep", "300"], group="late")
-            await lease.end_processes()
-            assert not await lease.signal_group("late", signal.SIGINT)
-
-    run(scenario)
+    options = ISOLATIONS[isolation]
+    async with make_pool(runtime, base_image, **options) as pool, pool.lease() as lease:
+        said: list[bytes] = []
+        script = ["sh", "-c", f"trap 'echo heard; exit 3' INT; echo up; {nap()} & wait"]
+        other = await lease.spawn(script, group="other")
+        strange = None
+        if isolation == "directory" or (isolation == "user" and runtime.info.users):
+            strange = await pool.lease_of(await pool.acquire()).spawn(script, group="build")
+        builds = [
+            asyncio.ensure_future(
+                lease.exec(script, group="build", on_output=lambda _, chunk: said.append(chunk))
+            )
+            for _ in range(2)
+        ]
+        await until(lambda: said == [b"up\n"] * 2)
+        for kept in filter(None, (other, strange)):
+            await until(lambda kept=kept: kept.stdout == b"up\n")  # type: ignore[misc]
+        assert await lease.signal_group("build", signal.SIGINT)
+        for build in builds:
+            result = await asyncio.wait_for(build, 60)
+            assert (result.exit_code, result.stdout) == (3, b"up\nheard\n")
+        assert not await lease.signal_group("unknown", signal.SIGINT)
+        with pytest.raises(SpecError, match="signal"):
+            await lease.signal_group("build", 0)
+        assert await lease.end_group("build")
+        for kept in filter(None, (other, strange)):
+            assert (kept.poll(), kept.stdout) == (None, b"up\n")
+        assert await lease.end_group("other")
+        assert (await asyncio.wait_for(other.await_end(), 60)).exit_code == 137
+        await lease.spawn(["sleep", "300"], group="late")
+        await lease.end_processes()
+        assert not await lease.signal_group("late", signal.SIGINT)
 
 
 def test_a_program_without_asyncio_has_the_same(runtime: hr.Runtime, base_image: str) -> None:

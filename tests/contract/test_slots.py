@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import Callable
 
 import psutil
 import pytest
@@ -16,6 +15,7 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool_values.config import PoolConfig
+from tests.contract.pools import until
 
 pytestmark = pytest.mark.engine
 
@@ -47,35 +47,26 @@ def running(command: str) -> list[psutil.Process]:
     ]
 
 
-async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.02)
-
-
 @pytest.mark.slow
-def test_many_leases_leave_nothing_behind(runtime: hr.Runtime, base_image: str) -> None:
+async def test_many_leases_leave_nothing_behind(runtime: hr.Runtime, base_image: str) -> None:
     """R6, R11: hundreds of acquires, execs and releases add no slot, process, file or
     descriptor.
     """
     cycles = 300 if runtime.info.users else 24
 
-    async def go() -> None:
-        async with pool_of(runtime, base_image, 3) as pool:
-            await _cycle(pool, cycles // 4)
-            before = after = await _footprint(runtime, pool)
-            growing = set(after)
-            # a leak grows in each round; one more lane or thread is allowed once
-            for _ in range(3):
-                before = after
-                await _cycle(pool, cycles)
-                after = await _footprint(runtime, pool)
-                growing = {name for name in growing if after[name] > before[name]}
-                if not growing:
-                    break
-            assert not growing, (before, after)
-
-    asyncio.run(go())
+    async with pool_of(runtime, base_image, 3) as pool:
+        await _cycle(pool, cycles // 4)
+        before = after = await _footprint(runtime, pool)
+        growing = set(after)
+        # a leak grows in each round; one more lane or thread is allowed once
+        for _ in range(3):
+            before = after
+            await _cycle(pool, cycles)
+            after = await _footprint(runtime, pool)
+            growing = {name for name in growing if after[name] > before[name]}
+            if not growing:
+                break
+        assert not growing, (before, after)
 
 
 async def _cycle(pool: SlotPool, cycles: int) -> None:

@@ -29,12 +29,8 @@ _GONE_S = 120.0
 _BUSY = {"rm": "removing container: device or resource is locked"}
 
 
-@pytest.fixture
-def slow_podman(tmp_path: Path, base_image: str, monkeypatch: pytest.MonkeyPatch) -> SlowPodman:
-    """Put a slow ``podman`` on PATH, and make the limits short after which a removal goes on in the
-    background.
-    """
-    program = SlowPodman(tmp_path / "slow")
+def shorten_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the limits short after which a removal goes on in the background."""
     short = {"end": 0.2, "close": 1.0}
     limits = {
         verb: attrs.evolve(limit, base_s=short[verb], most_s=short[verb])
@@ -44,6 +40,13 @@ def slow_podman(tmp_path: Path, base_image: str, monkeypatch: pytest.MonkeyPatch
     }
     monkeypatch.setattr(engine_limits, "LIMITS", limits)
     monkeypatch.setattr("hyperruntime.host.removals.LIMITS", limits)
+
+
+@pytest.fixture
+def slow_podman(tmp_path: Path, base_image: str, monkeypatch: pytest.MonkeyPatch) -> SlowPodman:
+    """Put a slow ``podman`` on PATH, and make the limits short."""
+    program = SlowPodman(tmp_path / "slow")
+    shorten_limits(monkeypatch)
     monkeypatch.setenv("PATH", program.path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return program

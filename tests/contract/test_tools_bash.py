@@ -104,14 +104,6 @@ def test_a_timeout_ends_children_that_hold_the_output_open(desk: Desk) -> None:
     assert "sleep 300" not in desk.sh("ps -axo args=")
 
 
-def test_a_background_process_does_not_block_the_call_and_keeps_running(desk: Desk) -> None:
-    """W6."""
-    result = desk("bash", command="sleep 247 & echo started")
-
-    assert (result.stdout, result.success) == ("started\n", True)
-    assert "sleep 247" in desk.sh("ps -axo args=")
-
-
 def test_long_output_is_shown_as_head_and_tail_with_the_number_of_missing_bytes(
     container: hr.Container,
 ) -> None:

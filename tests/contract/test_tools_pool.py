@@ -4,143 +4,63 @@ agent loops.
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Any
 
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import SandboxLostError, StaleLeaseError
 from hyperruntime.pool.tools.agent_tools import SlotTools
 from hyperruntime.pool_values.results import ExecutionResult
-from tests.contract.pools import containers, make_pool, run
+from tests.contract.pools import make_pool
 
 pytestmark = pytest.mark.engine
 
 
-def test_w11_r13_a_container_that_ends_mid_batch_fails_only_its_own_requests(
+async def test_r2_r7_r9_an_agent_loop_works_through_both_interfaces(
     runtime: hr.Runtime, base_image: str
 ) -> None:
-    async def work() -> None:
-        async with make_pool(runtime, base_image, slots_per_container=1, max_containers=2) as pool:
-            doomed, fine = await pool.acquire("doomed"), await pool.acquire("fine")
-            victim = next(each for each in containers(pool) if each.name == doomed.container)
-            batch = asyncio.create_task(
-                pool.execute_batch(
-                    [
-                        (
-                            fine,
-                            "bash",
-                            {"command": "until [ -e go ]; do sleep 0.05; done; echo alive"},
-                        ),
-                        (doomed, "bash", {"command": "sleep 1000"}),
-                        (doomed, "bash", {"command": "echo never"}),
-                        (fine, "bash", {"command": "exit 7"}),
-                    ]
-                )
-            )
-            await asyncio.sleep(0.5)
-            await asyncio.to_thread(victim._live.remove)
-            while not batch.done() and victim.is_alive:
-                await asyncio.sleep(0.02)
-            await pool.lease_of(fine).exec(["touch", "go"])
-            results = await batch
+    async with make_pool(runtime, base_image) as pool, pool.lease("task") as lease:
+        tools = SlotTools(lease.tool)
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("terminal", {"command": "mkdir -p src; cd src; pwd"}),
+            ("write_file", {"path": "src/a b.py", "content": "x = 1\n"}),
+            ("edit_file", {"path": "src/a b.py", "old": "1", "new": "2"}),
+            ("terminal_stateful", {"command": "cd src; n=41"}),
+            ("terminal_stateful", {"command": "echo $((n + 1)) *; exit 9"}),
+            ("search", {"pattern": "x = [0-9]"}),
+            ("execute_code", {"code": "import os"}),
+            ("terminal", {"command": 7}),
+        ]
 
-            assert [r.stdout for r in results] == ["alive\n", "", "", ""]
-            assert [r.metadata.get("lost", False) for r in results] == [False, True, True, False]
-            assert all(r.metadata["infrastructure"] and r.error for r in results[1:3])
-            assert results[3].exit_code == 7
-            with pytest.raises(SandboxLostError):
-                await pool.execute(doomed, "bash", {"command": "true"})
-            lost = SlotTools(
-                lambda name, args, timeout_s=None: pool.execute(
-                    doomed, name, args, timeout_s=timeout_s
-                )
-            )
-            assert (
-                json.loads(await lost.tool_handler("bash", {"command": "true"}, "t"))["exit_code"]
-                == -1
-            )
+        answers = [json.loads(await tools.tool_handler(name, args, "task")) for name, args in calls]
 
-    run(work)
+        assert answers[0] == {"output": f"{lease.slot.workspace}/src\n", "exit_code": 0}
+        assert answers[1]["bytes"] == 6
+        assert answers[4] == {"output": "42 a b.py\n", "exit_code": 9}
+        assert answers[5]["output"] == "src/a b.py:1:x = 2"
+        assert "unknown tool 'execute_code'" in answers[6]["error"]
+        assert "must be a text" in answers[7]["error"]
+        assert [error.tool for error in tools.errors] == ["execute_code", "terminal"]
+        result = await tools.exec_tool("bash", {"command": "cat 'src/a b.py'"})
+        assert isinstance(result, ExecutionResult)
+        assert (result.stdout, result.metadata["returncode"]) == ("x = 2\n", 0)
 
 
-def test_w4_a_stale_lease_in_a_batch_fails_only_its_own_request(
+async def test_r19_a_policy_is_set_by_the_profile_or_for_one_call(
     runtime: hr.Runtime, base_image: str
 ) -> None:
-    async def work() -> None:
-        async with make_pool(runtime, base_image, max_containers=2) as pool:
-            stale, good = await pool.acquire("a"), await pool.acquire("b")
-            await pool.release(stale)
+    policy = hr.ToolPolicy(allow_network=False, tools=("bash",))
+    async with (
+        make_pool(runtime, base_image, tools=policy) as pool,
+        pool.lease("task") as lease,
+    ):
+        fine = await lease.tool("bash", {"command": "true", "allow_network": True})
+        no_tool = await lease.tool("read_file", {"path": "x"})
+        no_network = await lease.tool(
+            "bash", {"command": "true"}, policy=hr.ToolPolicy(allow_network=True)
+        )
 
-            results = await pool.execute_batch(
-                [(stale, "bash", {"command": "echo x"}), (good, "list_files", {})]
-            )
-
-            assert (results[0].success, results[0].metadata["lost"], results[1].success) == (
-                False,
-                True,
-                True,
-            )
-            with pytest.raises(StaleLeaseError):
-                await pool.execute(stale, "bash", {"command": "true"})
-
-    run(work)
-
-
-def test_r2_r7_r9_an_agent_loop_works_through_both_interfaces(
-    runtime: hr.Runtime, base_image: str
-) -> None:
-    async def work() -> None:
-        async with make_pool(runtime, base_image) as pool, pool.lease("task") as lease:
-            tools = SlotTools(lease.tool)
-            calls: list[tuple[str, dict[str, Any]]] = [
-                ("terminal", {"command": "mkdir -p src; cd src; pwd"}),
-                ("write_file", {"path": "src/a b.py", "content": "x = 1\n"}),
-                ("edit_file", {"path": "src/a b.py", "old": "1", "new": "2"}),
-                ("terminal_stateful", {"command": "cd src; n=41"}),
-                ("terminal_stateful", {"command": "echo $((n + 1)) *; exit 9"}),
-                ("search", {"pattern": "x = [0-9]"}),
-                ("execute_code", {"code": "import os"}),
-                ("terminal", {"command": 7}),
-            ]
-
-            answers = [
-                json.loads(await tools.tool_handler(name, args, "task")) for name, args in calls
-            ]
-
-            assert answers[0] == {"output": f"{lease.slot.workspace}/src\n", "exit_code": 0}
-            assert answers[1]["bytes"] == 6
-            assert answers[4] == {"output": "42 a b.py\n", "exit_code": 9}
-            assert answers[5]["output"] == "src/a b.py:1:x = 2"
-            assert "unknown tool 'execute_code'" in answers[6]["error"]
-            assert "must be a text" in answers[7]["error"]
-            assert [error.tool for error in tools.errors] == ["execute_code", "terminal"]
-            result = await tools.exec_tool("bash", {"command": "cat 'src/a b.py'"})
-            assert isinstance(result, ExecutionResult)
-            assert (result.stdout, result.metadata["returncode"]) == ("x = 2\n", 0)
-
-    run(work)
-
-
-def test_r19_a_policy_is_set_by_the_profile_or_for_one_call(
-    runtime: hr.Runtime, base_image: str
-) -> None:
-    async def work() -> None:
-        policy = hr.ToolPolicy(allow_network=False, tools=("bash",))
-        async with (
-            make_pool(runtime, base_image, tools=policy) as pool,
-            pool.lease("task") as lease,
-        ):
-            fine = await lease.tool("bash", {"command": "true", "allow_network": True})
-            no_tool = await lease.tool("read_file", {"path": "x"})
-            no_network = await lease.tool(
-                "bash", {"command": "true"}, policy=hr.ToolPolicy(allow_network=True)
-            )
-
-            assert (fine.success, fine.metadata["ignored_arguments"]) == (True, ["allow_network"])
-            assert "not allowed here" in no_tool.error
-            assert "has none" in no_network.error
-
-    run(work)
+        assert (fine.success, fine.metadata["ignored_arguments"]) == (True, ["allow_network"])
+        assert "not allowed here" in no_tool.error
+        assert "has none" in no_network.error

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-import attrs
 import pytest
 
 import hyperruntime as hr
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools import call_tool
-from hyperruntime.pool.tools.dispatch import run_batch
 from hyperruntime.pool_values.config import ToolPolicy
-from hyperruntime.pool_values.results import ExecutionResult, Slot
+from hyperruntime.pool_values.results import ExecutionResult
 from tests.contract.toolplace import Desk
 
 pytestmark = pytest.mark.engine
@@ -91,87 +89,18 @@ def test_files_belong_to_the_user_of_the_slot(pair: tuple[Desk, Desk], has_users
     assert (whose[0], whose[1]) == ("41001", "600") or not has_users
 
 
-@attrs.frozen
-class Gate:
-    """Runs the requests of a batch, each in the slot of its name."""
-
-    desks: dict[str, Desk]
-
-    async def execute(
-        self, slot: Slot, tool: str, args: object, timeout_s: float | None
-    ) -> ExecutionResult:
-        desk = self.desks[slot.slot_id]
-        return await call_tool(desk.slot_exec, tool, args, timeout_s, desk.policy)  # type: ignore[arg-type]
-
-
-def test_a_batch_runs_slots_in_parallel_and_the_calls_of_one_slot_in_order(
-    container: hr.Container,
-) -> None:
-    """R16, W1, W11: order, isolated failures, separate timeouts, and an event loop that is not
-    blocked.
-    """
-    names = ["a", "b", "c"]
-    for name in names:
-        container.exec(["mkdir", "-p", f"/tmp/batch-{name}"]).check()
-    slots = {
-        n: Slot(slot_id=n, generation=0, task_id="", profile="", workspace="", container="")
-        for n in names
-    }
-    ticks = 0
-
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            await asyncio.sleep(0.02)
-            ticks += 1
-
-    async def run() -> list[ExecutionResult]:
-        desks = {
-            n: Desk(slot_exec=SlotExec(container, slot_id=n, workspace=f"/tmp/batch-{n}"))
-            for n in names
-        }
-        ticker = asyncio.create_task(tick())
-        meet = "touch ../batch-met-{}; until [ -e ../batch-met-{} ]; do sleep 0.02; done; echo met"
-        results = await run_batch(
-            [
-                (slots["a"], "bash", {"command": meet.format("a", "b"), "timeout": 30}),
-                (slots["b"], "bash", {"command": meet.format("b", "a"), "timeout": 30}),
-                (slots["c"], "bash", {"command": "sleep 60", "timeout": 1}),
-                (slots["a"], "bash", {"command": "echo n >> order"}),
-                (slots["a"], "bash", {"command": "echo m >> order; cat order"}),
-                (slots["c"], "nonsense", {}),
-            ],
-            Gate(desks).execute,
-        )
-        ticker.cancel()
-        return results
-
-    results = asyncio.run(run())
-
-    assert [r.stdout for r in results[:2]] == ["met\n", "met\n"], "the two ran at the same time"
-    assert results[2].timed_out
-    assert results[4].stdout == "n\nm\n"
-    assert "unknown tool" in results[5].error
-    assert ticks > 10
-    assert len({r.execution_id for r in results}) == 6
-
-
-def test_calls_in_one_slot_run_in_the_order_of_their_start(container: hr.Container) -> None:
+async def test_calls_in_one_slot_run_in_the_order_of_their_start(container: hr.Container) -> None:
     """R16: this holds for all calls of a slot, not only for those of one batch."""
     container.exec(["mkdir", "-p", "/tmp/in-order"]).check()
 
-    async def run() -> None:
-        slot_exec = SlotExec(container, slot_id="x", workspace="/tmp/in-order")
-        waits = ("0.4", "0.2", "0", "0.1")
-        commands = [
-            f"echo begin{n} >> log; sleep {wait}; echo end{n} >> log"
-            for n, wait in enumerate(waits)
-        ]
-        await asyncio.gather(
-            *(call_tool(slot_exec, "bash", {"command": command}) for command in commands)
-        )
-
-    asyncio.run(run())
+    slot_exec = SlotExec(container, slot_id="x", workspace="/tmp/in-order")
+    waits = ("0.4", "0.2", "0", "0.1")
+    commands = [
+        f"echo begin{n} >> log; sleep {wait}; echo end{n} >> log" for n, wait in enumerate(waits)
+    ]
+    await asyncio.gather(
+        *(call_tool(slot_exec, "bash", {"command": command}) for command in commands)
+    )
     log = container.exec(["cat", "/tmp/in-order/log"]).stdout.decode().split()
     assert log == [f"{word}{n}" for n in range(4) for word in ("begin", "end")]
 

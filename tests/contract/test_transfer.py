@@ -11,7 +11,7 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.adapters.environment import HyperEnvironment, close_shared_pools
 from hyperruntime.errors import SpecError, TransferError
-from tests.contract.pools import make_pool, run, shell
+from tests.contract.pools import make_pool, shell
 
 pytestmark = pytest.mark.engine
 
@@ -26,14 +26,10 @@ def test_a_copy_is_merged_into_an_existing_directory(
     assert container.exec(["ls", "/merged"]).stdout == b"one\ntwo\n"
 
 
-def test_missing_paths_and_read_only_targets_are_clear_errors(
+def test_read_only_and_relative_targets_are_clear_errors(
     runtime: hr.Runtime, base_image: str, tmp_path: Path
 ) -> None:
     with runtime.container(hr.ContainerSpec(image=base_image, read_only_rootfs=True)) as started:
-        with pytest.raises(TransferError, match="no such file"):
-            started.put(tmp_path / "nothing", "/tmp/x")
-        with pytest.raises(TransferError, match="no such file"):
-            started.get("/nothing", tmp_path / "x")
         (tmp_path / "file").write_text("x")
         with pytest.raises(TransferError, match="Read-only file system"):
             started.put(tmp_path / "file", "/usr/x")
@@ -41,7 +37,6 @@ def test_missing_paths_and_read_only_targets_are_clear_errors(
             started.put(tmp_path / "file", "relative")
         started.put(tmp_path / "file", "/tmp/file")
         assert started.exec(["cat", "/tmp/file"]).stdout == b"x"
-    assert not (tmp_path / "x").exists()
 
 
 @pytest.mark.slow
@@ -121,23 +116,20 @@ def test_git_works_in_a_repository_of_another_user_that_was_put_or_mounted(
         )
 
 
-def test_git_works_in_a_repository_of_another_user_in_a_slot(
+async def test_git_works_in_a_repository_of_another_user_in_a_slot(
     runtime: hr.Runtime, base_image: str, repository: Path
 ) -> None:
     mount = hr.Mount(source=str(repository), target="/in/repo")
 
-    async def check() -> None:
-        async with make_pool(
-            runtime, base_image, spec=hr.ContainerSpec(image=base_image, mounts=(mount,))
-        ) as pool:
-            lease = pool.lease_of(await pool.acquire("first"))
-            await lease.put(repository, "copy")
-            for place in ("copy", "/in/repo"):
-                assert await shell(lease, f"git -C {place} log --format=%s") == "first\n"
-            async with await lease.shell() as kept:
-                assert (await kept.arun("cd /in/repo && git log --format=%s")).stdout == b"first\n"
-
-    run(check)
+    async with make_pool(
+        runtime, base_image, spec=hr.ContainerSpec(image=base_image, mounts=(mount,))
+    ) as pool:
+        lease = pool.lease_of(await pool.acquire("first"))
+        await lease.put(repository, "copy")
+        for place in ("copy", "/in/repo"):
+            assert await shell(lease, f"git -C {place} log --format=%s") == "first\n"
+        async with await lease.shell() as kept:
+            assert (await kept.arun("cd /in/repo && git log --format=%s")).stdout == b"first\n"
 
 
 def test_git_works_in_a_repository_of_another_user_in_an_environment(

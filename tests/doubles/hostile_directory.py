@@ -13,6 +13,8 @@ from pathlib import Path
 
 import attrs
 
+from tests.doubles.packages import install_plugin
+
 # It imports only what is built into Python, because the directory has a module for everything else.
 _MODULE = """\
 import posix
@@ -86,8 +88,5 @@ def _link(folder: Path, text: str, names: set[str]) -> None:
 
 
 def _plant_entry_points(folder: Path) -> None:
-    metadata = folder / f"{PLUGIN}-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {PLUGIN}\nVersion: 1.0\n")
     groups = "".join(f"[hyperruntime.{group}]\n{PLUGIN} = {PLUGIN}:Planted\n" for group in _GROUPS)
-    (metadata / "entry_points.txt").write_text(groups)
+    install_plugin(folder, PLUGIN, groups)

@@ -56,6 +56,16 @@ def metadata(name: str, version: str, *requires: str) -> str:
     return f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}"
 
 
+def install_plugin(folder: Path, name: str, points: str, code: str = "") -> None:
+    """Install a package in a folder for PYTHONPATH: a module, and its entry points."""
+    info = folder / f"{name}-1.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(metadata(name, "1"))
+    (info / "entry_points.txt").write_text(points)
+    if code:
+        (folder / f"{name}.py").write_text(code)
+
+
 def make_wheel(folder: Path, name: str, version: str, *requires: str) -> Path:
     """Write a wheel with one module."""
     path, info = folder / f"{name}-{version}-py3-none-any.whl", f"{name}-{version}.dist-info"

@@ -1,5 +1,5 @@
-"""A proxy on a Unix socket that holds chosen HTTP requests for a while, as a daemon under load
-does.
+"""A proxy in front of a Unix socket that can hold chosen HTTP requests for a while, as a daemon
+under load does.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 
 _CHUNK_BYTES = 1 << 16
 
@@ -18,18 +17,18 @@ class SlowSocket:
     """Carries connections to a socket.
 
     Attributes:
-        path: where it listens.
+        address: where it listens, as ``DOCKER_HOST`` names it.
         held: the method of the requests that wait, such as ``DELETE``; "" for none.
         delay_s: seconds that they wait.
     """
 
-    def __init__(self, path: Path, target: str) -> None:
-        """Listen; nothing is held."""
-        self.path, self.held, self.delay_s = path, "", 0.0
+    def __init__(self, target: str) -> None:
+        """Listen on a TCP port of this machine; nothing is held."""
+        self.held = ""
+        self.delay_s = 0.0
         self._target = target
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen(64)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._serve, daemon=True).start()
 
     def close(self) -> None:
@@ -62,9 +61,9 @@ class SlowSocket:
 
 
 @contextmanager
-def slow_socket(path: Path, target: str) -> Iterator[SlowSocket]:
+def slow_socket(target: str) -> Iterator[SlowSocket]:
     """Yield a proxy in front of the socket ``target``."""
-    proxy = SlowSocket(path, target)
+    proxy = SlowSocket(target)
     try:
         yield proxy
     finally:

@@ -13,9 +13,17 @@ from contextlib import contextmanager
 from typing import Any
 
 import attrs
+import pytest
 from aiohttp import web
 
 from hyperruntime.concurrency.bridge import Bridge
+
+
+def forget_model_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove the machine's own model servers and keys from the environment."""
+    for provider in ("OPENAI", "ANTHROPIC"):
+        for name in ("API_KEY", "API_BASE", "BASE_URL"):
+            monkeypatch.delenv(f"{provider}_{name}", raising=False)
 
 
 @attrs.frozen(kw_only=True)

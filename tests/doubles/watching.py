@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.command import cli
 
 
 @contextmanager
@@ -29,7 +30,7 @@ def watching(
         end: the signal that ends the server.
     """
     variables = {**os.environ, "XDG_STATE_HOME": str(state), **(env or {})}
-    command = [sys.executable, "-m", "hyperruntime.cli", "watch", str(run_dir), *words]
+    command = cli("watch", str(run_dir), *words)
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=variables)
     try:
         assert process.stdout is not None

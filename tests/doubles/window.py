@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from hyperruntime.host.process import wait_until
-from tests.e2e.test_cli import program
+from tests.command import program
 
 WAIT_S = 60.0
 

@@ -1,6 +1,7 @@
 """A tiny environment for the tests: the agent must write a number into a file."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -9,6 +10,14 @@ from hyperruntime.images.store import ImageStore
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
 from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ContainerSpec
+
+WORLD = f"{Path(__file__)}:World"
+
+
+def rollout(url: str, run_dir: Path, *more: str) -> list[str]:
+    """Return the words of the command that runs rollouts in this environment."""
+    options = [f"--environment={WORLD}", "--model=m", f"--base-url={url}"]
+    return ["rollout", "run", *options, f"--output-dir={run_dir}", *more]
 
 
 class World:

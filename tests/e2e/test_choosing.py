@@ -18,11 +18,11 @@ import pytest
 from hyperruntime import Runtime
 from hyperruntime.errors import AgentError
 from hyperruntime.git.command import git
-from hyperruntime.loop.run.plan import plan_run
-from hyperruntime.loop.run.run import RunSummary, start_run
-from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.testing import make_agent_repository
+from tests.runs import parents
+from tests.runs import start as start_run
 
 pytestmark = pytest.mark.engine
 
@@ -60,24 +60,10 @@ def run(tmp_path: Path, runtime: Runtime, base_image: str) -> Run:
             (agent / "hyperrun.toml").write_text(CONTRACT)
         for command in (["add", "--all"], ["commit", "-q", "--allow-empty", "-m", "chooses"]):
             git(["-C", str(agent), *command])
-        defaults: dict[str, Any] = {
-            "domains": "circle_packing",
-            "agent": str(agent),
-            "image": base_image,
-            "max_generation": 3,
-            "seed": 3,
-            "run_id": f"{tmp_path.parent.name}.{tmp_path.name}",
-            "output_dir_parent": str(tmp_path / "out"),
-            "eval_samples": (1,),
-            "edit_select_parent": bool(choose),
-        }
-        return start_run(runtime, plan_run(GenerateOptions(**{**defaults, **options})), on_event)
+        chosen = {"max_generation": 3, "edit_select_parent": bool(choose), **options}
+        return start_run(runtime, tmp_path, on_event, agent=str(agent), image=base_image, **chosen)
 
     return start
-
-
-def parents(summary: RunSummary) -> list[object]:
-    return [record.parent for record in summary.generations]
 
 
 def test_the_agents_own_program_chooses_parents_from_the_files_it_sees(run: Run) -> None:

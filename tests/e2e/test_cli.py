@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,7 +19,7 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.agents import copy_template
 from hyperruntime.host.owner import NODE_VARIABLE, OwnerIdentity
-from hyperruntime.host.process import wait_until
+from tests.command import hyperrun, program
 from tests.doubles.upstream import chat, scripted_upstream
 from tests.params import first_quick
 
@@ -35,30 +33,6 @@ SLEEPER = (
     "print(container.name, flush=True)\n"
     "time.sleep(300)\n"
 )
-
-
-def program() -> str:
-    """Return the path of the installed console script."""
-    beside = Path(sysconfig.get_path("scripts"), "hyperrun")
-    found = str(beside) if beside.is_file() else shutil.which("hyperrun")
-    assert found, "hyperrun is not installed beside this Python"
-    return found
-
-
-def hyperrun(
-    *args: str, data: bytes | None = b"", cwd: Path | None = None, env: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[bytes]:
-    """Run ``hyperrun`` until it exits; ``data`` is its standard input."""
-    everything = None if env is None else {**os.environ, **env}
-    return subprocess.run(
-        [program(), *args],
-        input=data,
-        capture_output=True,
-        timeout=180,
-        cwd=cwd,
-        env=everything,
-        check=False,
-    )
 
 
 def told(*args: str) -> Any:
@@ -109,45 +83,10 @@ def test_exec_streams_64_mib_unchanged(tmp_path: Path) -> None:
     assert target.read_bytes() == source.read_bytes()
 
 
-def test_exec_shows_output_while_the_command_runs() -> None:
-    args = [program(), "exec", "--", "sh", "-c", "echo first; sleep 600"]
-    process = subprocess.Popen(args, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL)
-    assert process.stdout is not None
-    assert process.stdout.readline() == b"first\n"
-    assert process.poll() is None
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
-    process.stdout.close()
-
-
-@pytest.mark.parametrize(
-    ("command", "code"),
-    first_quick(
-        (("true",), 0),
-        (("sh", "-c", "exit 77"), 77),
-        (("sh", "-c", "kill -KILL $$"), 137),
-        (("no-such-program",), 127),
-        (("false",), 1),
-        (("sh", "-c", "exit 255"), 255),
-        (("sh", "-c", "kill -TERM $$"), 143),
-        (("/etc/passwd",), 126),
-        quick=4,
-    ),
-)
-def test_exec_returns_the_exit_code_of_the_command(command: tuple[str, ...], code: int) -> None:
-    assert hyperrun("exec", "--", *command).returncode == code
-
-
 def test_exec_ends_with_124_at_its_timeout() -> None:
     started = time.monotonic()
     done = hyperrun(
-        "exec",
-        "--timeout",
-        "5s",
-        "--",
-        "sh",
-        "-c",
-        "trap '' TERM; echo begun; sleep 600 & sleep 600",
+        "exec", "--timeout=5s", "--", "sh", "-c", "trap '' TERM; echo begun; sleep 600 & sleep 600"
     )
     assert done.returncode == 124
     assert done.stdout == b"begun\n"
@@ -275,13 +214,7 @@ def test_exec_writes_through_a_writable_mount(tmp_path: Path) -> None:
 
 def test_exec_ends_a_container_whose_files_exceed_the_disk_limit() -> None:
     done = hyperrun(
-        "exec",
-        "--disk",
-        "20m",
-        "--",
-        "sh",
-        "-c",
-        "head -c 200000000 /dev/zero >/var/tmp/x; sleep 100",
+        "exec", "--disk=20m", "--", "sh", "-c", "head -c 200000000 /dev/zero >/var/tmp/x; sleep 100"
     )
     assert done.returncode == 1
     assert b"its files took" in done.stderr
@@ -330,29 +263,7 @@ def test_exec_copies_files_in_and_out(tmp_path: Path) -> None:
             b"`hyperrun image list` shows what there is",
         ),
         (("image", "build", "bse"), 2, b"did you mean 'base'?"),
-        (
-            ("exec", "--image", "example.org/x:1", "--", "true"),
-            2,
-            b"get it with `hyperrun image pull example.org/x:1`",
-        ),
-        (
-            ("exec", "--image", "no-such-image:1", "--", "true"),
-            2,
-            b"image build no-such-image:1 --file ./Dockerfile`",
-        ),
-        (("image", "pull", "localhost/no/such:1"), 2, b"no registry serves localhost/ names"),
-        (
-            ("image", "build", "cuda", "--build-arg", "CUDA=12.3"),
-            2,
-            b"one of 11.8, 12.1, 12.4, 13.0",
-        ),
         (("exec", "--user", "nobody-like-that", "--", "true"), 2, b"user"),
-        (
-            ("image", "remove", "localhost/no/such:1"),
-            2,
-            b"`hyperrun image list` shows what there is",
-        ),
-        (("image", "build", "x", "--file", "/no/such"), 2, b"a file that exists"),
         (("image", "load", "/no/such"), 2, b"podman save"),
         quick=4,
     ),
@@ -382,24 +293,6 @@ def test_ps_shows_containers_of_another_process(
     assert "n7" in next(line for line in table.splitlines() if name in line).split()
 
 
-def test_a_container_of_a_killed_owner_disappears_by_itself(
-    sleeper: tuple[subprocess.Popen[bytes], str],
-) -> None:
-    process, name = sleeper
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert wait_until(lambda: name not in {row["name"] for row in told("ps")}, timeout_s=60)
-
-
-def test_prune_keeps_containers_with_a_live_owner(
-    sleeper: tuple[subprocess.Popen[bytes], str],
-) -> None:
-    _, name = sleeper
-    removed = told("prune")
-    assert name not in removed["podman"]
-    assert name in {row["name"] for row in told("ps")}
-
-
 def test_prune_removes_the_directory_of_a_dead_owner_and_reports_it() -> None:
     with tempfile.TemporaryDirectory(prefix="hr-") as directory:
         left = Path(directory, f"hyperruntime-{os.getuid()}-test-left")
@@ -420,29 +313,6 @@ def test_image_list_names_the_base_image(base_image: str, runtime: hr.Runtime) -
     assert base_image in hyperrun("image", "list").stdout.decode()
     done = hyperrun("image", "bootstrap")
     assert (done.returncode, done.stdout.decode().strip()) == (0, base_image)
-
-
-def test_image_build_and_remove(tmp_path: Path, base_image: str, runtime: hr.Runtime) -> None:
-    reference = "localhost/hyperruntime-test/built-by-cli:1"
-    (tmp_path / "Containerfile").write_text(
-        f"FROM {base_image}\nARG WORD\nRUN echo $WORD > /word\n"
-    )
-    try:
-        args = (
-            "image",
-            "build",
-            reference,
-            "--file",
-            str(tmp_path / "Containerfile"),
-            "--build-arg",
-            "WORD=hello",
-        )
-        done = hyperrun(*args)
-        assert (done.returncode, done.stdout.decode().strip()) == (0, reference), done.stderr
-        assert hyperrun("exec", "--image", reference, "--", "cat", "/word").stdout == b"hello\n"
-    finally:
-        assert hyperrun("image", "remove", reference).returncode == 0
-    assert not runtime.images.exists(reference)
 
 
 def test_runtimes_and_doctor_find_podman() -> None:
@@ -511,50 +381,6 @@ def test_a_run_of_the_current_directory_is_resumed_with_more_generations(tmp_pat
     assert [item["current_genid"] for item in summary["generations"]] == ["initial", 1, 2]
     assert not summary["interrupted"]
     assert told("status", str(run_dir))["state"] == "finished"
-
-
-@pytest.mark.parametrize(
-    ("number", "code"),
-    first_quick((signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 143)),
-)
-def test_an_ended_run_can_be_resumed(tmp_path: Path, number: signal.Signals, code: int) -> None:
-    args = [
-        "generate",
-        "--domains",
-        "circle_packing",
-        "--max-generation",
-        "2",
-        "--seed",
-        "1",
-        "--run-id",
-        "x",
-    ]
-    process = subprocess.Popen(
-        [program(), *args],
-        cwd=tmp_path,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if b"generation 1: meta agent" in line:
-            break
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == code, err
-    if code > 0:
-        assert b"hyperrun resume " in err
-    assert wait_until(
-        lambda: not [r for r in told("ps") if r["owner_pid"] == process.pid], timeout_s=60
-    )
-    run_dir = str(tmp_path / "outputs" / "generate_x")
-    state = told("status", run_dir)
-    assert state["state"] == "interrupted"
-    before = [item["current_genid"] for item in state["generations"]]
-    assert before == ["initial"]
-    after = told("resume", run_dir)
-    assert [item["current_genid"] for item in after["generations"]] == ["initial", 1, 2]
 
 
 def test_demo_prints_a_table_and_the_next_command_and_writes_pictures(tmp_path: Path) -> None:

@@ -7,13 +7,13 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
 from hyperruntime.host.process import ProcessResult, run_process, wait_until
+from tests.command import cli
 
 pytestmark = pytest.mark.engine
 LOCAL = '[cluster]\nprovider = "local"\n'
@@ -21,7 +21,7 @@ LOCAL = '[cluster]\nprovider = "local"\n'
 
 def check(folder: Path, text: str, *args: str) -> ProcessResult:
     (folder / "cluster.toml").write_text(text)
-    words = [sys.executable, "-m", "hyperruntime.cli", "cluster", "check", "cluster.toml", *args]
+    words = cli("cluster", "check", "cluster.toml", *args)
     return run_process(words, cwd=folder, timeout_s=200)
 
 
@@ -69,9 +69,7 @@ def test_a_node_whose_setup_fails_is_named_and_nothing_is_left(tmp_path: Path) -
 
 def hyperrun(folder: Path, *words: str) -> ProcessResult:
     env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
-    return run_process(
-        [sys.executable, "-m", "hyperruntime.cli", *words], cwd=folder, env=env, timeout_s=100
-    )
+    return run_process(cli(*words), cwd=folder, env=env, timeout_s=100)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +83,7 @@ def test_an_open_cluster_is_listed_read_and_ended_from_another_process(
     """
     (tmp_path / "cluster.toml").write_text(f"{LOCAL}max_nodes = 2\n")
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    words = [sys.executable, "-m", "hyperruntime.cli", "cluster", "up", "cluster.toml"]
+    words = cli("cluster", "up", "cluster.toml")
     if "script" in begun:
         words = ["sh", "-c", 'trap "" INT; exec "$@"', "sh", *words]
     kept = subprocess.Popen(

@@ -8,7 +8,6 @@ import asyncio
 import gc
 import re
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +32,7 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.testing import make_agent_repository
+from tests.command import cli
 from tests.doubles.relay import Relay, relay_nodes
 from tests.doubles.upstream import chat_stream, scripted_upstream
 
@@ -289,9 +289,7 @@ def status_with_a_container(run_dir: str) -> str:
 
     def names_one() -> bool:
         nonlocal said
-        done = subprocess.run(
-            [sys.executable, "-m", "hyperruntime.cli", "status", run_dir], capture_output=True
-        )
+        done = subprocess.run(cli("status", run_dir), capture_output=True)
         said = done.stdout.decode()
         return "\ncontainer " in said
 

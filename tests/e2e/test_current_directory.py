@@ -31,12 +31,12 @@ from hyperruntime.runtime import Runtime
 from hyperruntime.testing import make_agent_repository
 from hyperruntime.testing.model import says, scripted_model
 from tests.doubles.hostile_directory import PLUGIN, HostileDirectory, make_hostile_directory
+from tests.e2e.rollout_world import WORLD
 from tests.params import first_quick
 
 pytestmark = pytest.mark.engine
 
 HYPERRUN = str(Path(sysconfig.get_path("scripts"), "hyperrun"))
-WORLD = f"{Path(__file__).with_name('rollout_world.py')}:World"
 MARK = "HYPERRUNTIME_TEST_MARK"
 # Python has read PYTHONPATH before `hyperrun` begins; so here only the processes that `hyperrun`
 # starts meet the value.

@@ -120,27 +120,14 @@ def test_a_run_with_a_live_page_leaves_its_address_and_each_generation_on_the_sc
     make_agent_repository(tmp_path / "agent")
     words = [
         "generate",
-        "--domains",
-        "circle_packing",
-        "--agent",
-        "agent",
-        "--image",
-        base_image,
+        "--domains=circle_packing",
+        "--agent=agent",
+        f"--image={base_image}",
         "--watch",
     ]
     with opened(tmp_path, runtime_name, cols) as window:
         window.type("export XDG_STATE_HOME=$PWD/state; clear", "Enter")
-        window.start(
-            *words,
-            "--max-generation",
-            "5",
-            "--eval-samples",
-            "1",
-            "--parallel",
-            "3",
-            "--run-id",
-            "a",
-        )
+        window.start(*words, "--max-generation=5", "--eval-samples=1", "--parallel=3", "--run-id=a")
         window.expect("rc=0")
         lines = [line for line in window.lines() if line]
     begin = next(

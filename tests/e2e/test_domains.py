@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,10 +11,11 @@ import pytest
 
 from hyperruntime import Runtime
 from hyperruntime.git.command import git
-from hyperruntime.loop.run.plan import plan_run
-from hyperruntime.loop.run.run import RunSummary, start_run
-from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.testing import make_agent_repository
+from tests.command import hyperrun
+from tests.doubles.packages import install_plugin
+from tests.runs import start as start_run
 
 pytestmark = pytest.mark.engine
 
@@ -94,17 +92,8 @@ def run(tmp_path: Path, runtime: Runtime, base_image: str) -> Callable[..., RunS
 
     def start(domains: tuple[str, ...], **options: Any) -> RunSummary:
         agent = make_agent(tmp_path / "agent")
-        defaults: dict[str, Any] = {
-            "agent": str(agent),
-            "image": base_image,
-            "max_generation": 0,
-            "seed": 3,
-            "run_id": f"{tmp_path.parent.name}.{tmp_path.name}",
-            "output_dir_parent": str(tmp_path / "out"),
-        }
-        return start_run(
-            runtime, plan_run(GenerateOptions(**{**defaults, "domains": domains, **options}))
-        )
+        chosen = {"max_generation": 0, "image": base_image, **options}
+        return start_run(runtime, tmp_path, agent=str(agent), domains=domains, **chosen)
 
     return start
 
@@ -176,11 +165,8 @@ def test_the_domain_of_the_documentation_is_evaluated(
     tmp_path: Path, runtime_name: str, base_image: str
 ) -> None:
     code = (ROOT / "docs/writing-a-domain.md").read_text().split("```python\n")[1].split("```")[0]
-    (tmp_path / "reversal.py").write_text(code)
-    info = tmp_path / "reversal-1.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: reversal\nVersion: 1\n")
-    (info / "entry_points.txt").write_text("[hyperruntime.domains]\nreversal = reversal:Reversal\n")
+    point = "[hyperruntime.domains]\nreversal = reversal:Reversal\n"
+    install_plugin(tmp_path / "plugin", "reversal", point, code)
     agent = make_agent_repository(tmp_path / "agent")
     answer = "return inputs['word'][::-1]"
     text = (
@@ -189,20 +175,10 @@ def test_the_domain_of_the_documentation_is_evaluated(
     )
     (agent / "task_agent.py").write_text(text)
     git(["-C", str(agent), "commit", "-q", "-a", "-m", "says words backwards"])
-    options = [
-        "--domains",
-        "reversal",
-        "--agent",
-        str(agent),
-        "--image",
-        base_image,
-        "--max-generation",
-        "0",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-c", "from hyperruntime.cli import main; main()", "--runtime", runtime_name, "generate",
-         *options, "--run-id", "documented", "--output-dir-parent", str(tmp_path / "out")],
-        env={**os.environ, "PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, timeout=120,
+    done = hyperrun(
+        "--runtime", runtime_name, "generate", "--domains=reversal", f"--agent={agent}",
+        f"--image={base_image}", "--max-generation=0", "--run-id=documented",
+        f"--output-dir-parent={tmp_path / 'out'}", env={"PYTHONPATH": str(tmp_path / "plugin")},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     report = json.loads(

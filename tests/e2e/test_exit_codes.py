@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_cli import program
+from tests.command import program
 
 pytestmark = pytest.mark.engine
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +13,14 @@ import pytest
 from hyperruntime import Limits, Runtime
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.git.store import RepositoryStore
-from hyperruntime.loop.run.plan import plan_resume, plan_run
-from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
-from hyperruntime.loop.run_files.archive import RunView, load_run
-from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.loop.run.plan import plan_resume
+from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.testing import make_agent_repository
+from tests.runs import check_no_container_is_left, failures, run_name
+from tests.runs import start as start_run
 
 pytestmark = pytest.mark.engine
-
-
-def run_name(tmp_path: Path) -> str:
-    """Return the run id of a test; other tests may use the engine at the same time."""
-    return f"{tmp_path.parent.name}.{tmp_path.name}"
 
 
 @pytest.fixture
@@ -44,17 +36,8 @@ def run(tmp_path: Path, runtime: Runtime, base_image: str) -> Callable[..., RunS
         agent = tmp_path / "an agent's repo"
         if not agent.exists():
             make_agent_repository(agent, actions)
-        defaults: dict[str, Any] = {
-            "domains": "circle_packing",
-            "agent": str(agent),
-            "image": base_image,
-            "max_generation": 1,
-            "seed": 3,
-            "run_id": run_name(tmp_path),
-            "output_dir_parent": str(tmp_path / "out"),
-            "eval_samples": (1,),
-        }
-        return start_run(runtime, plan_run(GenerateOptions(**{**defaults, **options})), on_event)
+        chosen = {"max_generation": 1, **options}
+        return start_run(runtime, tmp_path, on_event, agent=str(agent), image=base_image, **chosen)
 
     return start
 
@@ -62,92 +45,8 @@ def run(tmp_path: Path, runtime: Runtime, base_image: str) -> Callable[..., RunS
 @pytest.fixture(autouse=True)
 def nothing_is_left(tmp_path: Path, runtime: Runtime) -> Any:
     """Fail a test that leaves a container of its runs."""
-
-    def mine() -> set[str]:
-        found = (owned.record for owned in runtime.containers())
-        return {
-            record.id
-            for record in found
-            if record.labels.get("io.hyperruntime.run") == run_name(tmp_path)
-        }
-
     yield
-    deadline = time.monotonic() + 60
-    while left := mine():
-        assert time.monotonic() < deadline, f"containers left: {left}"
-        time.sleep(0.2)
-
-
-def failures(summary: RunSummary | RunView) -> list[str | None]:
-    return [record.failure for record in summary.generations]
-
-
-def shape(generations: Sequence[GenerationRecord]) -> list[tuple[object, ...]]:
-    return [(record.genid, record.parent, record.score, record.commit) for record in generations]
-
-
-def check_whole(view: RunView) -> None:
-    """Check that the files of a run agree with each other."""
-    root = Path(view.run_dir)
-    ids = [record.genid for record in view.generations]
-    assert len(set(ids)) == len(ids)
-    store = RepositoryStore(root / "repository.git")
-    patches: dict[object, list[bytes]] = {"initial": []}
-    for record in view.generations:
-        folder = root / f"gen_{record.genid}"
-        assert json.loads((folder / "metadata.json").read_text())["current_genid"] == record.genid
-        if record.parent is not None:
-            mine = (folder / "agent_output" / "model_patch.diff").read_bytes()
-            patches[record.genid] = [*patches[record.parent], mine]
-        assert store.replay(view.generations[0].commit, patches[record.genid]) == store.tree(
-            record.commit
-        )
-        if record.score is not None:
-            report = json.loads((folder / "circle_packing_eval_val" / "report.json").read_text())
-            assert report["score"] == record.score
-
-
-@pytest.mark.slow
-def test_mutator_improves_on_circle_packing(run: Callable[..., RunSummary]) -> None:
-    summary = run(agent="mutator", max_generation=3, eval_samples=None, seed=1)
-    assert failures(summary) == [None] * 4
-    assert summary.best is not None
-    assert summary.best.score is not None
-    assert summary.best.score > (summary.generations[0].score or 1)
-    check_whole(load_run(summary.run_dir))
-    said = (Path(summary.run_dir) / "gen_3/agent_output/meta_agent_chat_history.md").read_text()
-    assert f"- parent: generation {summary.generations[3].parent}, training score " in said
-    assert {line.split()[2] for line in said.splitlines() if " (from " in line} >= {
-        "initial",
-        "1",
-        "2",
-    }
-
-
-@pytest.mark.slow
-def test_each_failure_is_recorded_and_the_run_continues(
-    run: Callable[..., RunSummary], tmp_path: Path
-) -> None:
-    escape = (
-        "text = 'diff --git a/../../escaped b/../../escaped\\nnew file mode 100644\\n--- "
-        "/dev/null\\n+++ b/../../escaped\\n@@ -0,0 +1 "
-        "@@\\n+out\\n'\nopen(f'{out}/model_patch.diff', 'w').write(text)"
-    )
-    actions = {
-        1: "raise SystemExit(3)",
-        2: "pass",
-        3: escape,
-        4: "open('task_agent.py', 'w').write('def')",
-        5: "import time; subprocess.Popen(['setsid', 'sleep', '600']); time.sleep(600)",
-        6: "# by_tree\nos.symlink('/etc', 'etc')\nos.mkfifo('pipe')\nimprove()",
-    }
-    summary = run(actions, max_generation=7, timeout_meta_s=15.0)
-    assert failures(summary) == [
-        None, "agent", "empty-diff", "refused-patch", "does-not-load", "timeout", None, None,
-    ]  # fmt: skip
-    assert {path for path, _ in summary.generations[6].dropped} == {"etc", "pipe"}
-    assert not list(tmp_path.rglob("escaped"))
-    assert list((Path(summary.run_dir) / "work").iterdir()) == []
+    check_no_container_is_left(runtime, run_name(tmp_path))
 
 
 def test_changes_after_the_meta_agent_handed_in_do_not_reach_the_evaluation(
@@ -242,13 +141,6 @@ def test_a_task_agent_that_kills_its_container_has_the_failure_evaluation(
         ]
     )
     assert failures(run({1: action})) == [None, "evaluation"]
-
-
-@pytest.mark.slow
-def test_three_parallel_generations_are_all_recorded(run: Callable[..., RunSummary]) -> None:
-    summary = run(max_generation=6, parallel=3)
-    assert failures(summary) == [None] * 7
-    check_whole(load_run(summary.run_dir))
 
 
 def test_an_interrupt_ends_the_containers_and_the_run_can_be_resumed(

@@ -28,12 +28,12 @@ from hyperruntime import Limits, Runtime
 from hyperruntime.git.command import git
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.disk_usage import measure
-from hyperruntime.loop.run.plan import plan_run
-from hyperruntime.loop.run.run import RunSummary, start_run
-from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.units import GIB, MIB
 from tests.doubles.upstream import chat, scripted_upstream
+from tests.runs import containers_of, run_name
+from tests.runs import start as start_run
 
 pytestmark = pytest.mark.engine
 
@@ -52,8 +52,6 @@ HARMLESS = (
     "ip6_vti0",
     "ip6gre0",
 )
-PLANTED = b"planted"
-
 Step = Mapping[str, Any]
 
 
@@ -114,18 +112,9 @@ def host(tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch) -> I
     directories = set(os.listdir(tempfile.gettempdir()))
     yield host
     host.check()
-    mine = [
-        owned.record.id
-        for owned in runtime.containers()
-        if owned.record.labels.get("io.hyperruntime.run") == run_name(tmp_path)
-    ]
-    assert mine == []
+    assert containers_of(runtime, run_name(tmp_path)) == []
     new = set(os.listdir(tempfile.gettempdir())) - directories
     assert not [name for name in new if host.mark in name or "planted" in name]
-
-
-def run_name(tmp_path: Path) -> str:
-    return f"{tmp_path.parent.name}.{tmp_path.name}"
 
 
 def label(split: str, n: int) -> str:
@@ -190,17 +179,11 @@ def attack(host: Host, runtime: Runtime, base_image: str) -> Attack:
     ) -> RunSummary:
         table = write_table(host.folder / "table", task_timeout_s)
         agent = write_agent(host.folder / "agent", dict(enumerate(steps, 1)), host.facts, env_file)
-        defaults: dict[str, Any] = {
-            "agent": str(agent),
-            "domains": f"table:{table}",
-            "image": base_image,
-            "max_generation": len(steps) + 1,
-            "parent_selection": "best",
-            "seed": 5,
-            "run_id": run_name(host.folder),
-            "output_dir_parent": str(host.folder / "out"),
-        }
-        summary = start_run(runtime, plan_run(GenerateOptions(**{**defaults, **options})))
+        chosen = {"domains": f"table:{table}", "parent_selection": "best", "seed": 5, **options}
+        summary = start_run(
+            runtime, host.folder, agent=str(agent), image=base_image,
+            max_generation=len(steps) + 1, **chosen,
+        )  # fmt: skip
         check_run(summary, len(steps) + 1)
         return summary
 

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import indent
@@ -16,10 +12,11 @@ import pytest
 
 from hyperruntime import Runtime
 from hyperruntime.git.command import git
-from hyperruntime.loop.run.plan import plan_run
-from hyperruntime.loop.run.run import start_run
-from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import make_agent_repository
+from tests.command import hyperrun
+from tests.doubles.packages import install_plugin
+from tests.runs import check_no_container_is_left, run_name
+from tests.runs import start as start_run
 
 pytestmark = pytest.mark.engine
 
@@ -112,31 +109,18 @@ def evaluate(tmp_path: Path, runtime: Runtime, base_image: str) -> Iterator[Call
     """Yield a function that evaluates such an agent and returns its results directory; no container
     may be left.
     """
-    run_id = f"{tmp_path.parent.name}.{tmp_path.name}"
 
     def start(body: str, domain: str, **options: Any) -> Path:
         agent = make_agent(tmp_path / "agent", body)
-        made = GenerateOptions(
-            eval_samples=(1,) if domain == EPISODE else None,
-            domains=domain,
-            agent=str(agent),
-            image=base_image,
-            max_generation=0,
-            run_id=run_id,
-            output_dir_parent=str(tmp_path / "out"),
-            **options,
+        options |= {"domains": domain, "eval_samples": (1,) if domain == EPISODE else None}
+        summary = start_run(
+            runtime, tmp_path, agent=str(agent), image=base_image, max_generation=0, **options
         )
-        (record,) = start_run(runtime, plan_run(made)).generations
-        assert record.failure is None, record.detail
-        return tmp_path / "out" / f"generate_{run_id}" / "gen_initial"
+        assert summary.generations[0].failure is None, summary.generations[0].detail
+        return Path(summary.run_dir) / "gen_initial"
 
     yield start
-    deadline = time.monotonic() + 60
-    while any(
-        owned.record.labels.get("io.hyperruntime.run") == run_id for owned in runtime.containers()
-    ):
-        assert time.monotonic() < deadline, "a container is left"
-        time.sleep(0.2)
+    check_no_container_is_left(runtime, run_name(tmp_path))
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
@@ -286,42 +270,17 @@ return [hashlib.sha256(inputs["text"].encode()).hexdigest(), inputs["text"] * 2]
 """
 
 
-@pytest.fixture
-def parrot(tmp_path: Path) -> dict[str, str]:
-    """Install the domain ``parrot``; return the environment variables of a process that finds
-    it.
-    """
-    folder = tmp_path / "plugin"
-    (folder / "parrot-1.dist-info").mkdir(parents=True)
-    (folder / "parrot.py").write_text(DIALOGUE)
-    (folder / "parrot-1.dist-info/METADATA").write_text(
-        "Metadata-Version: 2.1\nName: parrot\nVersion: 1\n"
-    )
-    (folder / "parrot-1.dist-info/entry_points.txt").write_text(
-        "[hyperruntime.domains]\nparrot = parrot:Parrot\n"
-    )
-    return {**os.environ, "PYTHONPATH": str(folder)}
-
-
 @pytest.mark.slow
 def test_a_dialogue_passes_every_turn_unchanged_and_ends_for_an_agent_that_stops(
-    parrot: dict[str, str], tmp_path: Path, runtime_name: str, base_image: str
+    tmp_path: Path, runtime_name: str, base_image: str
 ) -> None:
+    plugin = tmp_path / "plugin"
+    install_plugin(plugin, "parrot", "[hyperruntime.domains]\nparrot = parrot:Parrot\n", DIALOGUE)
     agent = make_agent(tmp_path / "agent", PARROT)
-    options = [
-        "--domains",
-        "parrot",
-        "--agent",
-        str(agent),
-        "--image",
-        base_image,
-        "--max-generation",
-        "0",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-c", "from hyperruntime.cli import main; main()", "--runtime", runtime_name, "generate",
-         *options, "--run-id", "talk", "--output-dir-parent", str(tmp_path)],
-        env=parrot, capture_output=True, text=True, timeout=200,
+    done = hyperrun(
+        "--runtime", runtime_name, "generate", "--domains=parrot", f"--agent={agent}",
+        f"--image={base_image}", "--max-generation=0", "--run-id=talk",
+        f"--output-dir-parent={tmp_path}", env={"PYTHONPATH": str(plugin)}, timeout_s=200,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     lines = lines_of(tmp_path / "generate_talk/gen_initial/parrot_eval")

@@ -13,21 +13,13 @@ from pathlib import Path
 import pytest
 
 from hyperruntime import Runtime
-from hyperruntime.loop.run.plan import plan_run
-from hyperruntime.loop.run.run import start_run
-from hyperruntime.loop.run_files.options import GenerateOptions
-from tests.doubles.upstream import chat, scripted_upstream
+from tests.doubles.upstream import chat, forget_model_servers, scripted_upstream
+from tests.runs import failures
+from tests.runs import start as start_run
 
 pytestmark = pytest.mark.engine
 
 TESTS = Path(__file__).parents[1]
-VARIABLES = (
-    "OPENAI_API_KEY",
-    "OPENAI_BASE_URL",
-    "OPENAI_API_BASE",
-    "ANTHROPIC_API_KEY",
-    "ANTHROPIC_BASE_URL",
-)
 NOTHING: dict[str, list[str]] = {"files": [], "objects": [], "processes": []}
 
 
@@ -50,22 +42,19 @@ def rows_of(checkout: Path, split: str) -> list[dict[str, str]]:
 def test_a_hostile_original_repository_finds_no_label_and_forges_no_score(
     tmp_path: Path, runtime: Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+    forget_model_servers(monkeypatch)
     key = f"key-{secrets.token_hex(8)}"
     monkeypatch.setenv("HOSTILE_SECRET", key)
     with scripted_upstream(lambda _: chat("nothing")) as upstream:
         checkout = make_checkout(
             tmp_path / "checkout", f"OPENAI_BASE_URL={upstream.url}\nOPENAI_API_KEY={key}\n"
         )
-        options = GenerateOptions(
-            domains="paper_review", agent=str(checkout), image=base_image, max_generation=3, seed=3,
-            parent_selection="latest", run_id=f"{tmp_path.parent.name}.{tmp_path.name}",
-            output_dir_parent=str(tmp_path / "out"),
+        summary = start_run(
+            runtime, tmp_path, domains="paper_review", agent=str(checkout), image=base_image,
+            max_generation=3, parent_selection="latest",
         )  # fmt: skip
-        summary = start_run(runtime, plan_run(options))
     root = Path(summary.run_dir)
-    assert [record.failure for record in summary.generations] == [None] * 4, summary.generations
+    assert failures(summary) == [None] * 4, summary.generations
     meta = json.loads((root / "gen_1/agent_output/meta_agent_chat_history.md").read_text())
     assert meta == {**NOTHING, "later splits": [], "written in what is shown": []}
     for name in ("paper_review_eval", "paper_review_eval_val"):

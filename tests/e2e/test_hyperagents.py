@@ -27,25 +27,25 @@ from hyperruntime.cli.loop.ending import exit_code
 from hyperruntime.errors import AgentError, DomainNotFoundError, EngineUnavailableError, SpecError
 from hyperruntime.git.command import git
 from hyperruntime.loop.run.evaluate_one import evaluate_generation
-from hyperruntime.loop.run.plan import plan_resume, plan_run
-from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.loop.run_files.archive import load_run
-from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
-from tests.doubles.upstream import Received, Reply, ScriptedUpstream, chat, scripted_upstream
+from tests.doubles.upstream import (
+    Received,
+    Reply,
+    ScriptedUpstream,
+    chat,
+    forget_model_servers,
+    scripted_upstream,
+)
 from tests.params import first_quick
+from tests.runs import failures, parents
+from tests.runs import start as start_run
 
 pytestmark = pytest.mark.engine
 
 STANDIN = Path(__file__).parents[1] / "standin"
 KEY = "sk-of-the-host-0123456789"
-ENV = (
-    "OPENAI_API_KEY",
-    "OPENAI_BASE_URL",
-    "OPENAI_API_BASE",
-    "ANTHROPIC_API_KEY",
-    "ANTHROPIC_BASE_URL",
-)
 WORDS = ("thorough", "novel", "sound", "clear")
 SEED = 3
 FAILING_CHOICE = "\n\ndef select_next_parent(*_):\n    raise RuntimeError('no idea')\n"
@@ -110,8 +110,7 @@ def upstream(model: Model) -> Iterator[ScriptedUpstream]:
 @pytest.fixture
 def checkout(tmp_path: Path, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a checkout of the stand-in, with keys in its ``.env``."""
-    for name in ENV:
-        monkeypatch.delenv(name, raising=False)
+    forget_model_servers(monkeypatch)
     folder = tmp_path / "a user's checkout"
     shutil.copytree(STANDIN, folder, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / ".env").write_text(f"OPENAI_BASE_URL={upstream.url}\nOPENAI_API_KEY={KEY}\n")
@@ -124,30 +123,14 @@ def run(tmp_path: Path, runtime: Runtime, base_image: str, checkout: Path) -> Ru
 
     def start(**options: Any) -> RunSummary:
         chosen = options.pop("runtime", runtime)
-        defaults: dict[str, Any] = {
-            "domains": "paper_review",
-            "agent": str(checkout),
-            "image": base_image,
-            "max_generation": 2,
-            "seed": 3,
-            "run_id": f"{tmp_path.parent.name}.{tmp_path.name}",
-            "output_dir_parent": str(tmp_path / "out"),
-        }
-        return start_run(chosen, plan_run(GenerateOptions(**{**defaults, **options})))
+        defaults = {"domains": "paper_review", "image": base_image, "max_generation": 2}
+        return start_run(chosen, tmp_path, agent=str(checkout), **{**defaults, **options})
 
     return start
 
 
-def failures(summary: RunSummary) -> list[str | None]:
-    return [record.failure for record in summary.generations]
-
-
 def facts(record: GenerationRecord) -> tuple[object, ...]:
     return record.genid, record.parent, record.score, record.scores, record.commit, record.failure
-
-
-def parents(summary: RunSummary) -> list[object]:
-    return [record.parent for record in summary.generations]
 
 
 def read_csv(path: Path) -> list[dict[str, str]]:
@@ -386,15 +369,20 @@ def test_one_domain_that_fails_its_first_stage_stops_the_full_evaluation(
     assert len(read_csv(Path(summary.run_dir) / "gen_1/paper_review_eval/predictions.csv")) == 10
 
 
-@pytest.mark.slow
-def test_initial_results_of_the_checkout_are_used(run: Run, checkout: Path) -> None:
-    for split, score in (("train", 0.5), ("val", 0.7)):
+def write_initial_results(checkout: Path, **scores: float) -> None:
+    """Write the results of the first agent, as the original leaves them, with one right answer."""
+    for split, score in scores.items():
         folder = checkout / "outputs" / f"initial_paper_review_filtered_100_{split}_0"
         folder.mkdir(parents=True)
         (folder / "report.json").write_text(json.dumps({"overall_accuracy": score}))
         (folder / "predictions.csv").write_text(
-            "question_id,paper_text,outcome,prediction\nq,text,accept,accept\n"
+            "question_id,paper_text,outcome,prediction\nval-00,t,accept,accept\n"
         )
+
+
+@pytest.mark.slow
+def test_initial_results_of_the_checkout_are_used(run: Run, checkout: Path) -> None:
+    write_initial_results(checkout, train=0.5, val=0.7)
     summary = run(max_generation=0)
     assert summary.generations[0].scores == {
         "paper_review": {"train": 0.05, "val": pytest.approx(0.07)}
@@ -417,13 +405,6 @@ def test_the_test_split_is_evaluated_on_request(run: Run, runtime: Runtime) -> N
 
 
 @pytest.mark.slow
-def test_a_finished_run_can_be_resumed_with_more_generations(run: Run, runtime: Runtime) -> None:
-    summary = run(max_generation=1, edit_select_parent=True)
-    again = resume_run(runtime, plan_resume(summary.run_dir, max_generation=2))
-    assert failures(again) == [None] * 3
-
-
-@pytest.mark.slow
 def test_a_repeatedly_killed_run_ends_like_an_undisturbed_one(
     run: Run, checkout: Path, tmp_path: Path, runtime_name: str, base_image: str
 ) -> None:
@@ -434,15 +415,8 @@ def test_a_repeatedly_killed_run_ends_like_an_undisturbed_one(
     flags = (
         "--domains paper_review --max-generation 3 --seed 3 --edit-select-parent --run-id killed"
     )
-    start = [
-        *program,
-        "generate",
-        *flags.split(),
-        "--optimize-option",
-        "both_agent_ensemble",
-        "--image",
-        base_image,
-    ]
+    flags += f" --optimize-option both_agent_ensemble --image={base_image}"
+    start = [*program, "generate", *flags.split()]
     for number in range(9):
         args = [*program, "resume", str(root)] if (root / "run.json").exists() else start
         with open(tmp_path / "output", "wb") as output:
@@ -540,13 +514,7 @@ def test_the_host_scores_an_ensemble_from_its_answers(run: Run) -> None:
 @pytest.mark.slow
 def test_the_score_of_a_first_stage_is_scaled_for_an_ensemble(run: Run, checkout: Path) -> None:
     """Ten right answers of ten must not look better than most of a hundred."""
-    for split in ("train", "val"):
-        folder = checkout / "outputs" / f"initial_paper_review_filtered_100_{split}_0"
-        folder.mkdir(parents=True)
-        (folder / "report.json").write_text(json.dumps({"overall_accuracy": 1.0}))
-        (folder / "predictions.csv").write_text(
-            "question_id,paper_text,outcome,prediction\nval-00,t,accept,accept\n"
-        )
+    write_initial_results(checkout, train=1.0, val=1.0)
     summary = run(max_generation=1, optimize_option="both_agent_ensemble")
     root = Path(summary.run_dir)
     agent = read_csv(root / "gen_1/paper_review_eval_val/predictions.csv")

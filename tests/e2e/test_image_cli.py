@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import sysconfig
 from pathlib import Path
 
 import pytest
 
 import hyperruntime as hr
+from tests.command import program
 from tests.registry import run_registry
 
 pytestmark = pytest.mark.engine
@@ -18,10 +17,7 @@ REFERENCE = "localhost/hyperruntime-test/image-cli:1"
 
 
 def hyperrun(runtime_name: str, *args: str) -> subprocess.CompletedProcess[str]:
-    beside = Path(sysconfig.get_path("scripts"), "hyperrun")
-    program = str(beside) if beside.is_file() else shutil.which("hyperrun")
-    assert program, "hyperrun is not installed beside this Python"
-    words = [program, "--runtime", runtime_name, *args]
+    words = [program(), "--runtime", runtime_name, *args]
     return subprocess.run(words, capture_output=True, text=True, timeout=180, check=False)
 
 
@@ -32,7 +28,6 @@ def containerfile(tmp_path: Path, busybox_image: str) -> Path:
     return path
 
 
-@pytest.mark.slow
 def test_an_image_is_built_saved_removed_and_loaded(
     runtime: hr.Runtime, runtime_name: str, containerfile: Path, tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hyperruntime import Runtime
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
-from tests.doubles.upstream import Received, Reply, chat, scripted_upstream
+from tests.doubles.upstream import Received, Reply, chat, forget_model_servers, scripted_upstream
 from tests.original_run import ELSEWHERE, Old, OriginalRun
 
 pytestmark = pytest.mark.engine
@@ -26,8 +26,7 @@ def improve(received: Received) -> Reply:
 def test_a_run_of_the_original_is_resumed(
     tmp_path: Path, runtime: Runtime, base_image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "ANTHROPIC_API_KEY", "ANTHROPIC_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
+    forget_model_servers(monkeypatch)
     old = OriginalRun(tmp_path / "generate_old", parent_selection="best", eval_samples=[4])
     old.add(1, Old(keyword="novel", train=0.6, val=0.9))
     old.add(2, Old(keyword="lost"), listed=False)

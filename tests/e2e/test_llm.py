@@ -13,13 +13,11 @@ from typing import Any
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.agents import copy_template
 from hyperruntime.errors import GatewayError
-from hyperruntime.gateway import Access, Gateway, GatewayConfig, ModelRule, Upstream
-from hyperruntime.loop.run.plan import plan_run
-from hyperruntime.loop.run.run import RunSummary, start_run
-from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.testing.model import ModelReply, calls, fails, says, scripted_model
+from hyperruntime.loop.run.run import RunSummary
+from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
+from tests.doubles.upstream import forget_model_servers
+from tests.runs import start as start_run
 
 pytestmark = pytest.mark.engine
 
@@ -71,28 +69,14 @@ def run(
     tmp_path: Path, runtime: hr.Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., RunSummary]:
     """Return a function that runs the template with a script for its model."""
-    for name in (
-        "OPENAI_API_KEY",
-        "OPENAI_BASE_URL",
-        "OPENAI_API_BASE",
-        "ANTHROPIC_API_KEY",
-        "ANTHROPIC_BASE_URL",
-    ):
-        monkeypatch.delenv(name, raising=False)
+    forget_model_servers(monkeypatch)
 
     def start(script: Any, **options: Any) -> RunSummary:
         with scripted_model(script) as model:
             monkeypatch.setenv("OPENAI_BASE_URL", model.url)
             monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-host")
-            defaults: dict[str, Any] = {
-                "domains": f"table:{SAMPLE / 'tickets.toml'}",
-                "agent": "llm",
-                "max_generation": 1,
-                "seed": 5,
-                "run_id": f"{tmp_path.parent.name}.{tmp_path.name}",
-                "output_dir_parent": str(tmp_path / "out"),
-            }
-            return start_run(runtime, plan_run(GenerateOptions(**{**defaults, **options})))
+            chosen = {"domains": f"table:{SAMPLE / 'tickets.toml'}", "seed": 5, **options}
+            return start_run(runtime, tmp_path, agent="llm", **{"max_generation": 1, **chosen})
 
     return start
 
@@ -161,59 +145,6 @@ def test_an_exhausted_budget_ends_the_generation_and_is_logged(
 def test_without_a_model_server_no_run_is_started(
     tmp_path: Path, runtime: hr.Runtime, run: Any
 ) -> None:
-    options = GenerateOptions(
-        domains="circle_packing", agent="llm", output_dir_parent=str(tmp_path), run_id="r"
-    )
     with pytest.raises(GatewayError, match="the agent asks models"):
-        start_run(runtime, plan_run(options))
-    assert not (tmp_path / "generate_r").exists()
-
-
-def test_the_meta_agent_works_alone_in_a_container(runtime: hr.Runtime, tmp_path: Path) -> None:
-    script = [
-        fails(503, "busy"),
-        calls(
-            bash={
-                "command": "cd /repo && export WHO=$(id -un) && echo '# by '$WHO >> forms.py; exit 4"
-            }
-        ),
-        calls(bash={"command": "sleep 300", "timeout_s": 1}),
-        calls(edit={"command": "insert", "path": "README.md", "line": 0, "text": "Changed."}),
-        says("Done."),
-    ]
-    spec = hr.ContainerSpec(image=runtime.images.ensure("agent"))
-    with (
-        scripted_model(script) as model,
-        Gateway(config_for(model.url)) as gateway,
-        runtime.container(spec) as container,
-    ):
-        copy_template("llm", tmp_path / "repo")
-        container.put(str(tmp_path / "repo"), "/repo")
-        commands = (
-            "cd /repo && git init -q && git add -A && git -c user.name=a -c user.email=a@b "
-            "commit -qm initial"
-        )
-        container.exec(["sh", "-c", commands]).check()
-        with Access(gateway, container, "test") as access:
-            args = [
-                "sh",
-                "-c",
-                'cd /repo && exec python3 -B run_meta_agent.py --git_dir . --outdir /out "$@"',
-                "sh",
-            ]
-            result = container.exec([*args, "--model", "m"], env=dict(access.env), timeout_s=120)
-        result.check()
-        container.get("/out", str(tmp_path / "out"))
-    results = [message for message in model.requests[-1]["messages"] if message["role"] == "tool"]
-    assert "[exit code 4; the command ended the shell" in results[0]["content"]
-    assert "ended, with all that the shell had started" in results[1]["content"]
-    patch = (tmp_path / "out" / "model_patch.diff").read_text()
-    assert "+# by root" in patch
-    assert "+Changed." in patch
-
-
-def config_for(url: str) -> GatewayConfig:
-    """Return a gateway configuration that forwards every model to one server."""
-    return GatewayConfig(
-        upstreams=(Upstream(name="u", url=url),), models=(ModelRule(name="*", upstream="u"),)
-    )
+        start_run(runtime, tmp_path, agent="llm")
+    assert not (tmp_path / "out").exists()

@@ -16,12 +16,20 @@ from hyperruntime.cli import main
 from hyperruntime.errors import GatewayError, RunError
 from hyperruntime.git.command import git
 from hyperruntime.loop.run.evaluate_one import evaluate_generation
-from hyperruntime.loop.run.plan import plan_resume, plan_run
-from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run.plan import plan_resume
+from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.archive import load_run
-from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import make_agent_repository
-from tests.doubles.upstream import Reply, ScriptedUpstream, chat, json_reply, scripted_upstream
+from tests.doubles.upstream import (
+    Reply,
+    ScriptedUpstream,
+    chat,
+    forget_model_servers,
+    json_reply,
+    scripted_upstream,
+)
+from tests.runs import failures
+from tests.runs import start as start_run
 
 pytestmark = pytest.mark.engine
 
@@ -87,8 +95,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., RunSummary]:
     """Return a function that runs an agent with a key and a server in its committed ``.env``."""
-    for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_API_KEY"):
-        monkeypatch.delenv(name, raising=False)
+    forget_model_servers(monkeypatch)
 
     def start(actions: dict[int, str], *, dotenv: bool = True, **options: Any) -> RunSummary:
         agent = make_agent_repository(tmp_path / f"agent{options.get('run_id', '')}", actions)
@@ -99,17 +106,8 @@ def run(
             )
         for command in (["add", "--all"], ["commit", "-q", "-m", "asks"]):
             git(["-C", str(agent), *command])
-        defaults: dict[str, Any] = {
-            "domains": "circle_packing",
-            "agent": str(agent),
-            "image": base_image,
-            "max_generation": max(actions, default=0),
-            "seed": 3,
-            "run_id": f"{tmp_path.parent.name}.{tmp_path.name}",
-            "output_dir_parent": str(tmp_path / "out"),
-            "eval_samples": (1,),
-        }
-        return start_run(runtime, plan_run(GenerateOptions(**{**defaults, **options})))
+        chosen = {"max_generation": max(actions, default=0), "image": base_image, **options}
+        return start_run(runtime, tmp_path, agent=str(agent), **chosen)
 
     return start
 
@@ -126,9 +124,7 @@ def test_agents_ask_through_the_gateway_and_their_usage_is_recorded(
     summary = run(
         {1: IMPROVE + ASKING_TASK_AGENT, 2: SNOOP}, model="qwen", parent_selection="latest"
     )
-    assert [record.failure for record in summary.generations] == [None, None, None], (
-        summary.generations
-    )
+    assert failures(summary) == [None] * 3, summary.generations
     assert {received.body["model"] for received in upstream.received} == {"qwen"}
     assert {received.headers["authorization"] for received in upstream.received} == {
         f"Bearer {KEY}"
@@ -157,7 +153,7 @@ def test_a_separate_evaluation_uses_models_without_cost_to_the_run(
     run: Callable[..., RunSummary], runtime: Runtime, upstream: ScriptedUpstream
 ) -> None:
     summary = run({1: "improve()" + ASKING_TASK_AGENT}, model="qwen", budget_requests=2)
-    assert [record.failure for record in summary.generations] == [None, None], summary.generations
+    assert failures(summary) == [None] * 2, summary.generations
     assert len(upstream.received) == 2
     evaluate_generation(runtime, summary.run_dir, 1, split="val", samples=1)
     assert len(upstream.received) == 3
@@ -290,15 +286,8 @@ def test_a_run_over_its_budget_ends_normally_and_resumes_with_a_larger_budget(
     again = resume_run(runtime, plan_resume(summary.run_dir))
     assert [record.genid for record in again.generations] == ["initial", 1, 2]
     assert again.used_up, "usage before the resume counts"
-    command = [
-        "--runtime",
-        runtime.name,
-        "resume",
-        summary.run_dir,
-        "--max-generation",
-        "4",
-        "--json",
-    ]
+    command = ["--runtime", runtime.name, "resume", summary.run_dir]
+    command += ["--max-generation", "4", "--json"]
     assert main([*command, "--budget-requests", "3"]) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["used_up"].startswith(

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.host.process import run_process
+from tests.command import cli
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/writing-an-agent.md").read_text()
@@ -63,7 +64,7 @@ def test_a_package_offers_an_agent_by_name(
 ) -> None:
     assert {path.name: path.read_text() for path in TEMPLATE.iterdir() if path.is_file()} == files()
     env, run = install_plugin("agent"), tmp_path / "generate_named"
-    hyperrun = [sys.executable, "-m", "hyperruntime.cli", "--runtime", runtime_name]
+    hyperrun = cli("--runtime", runtime_name)
     named = ["--seed", "3", "--run-id", "named", "--output-dir-parent", str(tmp_path)]
 
     def call(*args: str, env: dict[str, str] = env) -> tuple[int, str]:

@@ -15,6 +15,7 @@ import attrs
 import pytest
 
 from hyperruntime.registry import AUTO_ORDER
+from tests.doubles.packages import install_plugin
 from tests.params import first_quick
 
 pytestmark = pytest.mark.engine
@@ -54,14 +55,8 @@ class Environment:
         """
         (packages,) = self.prefix.glob("lib/python3*/site-packages")
         for name, module in modules.items():
-            (packages / f"hyperdriver_{name}.py").write_text(module)
-            metadata = packages / f"hyperdriver_{name}-1.dist-info"
-            metadata.mkdir()
-            (metadata / "METADATA").write_text(
-                f"Metadata-Version: 2.1\nName: hyperdriver-{name}\nVersion: 1\n"
-            )
-            entry_point = f"[hyperruntime.runtimes]\n{name} = hyperdriver_{name}:ThrowAwayDriver\n"
-            (metadata / "entry_points.txt").write_text(entry_point)
+            point = f"[hyperruntime.runtimes]\n{name} = hyperdriver_{name}:ThrowAwayDriver\n"
+            install_plugin(packages, f"hyperdriver_{name}", point, module)
 
     @property
     def python(self) -> Path:

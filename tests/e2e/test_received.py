@@ -9,7 +9,6 @@ import os
 import pty
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,14 @@ from hyperruntime.cli import main
 from hyperruntime.git.command import git
 from hyperruntime.testing import make_agent_repository
 from hyperruntime.testing.model import says, scripted_model
-from tests.doubles.upstream import ScriptedUpstream, chat, scripted_upstream
+from tests.command import cli
+from tests.doubles.upstream import (
+    ScriptedUpstream,
+    chat,
+    forget_model_servers,
+    scripted_upstream,
+)
+from tests.e2e.rollout_world import rollout
 
 pytestmark = pytest.mark.engine
 
@@ -42,14 +48,7 @@ from tests.e2e.rollout_world import World
 @pytest.fixture(autouse=True)
 def variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the machine's own servers; keep two keys that must not leave the host."""
-    for name in (
-        "OPENAI_BASE_URL",
-        "OPENAI_API_BASE",
-        "ANTHROPIC_API_KEY",
-        "ANTHROPIC_API_BASE",
-        "ANTHROPIC_BASE_URL",
-    ):
-        monkeypatch.delenv(name, raising=False)
+    forget_model_servers(monkeypatch)
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
 
@@ -108,9 +107,8 @@ def answered(answer: str, *args: str) -> tuple[int, str]:
     it said.
     """
     head, terminal = pty.openpty()
-    command = [sys.executable, "-P", "-m", "hyperruntime.cli", *args]
     with subprocess.Popen(
-        command, stdin=terminal, stdout=terminal, stderr=terminal, close_fds=True
+        cli(*args), stdin=terminal, stdout=terminal, stderr=terminal, close_fds=True
     ) as process:
         os.close(terminal)
         os.write(head, f"{answer}\n".encode())
@@ -183,21 +181,11 @@ def test_a_received_run_of_rollouts_runs_no_code_and_sends_no_variable_unless_th
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     be("eve", tmp_path, monkeypatch)
-    world = f"{Path(__file__).with_name('rollout_world.py')}:World"
     run_dir, mark = tmp_path / "received", tmp_path / "code of the run ran"
     with scripted_model(lambda _: says("done")) as model:
-        options = [
-            "--environment",
-            world,
-            "--model",
-            "m",
-            "--base-url",
-            model.url,
-            "--output-dir",
-            str(run_dir),
-        ]
-        rollout = ["--runtime", runtime_name, "rollout", "run"]
-        assert main([*rollout, *options, "--max-items", "1"]) == 0
+        command = ["--runtime", runtime_name, "rollout", "run"]
+        words = rollout(model.url, run_dir, "--max-items=1")
+        assert main(["--runtime", runtime_name, *words]) == 0
         be("me", tmp_path, monkeypatch)
         code = run_dir / "code.py"
         code.write_text(CODE.format(mark=str(mark)))
@@ -214,7 +202,7 @@ def test_a_received_run_of_rollouts_runs_no_code_and_sends_no_variable_unless_th
         (run_dir / "run.json").write_text(json.dumps(stored))
         capsys.readouterr()
         for more in ([], ["--base-url", model.url]):
-            assert main([*rollout, "--resume-from", str(run_dir), *more]) == 2
+            assert main([*command, "--resume-from", str(run_dir), *more]) == 2
             said = " ".join(capsys.readouterr().err.split())
             for asked in (
                 f"--environment {code}:World",
@@ -223,14 +211,14 @@ def test_a_received_run_of_rollouts_runs_no_code_and_sends_no_variable_unless_th
             ):
                 assert asked in said
             assert (f"--base-url {elsewhere.url}" in said) == (not more), "given again"
-        for command in (["status"], ["report"], ["rollout", "export"]):
-            main([*command, str(run_dir)])
+        for shows in (["status"], ["report"], ["rollout", "export"]):
+            main([*shows, str(run_dir)])
         assert not mark.exists()
         assert not elsewhere.received
         changed = ["--base-url", model.url, "--key-env", "OPENAI_API_KEY", "--trust"]
-        assert main([*rollout, "--resume-from", str(run_dir), *changed]) == 0
+        assert main([*command, "--resume-from", str(run_dir), *changed]) == 0
         assert mark.exists()
         stored = json.loads((run_dir / "run.json").read_text())
         assert stored["options"]["model"]["base_url"] == model.url, "what was accepted is stored"
-        assert main([*rollout, "--resume-from", str(run_dir)]) == 0, "not asked again"
+        assert main([*command, "--resume-from", str(run_dir)]) == 0, "not asked again"
     assert not elsewhere.received

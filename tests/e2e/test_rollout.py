@@ -9,7 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,20 +17,21 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.cli import main
+from hyperruntime.host.process import wait_until
 from hyperruntime.rollout.agent.hermes import render_hermes
 from hyperruntime.rollout.agent.recorder import emitted
 from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
 from hyperruntime.rollout.run_files.turn_journal import TURNS
 from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
-from tests.doubles.byte_tokenizer import ByteTokenizer
+from tests.command import cli
+from tests.doubles.tokenizers import write_byte_tokenizer
 from tests.doubles.tokenserver import in_turn, token_server
 from tests.doubles.upstream import json_reply, scripted_upstream
+from tests.e2e.rollout_world import WORLD, rollout
 from tests.params import first_quick
 
 pytestmark = pytest.mark.engine
-
-WORLD = f"{Path(__file__).with_name('rollout_world.py')}:World"
 
 
 def number_of(request: Mapping[str, Any]) -> str:
@@ -59,17 +59,7 @@ def inspecting(request: Mapping[str, Any]) -> ModelReply:
 
 
 def arguments(runtime_name: str, url: str, run_dir: Path, *more: str) -> list[str]:
-    options = [
-        "--environment",
-        WORLD,
-        "--model",
-        "m",
-        "--base-url",
-        url,
-        "--output-dir",
-        str(run_dir),
-    ]
-    return ["--runtime", runtime_name, "rollout", "run", *options, *more]
+    return ["--runtime", runtime_name, *rollout(url, run_dir, *more)]
 
 
 @pytest.mark.parametrize(("script", "reward"), [(fixing, 1.0), (inspecting, 0.0)])
@@ -82,18 +72,8 @@ def test_r1_a_fixing_model_scores_and_an_inspecting_one_does_not(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with scripted_model(script) as model:
-        code = main(
-            arguments(
-                runtime_name,
-                model.url,
-                tmp_path / "run",
-                "--group-size",
-                "2",
-                "--parallel",
-                "2",
-                "--json",
-            )
-        )
+        more = ("--group-size=2", "--parallel=2", "--json")
+        code = main(arguments(runtime_name, model.url, tmp_path / "run", *more))
     summary = json.loads(capsys.readouterr().out)
     assert (code, summary["mean_reward"], summary["scored"], summary["groups"]) == (0, reward, 4, 2)
     groups = read_groups(tmp_path / "run")
@@ -124,10 +104,8 @@ def test_r5_one_conversation_is_the_same_on_every_engine(
 ) -> None:
     """R5, W21: every tool works in the slot and none on the host."""
     with scripted_model(CONVERSATION) as model:
-        assert (
-            main(arguments(runtime_name, model.url, tmp_path, "--max-items", "1", "--tools", TOOLS))
-            == 0
-        )
+        more = ("--max-items=1", f"--tools={TOOLS}")
+        assert main(arguments(runtime_name, model.url, tmp_path, *more)) == 0
     (trajectory,) = read_trajectories(tmp_path)
     answers = [json.loads(m["content"]) for m in trajectory.messages if m["role"] == "tool"]
     assert [m["role"] for m in trajectory.messages] == ["user", *ROLES]
@@ -161,8 +139,8 @@ def test_r21_five_terminal_calls_against_a_generate_endpoint_leave_a_complete_to
     texts = [
         f"Step {n}. " + render_hermes("terminal", {"command": c}) for n, c in enumerate(commands)
     ]
-    make_tokenizer(tmp_path / "model")
-    wire = ("--wire", "sglang", "--tokenizer", str(tmp_path / "model"), "--require-tokens")
+    model = str(write_byte_tokenizer(tmp_path))
+    wire = ("--wire", "sglang", "--tokenizer", model, "--require-tokens")
     more = ("--max-items", "1", "--tools", "terminal", *wire)
     with token_server(in_turn(*texts)) as server:
         assert main(arguments(runtime_name, server.url, tmp_path / "run", *more)) == 0
@@ -176,42 +154,6 @@ def test_r21_five_terminal_calls_against_a_generate_endpoint_leave_a_complete_to
     assert len(segment.ids) == len(segment.mask) == len(segment.logprobs)
     assert emitted([segment]) == tuple(token for turn in server.turns for token in turn.ids)
     assert sum(segment.mask) == trajectory.usage["completion_tokens"]
-
-
-def make_tokenizer(path: Path) -> None:
-    """Write the byte tokenizer of the scripted server as a model's tokenizer directory."""
-    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-
-    path.mkdir()
-    plain = ByteTokenizer()
-    letters = dict.fromkeys(bytes_to_unicode())
-    vocabulary = {letter: number for number, letter in enumerate(letters)}
-    built = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
-    built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    built.decoder = decoders.ByteLevel()
-    built.add_special_tokens(
-        [AddedToken(mark, special=True) for mark in ("<|im_start|>", "<|im_end|>")]
-    )
-    built.save(str(path / "tokenizer.json"))
-    template = (
-        "{% if tools %}<|im_start|>system\n# Tools\n{{ tools | tojson }}<|im_end|>\n{% endif "
-        "%}{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for c in "
-        "m.tool_calls or [] %}\n<tool_call>{{ c.function.arguments | tojson }}</tool_call>{% "
-        "endfor %}<|im_end|>\n{% endfor %}{% if add_generation_prompt "
-        "%}<|im_start|>assistant\n{% endif %}"
-    )
-    (path / "tokenizer_config.json").write_text(
-        json.dumps({"eos_token": plain.eos, "chat_template": template})
-    )
-
-
-def bytes_to_unicode() -> list[str]:
-    """Return, in byte order, the letter that stands for each byte in a byte-level vocabulary."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    letters = {byte: chr(byte) for byte in shown}
-    others = (byte for byte in range(256) if byte not in letters)
-    letters.update({byte: chr(256 + number) for number, byte in enumerate(others)})
-    return [letters[byte] for byte in range(256)]
 
 
 def started(args: list[str]) -> subprocess.Popen[str]:
@@ -253,30 +195,18 @@ def test_r11_an_ended_run_leaves_no_container_and_can_be_resumed(
     more = ("--option", "count=4", "--group-size", "2", "--parallel", "2")
     with scripted_model(stalling) as model:
         process = started(arguments(runtime_name, model.url, run_dir, *more))
-        deadline = time.monotonic() + 120
-        while len(lines_of(run_dir / TRAJECTORIES)) < 4 or stalled(run_dir) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)  # the next rollouts now run their commands
+        assert wait_until(  # the next rollouts now run their commands
+            lambda: len(lines_of(run_dir / TRAJECTORIES)) >= 4 and stalled(run_dir) >= 2, 120
+        )
         os.kill(process.pid, number)
         said = process.communicate(timeout=60)[1]
     assert process.returncode == code, said
     assert number == signal.SIGKILL or "--resume-from" in said
-    deadline = time.monotonic() + 30
-    while (left := owned_by(runtime, process.pid)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert left == []
+    assert wait_until(lambda: owned_by(runtime, process.pid) == [], 30, 0.1)
     assert {t.id for t in read_trajectories(run_dir)} == {"n0/0", "n0/1", "n1/0", "n1/1"}
     with scripted_model(fixing) as model:
-        resumed = [
-            "--runtime",
-            runtime_name,
-            "rollout",
-            "run",
-            "--resume-from",
-            str(run_dir),
-            "--base-url",
-            model.url,
-        ]
+        command = ["--runtime", runtime_name, "rollout", "run"]
+        resumed = [*command, "--resume-from", str(run_dir), "--base-url", model.url]
         again = arguments(runtime_name, model.url, run_dir, *more, "--resume-or-start")
         assert main(again if number == signal.SIGKILL else resumed) == 0
         assert len(model.requests) == 6  # the first turn of two trajectories is played back
@@ -311,26 +241,8 @@ def test_rollouts_that_start_at_once_each_get_their_own_directory(
     runtime_name: str, base_image: str, tmp_path: Path
 ) -> None:
     with scripted_model(fixing) as model:
-        words = [
-            "--environment",
-            WORLD,
-            "--model",
-            "m",
-            "--base-url",
-            model.url,
-            "--max-items",
-            "1",
-        ]
-        asked = [
-            sys.executable,
-            "-m",
-            "hyperruntime.cli",
-            "--runtime",
-            runtime_name,
-            "rollout",
-            "run",
-            *words,
-        ]
+        words = [f"--environment={WORLD}", "--model=m", f"--base-url={model.url}", "--max-items=1"]
+        asked = cli("--runtime", runtime_name, "rollout", "run", *words)
         begun = [
             subprocess.Popen(
                 asked, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -371,14 +283,8 @@ def test_options_come_from_a_file_unless_the_command_line_sets_them(
         option = {{ count = 1 }}
         """
         (tmp_path / "rollout.toml").write_text(text)
-        options = [
-            "--config",
-            str(tmp_path / "rollout.toml"),
-            "--group_size",
-            "1",
-            "--output-dir",
-            str(tmp_path / "run"),
-        ]
+        options = ["--config", str(tmp_path / "rollout.toml"), "--group_size", "1"]
+        options += ["--output-dir", str(tmp_path / "run")]
         assert main(["--runtime", runtime_name, "rollout", "run", *options]) == 0
         assert main(["--runtime", runtime_name, "rollout", "run", *options]) == 2
     assert [t.id for t in read_trajectories(tmp_path / "run")] == ["n0/0"]

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import subprocess
-import sysconfig
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,25 +16,15 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.host.process import wait_until
 from hyperruntime.testing.model import ModelReply, Request, calls, says, scripted_model
+from tests.command import program
 
 pytestmark = pytest.mark.engine
 
 
 def command(runtime_name: str, prompts: Path, url: str, *args: str) -> list[str]:
-    beside = Path(sysconfig.get_path("scripts"), "hyperrun")
-    program = str(beside) if beside.is_file() else shutil.which("hyperrun")
-    assert program, "hyperrun is not installed beside this Python"
-    words = [
-        program,
-        "--runtime",
-        runtime_name,
-        "rollout",
-        "batch",
-        str(prompts),
-        "--model",
-        "scripted",
-    ]
-    return [*words, "--base-url", url, "--output-dir", str(prompts.parent / "out"), *args]
+    words = [program(), "--runtime", runtime_name, "rollout", "batch", str(prompts)]
+    words += ["--model", "scripted", "--base-url", url]
+    return [*words, "--output-dir", str(prompts.parent / "out"), *args]
 
 
 def hyperrun(*words: str) -> subprocess.CompletedProcess[str]:

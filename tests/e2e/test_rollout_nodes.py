@@ -9,7 +9,6 @@ import os
 import shlex
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
@@ -32,8 +31,10 @@ from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
 from hyperruntime.rollout.run_files.turn_journal import TURNS
 from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
+from tests.command import cli
 from tests.doubles.relay import relay_nodes
-from tests.e2e.test_rollout import WORLD, number_of
+from tests.e2e.rollout_world import WORLD, rollout
+from tests.e2e.test_rollout import number_of
 
 pytestmark = [
     pytest.mark.engine,
@@ -64,30 +65,8 @@ def assert_whole(run_dir: Path, alone: Path) -> None:
 
 
 def arguments(url: str, run_dir: Path, *more: str) -> list[str]:
-    options = [
-        "--environment",
-        WORLD,
-        "--option",
-        "count=4",
-        "--group-size",
-        "2",
-        "--parallel",
-        "4",
-        "--seed",
-        "5",
-    ]
-    return [
-        "rollout",
-        "run",
-        *options,
-        "--model",
-        "m",
-        "--base-url",
-        url,
-        "--output-dir",
-        str(run_dir),
-        *more,
-    ]
+    options = ("--option=count=4", "--group-size=2", "--parallel=4", "--seed=5")
+    return rollout(url, run_dir, *options, *more)
 
 
 def known_turns(run_dir: Path) -> int:
@@ -127,12 +106,7 @@ def test_nodes_make_the_records_of_one_machine_also_if_the_head_is_killed(
     with scripted_model(counting) as model:
         assert main(["--runtime", runtime_name, *arguments(model.url, tmp_path / "alone")]) == 0
         asked = len(model.requests)
-        words = [
-            sys.executable,
-            "-m",
-            "hyperruntime.cli",
-            *arguments(model.url, run_dir, *on_nodes),
-        ]
+        words = cli(*arguments(model.url, run_dir, *on_nodes))
         with subprocess.Popen(words, stderr=subprocess.PIPE) as head:
             assert wait_until(
                 lambda: (
@@ -144,20 +118,8 @@ def test_nodes_make_the_records_of_one_machine_also_if_the_head_is_killed(
         time.sleep(0.1)
         known = known_turns(run_dir)
         between = len(model.requests)
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "hyperruntime.cli",
-                "rollout",
-                "run",
-                "--resume-from",
-                str(run_dir),
-                *on_nodes,
-            ],
-            stderr=subprocess.PIPE,
-            check=False,
-        )
+        resume = cli("rollout", "run", "--resume-from", str(run_dir), *on_nodes)
+        done = subprocess.run(resume, stderr=subprocess.PIPE, check=False)
         assert done.returncode == 0, shlex.join(words) + done.stderr.decode()
         assert len(model.requests) - between == asked - known
     assert_whole(run_dir, tmp_path / "alone")

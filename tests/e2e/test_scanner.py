@@ -80,10 +80,8 @@ def scan(packages: Path, url: str, key: str) -> dict[str, str]:
         "node",
         str(packages / "compatcanary/src/cli.js"),
         "scan",
-        "--base-url",
-        url,
-        "--model",
-        MODEL,
+        f"--base-url={url}",
+        f"--model={MODEL}",
     ]
     options = ["--profile", "modern", "--format", "json", "--fail-on", "never"]
     env = {**os.environ, "OPENAI_API_KEY": key}

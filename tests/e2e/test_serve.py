@@ -9,7 +9,6 @@ import json
 import signal
 import stat
 import subprocess
-import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 
 from hyperruntime import Runtime
 from hyperruntime.host.process import wait_until
+from tests.command import cli
 from tests.doubles.service_client import ServiceClient
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]
@@ -31,16 +31,13 @@ def service(
     runtime_name: str, place: Path, *words: str
 ) -> Iterator[tuple[subprocess.Popen[str], dict[str, Any]]]:
     """Yield the process of a service and what it printed."""
-    command = [
-        sys.executable,
-        "-m",
-        "hyperruntime.cli",
+    command = cli(
         "--runtime",
         runtime_name,
         "serve",
         "--json",
         *words,
-    ]
+    )
     token = [] if "--no-token" in words else ["--token-file", str(place / "token")]
     process = subprocess.Popen(
         [*command, *token], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

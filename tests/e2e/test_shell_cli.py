@@ -14,9 +14,9 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.host.process import wait_until
+from tests.command import hyperrun
 from tests.conftest import EngineCommand, ProcessTable
 from tests.doubles.window import WAIT_S, Window
-from tests.e2e.test_cli import hyperrun
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]
 

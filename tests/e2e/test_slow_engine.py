@@ -20,10 +20,10 @@ from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.rollout.run_files.run_dir import read_trajectories
 from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
 from tests.doubles.slow_podman import ANY, SlowPodman
+from tests.e2e.rollout_world import rollout
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow, pytest.mark.timeout(7200)]
 
-WORLD = f"{Path(__file__).with_name('rollout_world.py')}:World"
 _GONE_S = 1200.0
 
 
@@ -47,21 +47,6 @@ def expect_nothing_is_left(engine_command: Any, run: str) -> None:
 def generate(tmp_path: Path, run: str, *more: str) -> int:
     place = ["--output-dir-parent", str(tmp_path / "out"), "--run-id", run]
     return main(["--runtime", "podman", "generate", "--domains", "circle_packing", *place, *more])
-
-
-def test_a_removal_of_40_seconds_and_a_late_end_of_each_container_do_not_end_a_run(
-    slow_podman: SlowPodman, tmp_path: Path, engine_command: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    slow_podman.change(before={"rm": (40, 40)}, after={"run": (15, 15)})
-    assert generate(tmp_path, "late", "--max-generation", "1") == 0
-    shown = capsys.readouterr()
-    assert [
-        record.failure for record in load_run(tmp_path / "out" / "generate_late").generations
-    ] == [None, None]
-    assert "initial" in shown.out
-    assert "plots are in" in shown.err
-    slow_podman.change()
-    expect_nothing_is_left(engine_command, "late")
 
 
 def test_a_run_of_30_generations_finishes_on_an_engine_with_random_delays(
@@ -115,17 +100,7 @@ def test_a_rollout_scores_all_trajectories_on_an_engine_with_random_delays(
     slow_podman.change(before={ANY: (0.1, 90)}, after={"run": (0.1, 90)})
     run_dir = tmp_path / "rollout_slow"
     with scripted_model(fixing) as model:
-        options = [
-            "--environment",
-            WORLD,
-            "--model",
-            "m",
-            "--base-url",
-            model.url,
-            "--output-dir",
-            str(run_dir),
-        ]
-        args = ["rollout", "run", *options, "--group-size", "5", "--parallel", "5", "--json"]
+        args = rollout(model.url, run_dir, "--group-size=5", "--parallel=5", "--json")
         code = main(["--runtime", "podman", *args])
     shown = capsys.readouterr()
     slow_podman.change()

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,13 +16,14 @@ from hyperruntime.rollout.environment import Verdict
 from tests.params import first_quick
 from tests.swecase import (
     PYTEST,
-    bash,
-    judge_all,
+    judged,
     make_repository,
     make_site,
     make_wheelhouse,
+    rewards,
+    row_of,
+    swe_of,
     with_site,
-    write_rows,
 )
 
 pytestmark = pytest.mark.engine
@@ -86,29 +87,19 @@ def test_a_repair_scores_one_and_an_inspection_zero(
 ) -> None:
     """R1, R10: the shipped tasks need only the base image."""
     agents = {
-        "fixes": bash(solution(task)),
-        "looks": bash("cat */*.py; git log"),
-        "writes beside": bash("echo a note > notes.txt"),
+        "fixes": solution(task),
+        "looks": "cat */*.py; git log",
+        "writes beside": "echo a note > notes.txt",
     }
     environment = Swe(cache_dir=str(tmp_path / "cache"))
-    verdicts = asyncio.run(
-        judge_all(runtime, hr.ContainerSpec(image=base_image), environment, agents, task)
-    )
-    assert {name: verdict.reward for name, verdict in verdicts.items()} == {
-        "fixes": 1.0,
-        "looks": 0.0,
-        "writes beside": 0.0,
+    verdicts = judged(runtime, base_image, environment, agents, task)
+    assert {name: (verdict.reward, verdict.phase) for name, verdict in verdicts.items()} == {
+        "fixes": (1.0, "tests"),
+        "looks": (0.0, "agent"),
+        "writes beside": (0.0, "tests"),
     }
-    assert {name: verdict.phase for name, verdict in verdicts.items()} == {
-        "fixes": "tests",
-        "looks": "agent",
-        "writes beside": "tests",
-    }
-    assert verdicts["writes beside"].parts == {
-        "install": 1.0,
-        "pass_to_pass": 1.0,
-        "fail_to_pass": 0.0,
-    }
+    parts = {"install": 1.0, "pass_to_pass": 1.0, "fail_to_pass": 0.0}
+    assert verdicts["writes beside"].parts == parts
 
 
 @pytest.mark.slow
@@ -125,70 +116,39 @@ def test_pytest_ids_reach_pytest_unchanged(
         "tests/test odd.py": ODD,
         "tests/test_cut.py": CUT,
     }
-    commit = make_repository(tmp_path / "odd repo", files)
-    common = {
-        "repo": str(tmp_path / "odd repo"),
-        "base_commit": commit,
-        "problem_statement": "halve",
-        "repo_dir": "odd",
-    }
-    ids = {
-        "ok": [*ODD_IDS, "tests/test odd.py::TestClass::test_method"],
-        "skips": ["tests/test odd.py::test_skipped"],
+    common = row_of(tmp_path / "odd repo", files, repo_dir="odd")
+    ok = [*ODD_IDS, "tests/test odd.py::TestClass::test_method"]
+    skips = ["tests/test odd.py::test_skipped"]
+    wanted: dict[str, tuple[Any, Any]] = {
+        "plain": (json.dumps(ok), []),
+        "skip": (ok, skips),
+        "xfail": (ok, ["tests/test odd.py::test_expected"]),
+        "cut": (["tests/test_cut.py::test_odd[a"], [CUT_EVEN]),
+        "wants-a-skip": (skips, None),
+        "absent": (["tests/test odd.py::test_gone"], None),
+        "fails": (ok, ["tests/test_cut.py::test_network"]),
     }
     rows = [
-        {"id": "plain", "FAIL_TO_PASS": json.dumps(ids["ok"]), "PASS_TO_PASS": [], **common},
-        {"id": "skip", "FAIL_TO_PASS": ids["ok"], "PASS_TO_PASS": ids["skips"], **common},
-        {
-            "id": "xfail",
-            "FAIL_TO_PASS": ids["ok"],
-            "PASS_TO_PASS": ["tests/test odd.py::test_expected"],
-            **common,
-        },
-        {
-            "id": "cut",
-            "FAIL_TO_PASS": ["tests/test_cut.py::test_odd[a"],
-            "PASS_TO_PASS": [CUT_EVEN],
-            **common,
-        },
-        {"id": "wants-a-skip", "FAIL_TO_PASS": ids["skips"], **common},
-        {"id": "absent", "FAIL_TO_PASS": ["tests/test odd.py::test_gone"], **common},
-        {
-            "id": "fails",
-            "FAIL_TO_PASS": ids["ok"],
-            "PASS_TO_PASS": ["tests/test_cut.py::test_network"],
-            **common,
-        },
+        {**common, "id": name, "FAIL_TO_PASS": fails}
+        | ({} if passes is None else {"PASS_TO_PASS": passes})
+        for name, (fails, passes) in wanted.items()
     ]
     base = with_site(hr.ContainerSpec(image=base_image), make_site(tmp_path / "site"))
-    environment = Swe(
-        items=write_rows(tmp_path / "rows.jsonl", *rows), cache_dir=str(tmp_path / "cache")
-    )
-    agents = {"agent": bash("sed -i s,//,/, odd/__init__.py"), "half": bash("echo half > notes")}
-    found = {}
-    for row in rows[:5]:
-        found[row["id"]] = asyncio.run(
-            judge_all(runtime, base, environment, agents, str(row["id"]))
-        )
-    rewards = {
-        name: tuple(verdict.reward for verdict in verdicts.values())
-        for name, verdicts in found.items()
-    }
+    environment = swe_of(tmp_path, *rows)
+    agents = {"agent": "sed -i s,//,/, odd/__init__.py", "half": "echo half > notes"}
+    found = {name: judged(runtime, base, environment, agents, name) for name in [*wanted][:5]}
     once = (1.0, 0.0)
-    assert rewards == {
-        "plain": once,
-        "skip": once,
-        "xfail": once,
-        "cut": once,
+    assert {name: tuple(rewards(verdicts).values()) for name, verdicts in found.items()} == {
+        **dict.fromkeys(("plain", "skip", "xfail", "cut"), once),
         "wants-a-skip": (0.0, 0.0),
     }, found
-    assert found["skip"]["agent"].facts["skipped_on_base"] == ids["skips"]
+    assert found["skip"]["agent"].facts["skipped_on_base"] == skips
     for name, why in (
         ("absent", "test_gone"),
         ("fails", r"do not pass on its base: .*test_network .*no network"),
     ):
         with pytest.raises(JudgeError, match=rf"(?s)item {name} cannot be judged here.*{why}"):
-            asyncio.run(judge_all(runtime, base, environment, agents, name))
+            judged(runtime, base, environment, agents, name)
 
 
 PACKAGE = {
@@ -215,26 +175,16 @@ def judge_package(
     runtime: hr.Runtime, image: str, tmp_path: Path, agents: dict[str, str], **row: str
 ) -> dict[str, Verdict]:
     """Return the verdicts on agents that work on a package whose tests need it to be installed."""
-    commit = make_repository(tmp_path / "fruit", PACKAGE)
     wheelhouse = make_wheelhouse(tmp_path / "wheels", (*PYTEST, "pip", "setuptools"))
     tests = {"FAIL_TO_PASS": '["tests/test_count.py::test_count"]', "PASS_TO_PASS": "[]"}
-    common = {
-        "id": "fruit",
-        "repo": "own/fruit",
-        "base_commit": commit,
-        "problem_statement": "count all",
-    }
-    (tmp_path / "own").mkdir()
-    (tmp_path / "fruit").rename(tmp_path / "own" / "fruit")
-    items = write_rows(tmp_path / "rows.jsonl", {**common, **tests, **row})
-    environment = Swe(
-        items=items,
+    made = row_of(tmp_path / "own" / "fruit", PACKAGE, **tests)
+    environment = swe_of(
+        tmp_path,
+        {**made, "repo": "own/fruit", **row},
         repo_base_url=str(tmp_path),
         wheelhouse=str(wheelhouse),
-        cache_dir=str(tmp_path / "cache"),
     )
-    programs = {name: bash(program) for name, program in agents.items()}
-    return asyncio.run(judge_all(runtime, hr.ContainerSpec(image=image), environment, programs))
+    return judged(runtime, image, environment, agents)
 
 
 REPAIR = "sed -i 's/len(set(basket))/len(basket)/' src/fruit/__init__.py"
@@ -291,7 +241,6 @@ def test_the_judge_adds_tests_that_the_agent_never_sees(
     solution.
     """
     files = {"odd/__init__.py": "def half(n):\n    return n // 2\n", "tests/old.py": "import odd\n"}
-    commit = make_repository(tmp_path / "odd", files)
     test_patch = """--- /dev/null
 +++ b/tests/test_new.py
 @@ -0,0 +1,4 @@
@@ -300,28 +249,19 @@ def test_the_judge_adds_tests_that_the_agent_never_sees(
 +    def test_odd(self):
 +        assert odd.half(3) == 1.5
 """
-    row = {
-        "id": "odd", "repo": str(tmp_path / "odd"), "base_commit": commit, "problem_statement": "halve",
-        "runner": "unittest", "test_patch": test_patch, "FAIL_TO_PASS": ["tests/test_new.py::Half::test_odd"],
-        "patch": "the solution",
-    }  # fmt: skip
-    environment = Swe(
-        items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache")
-    )
+    wanted = ["tests/test_new.py::Half::test_odd"]
+    row = row_of(
+        tmp_path / "odd", files, runner="unittest", test_patch=test_patch, FAIL_TO_PASS=wanted,
+        patch="the solution",
+    )  # fmt: skip
+    environment = swe_of(tmp_path, row)
     agents = {
         "fixes": "test ! -e tests/test_new.py && sed -i s,//,/, odd/__init__.py",
         "stands in its way": "sed -i s,//,/, odd/__init__.py; rm -r tests; echo 1 > tests",
         "writes the test": "mkdir -p tests; echo pass > tests/test_new.py",
     }
-    programs = {name: bash(program) for name, program in agents.items()}
-    verdicts = asyncio.run(
-        judge_all(runtime, hr.ContainerSpec(image=base_image), environment, programs)
-    )
-    assert {name: verdict.reward for name, verdict in verdicts.items()} == {
-        "fixes": 1.0,
-        "stands in its way": 1.0,
-        "writes the test": 0.0,
-    }
+    verdicts = judged(runtime, base_image, environment, agents)
+    assert rewards(verdicts) == {"fixes": 1.0, "stands in its way": 1.0, "writes the test": 0.0}
     assert "solution" not in str(next(iter(environment.items())).data)
 
 
@@ -347,23 +287,14 @@ def test_a_row_of_swe_smith_begins_with_its_bug(
         "patch": bug, "problem_statement": "halve", "FAIL_TO_PASS": ["test_odd (tests.test_half.Half)"],
         "PASS_TO_PASS": ["test_even (tests.test_half.Half.test_even)"], "runner": "unittest",
     }  # fmt: skip
-    items = write_rows(tmp_path / "rows.jsonl", row)
-    environment = Swe(
-        items=items, repo_base_url=str(tmp_path), repo_dir="work", cache_dir=str(tmp_path / "cache")
-    )
+    environment = swe_of(tmp_path, row, repo_base_url=str(tmp_path), repo_dir="work")
     agents = {
-        "fixes": bash("sed -i s,//,/, odd/__init__.py"),
-        "finds the solution": bash(
-            "git checkout HEAD~1 -- odd || git show origin/main:odd/__init__.py > odd/__init__.py"
-        ),
+        "fixes": "sed -i s,//,/, odd/__init__.py",
+        "finds the solution": "git checkout HEAD~1 -- odd || git show origin/main:odd/__init__.py "
+        "> odd/__init__.py",
     }
-    verdicts = asyncio.run(
-        judge_all(runtime, hr.ContainerSpec(image="localhost/none"), environment, agents)
-    )
-    assert {name: verdict.reward for name, verdict in verdicts.items()} == {
-        "fixes": 1.0,
-        "finds the solution": 0.0,
-    }
+    verdicts = judged(runtime, "localhost/none", environment, agents)
+    assert rewards(verdicts) == {"fixes": 1.0, "finds the solution": 0.0}
     assert verdicts["fixes"].parts == {"install": 1.0, "pass_to_pass": 1.0, "fail_to_pass": 1.0}
 
 
@@ -374,20 +305,14 @@ def test_files_that_are_too_large_are_in_the_facts(
     """A file that is not even read out stays as in the base; its name and the reason are
     reported.
     """
+    repair = solution("split-bill")
     agents = {
-        "leaves a dump": bash(solution("split-bill") + "truncate -s 300M core"),
-        "swells": bash(
-            solution("split-bill") + "truncate -s 300M README.md; truncate -s 20M notes"
-        ),
+        "leaves a dump": f"{repair}truncate -s 300M core",
+        "swells": f"{repair}truncate -s 300M README.md; truncate -s 20M notes",
     }
     environment = Swe(cache_dir=str(tmp_path / "cache"))
-    verdicts = asyncio.run(
-        judge_all(runtime, hr.ContainerSpec(image=base_image), environment, agents, "split-bill")
-    )
-    assert {name: verdict.reward for name, verdict in verdicts.items()} == {
-        "leaves a dump": 1.0,
-        "swells": 1.0,
-    }
+    verdicts = judged(runtime, base_image, environment, agents, "split-bill")
+    assert rewards(verdicts) == {"leaves a dump": 1.0, "swells": 1.0}
     dropped = {name: dict(verdict.facts["dropped"]) for name, verdict in verdicts.items()}
     assert dropped["leaves a dump"].keys() == {"core"}
     assert dropped["swells"].keys() == {"README.md", "notes"}
@@ -416,28 +341,20 @@ def test_a_repository_may_be_at_a_path_of_the_image(
         "    assert odd.half(7) == float(open('built').read())\n        assert not "
         "os.path.exists('gone.py')\n"
     )
-    commit = make_repository(tmp_path / "odd", {**files, "tests/test_half.py": test})
-    row = {
-        "id": "odd", "repo": str(tmp_path / "odd"), "base_commit": commit, "problem_statement": "halve",
-        "repo_dir": "/testbed", "image": reference, "runner": "unittest",
-        "FAIL_TO_PASS": ["tests/test_half.py::Half::test_odd"],
-    }  # fmt: skip
-    environment = Swe(
-        items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache")
-    )
+    wanted = ["tests/test_half.py::Half::test_odd"]
+    row = row_of(
+        tmp_path / "odd", {**files, "tests/test_half.py": test}, repo_dir="/testbed",
+        image=reference, runner="unittest", FAIL_TO_PASS=wanted,
+    )  # fmt: skip
+    environment = swe_of(tmp_path, row)
     agents = {
         "fixes": "sed -i s,//,/, odd.py; rm gone.py; test ! -e .git/future && git diff --quiet HEAD "
         "-- tests",
         "leaves a file": "sed -i s,//,/, odd.py",
     }
-    programs = {name: bash(f"{program} || rm odd.py") for name, program in agents.items()}
+    programs = {name: f"{program} || rm odd.py" for name, program in agents.items()}
     try:
-        verdicts = asyncio.run(
-            judge_all(runtime, hr.ContainerSpec(image=base_image), environment, programs)
-        )
+        verdicts = judged(runtime, base_image, environment, programs)
     finally:
         runtime.images.remove(reference)
-    assert {name: verdict.reward for name, verdict in verdicts.items()} == {
-        "fixes": 1.0,
-        "leaves a file": 0.0,
-    }
+    assert rewards(verdicts) == {"fixes": 1.0, "leaves a file": 0.0}

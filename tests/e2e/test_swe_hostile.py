@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
-from hyperenvironment_swe import Swe
 from hyperruntime.errors import SandboxLostError
 from hyperruntime.rollout.environment import Verdict
 from hyperruntime.sandbox import Sandbox
@@ -21,12 +20,13 @@ from tests import forgeries
 from tests.params import first_quick
 from tests.swecase import (
     bash,
-    judge_all,
-    make_repository,
+    judged,
     make_site,
     open_bench,
+    rewards,
+    row_of,
+    swe_of,
     with_site,
-    write_rows,
 )
 
 pytestmark = pytest.mark.engine
@@ -175,25 +175,11 @@ def test_forged_rewards_do_not_count_and_the_verdict_says_which_protections_held
     """
     files = dict(forgeries.FILES)
     hidden = files.pop("tests/test_rules.py").splitlines()
-    commit = make_repository(tmp_path / "shop", files)
-    ids = {"FAIL_TO_PASS": forgeries.WANTED["unittest"], "runner": "unittest"}
-    ids["test_patch"] = "\n".join(
-        [
-            NEW_FILE.format(path="tests/test_rules.py", size=len(hidden)),
-            *(f"+{one}" for one in hidden),
-            "",
-        ]
-    )
-    row = {
-        "id": "shop",
-        "repo": str(tmp_path / "shop"),
-        "base_commit": commit,
-        "problem_statement": "sum",
-        **ids,
-    }
-    environment = Swe(
-        items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache")
-    )
+    head = NEW_FILE.format(path="tests/test_rules.py", size=len(hidden))
+    patch = "\n".join([head, *(f"+{one}" for one in hidden), ""])
+    wanted = forgeries.WANTED["unittest"]
+    row = row_of(tmp_path / "shop", files, FAIL_TO_PASS=wanted, runner="unittest", test_patch=patch)
+    environment = swe_of(tmp_path, row)
     names = (
         "walks frames to the reporter",
         "patches the tests by name",
@@ -202,17 +188,9 @@ def test_forged_rewards_do_not_count_and_the_verdict_says_which_protections_held
     )
     programs = {name: forgeries.UNITTEST[name] for name in names}
     programs |= {name: forgeries.recognizes(name) for name in forgeries.RECOGNIZES}
-    agents = {
-        name: bash(f"cat >> shop/price.py <<'E'\n{text}\nE") for name, text in programs.items()
-    }
-    agents["honest"] = bash(HONEST)
-    verdicts = asyncio.run(
-        judge_all(runtime, hr.ContainerSpec(image=base_image), environment, agents)
-    )
-    assert {name: verdict.reward for name, verdict in verdicts.items()} == {
-        **dict.fromkeys(programs, 0.0),
-        "honest": 1.0,
-    }
+    agents = {name: f"cat >> shop/price.py <<'E'\n{text}\nE" for name, text in programs.items()}
+    verdicts = judged(runtime, base_image, environment, {**agents, "honest": HONEST})
+    assert rewards(verdicts) == {**dict.fromkeys(programs, 0.0), "honest": 1.0}
     forged = {name: verdicts[name].facts["forged"] for name in (*names[:2], *forgeries.RECOGNIZES)}
     assert forged == {name: name not in KNOWN for name in forged}
     held = {
@@ -235,17 +213,7 @@ def test_agents_that_attack_the_judge_get_no_reward(
     """W22, W24: all attacks run beside an honest agent, which gets its reward; the cache stays
     unchanged.
     """
-    commit = make_repository(tmp_path / "shop", FILES)
-    row = {
-        "id": "shop",
-        "repo": str(tmp_path / "shop"),
-        "base_commit": commit,
-        "problem_statement": "sum",
-        **TESTS,
-    }
-    environment = Swe(
-        items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache")
-    )
+    environment = swe_of(tmp_path, row_of(tmp_path / "shop", FILES, **TESTS))
     agents = {"honest": HONEST, **WITHOUT_EFFECT, **JUDGED, "honest again": HONEST}
     seen: dict[str, Verdict] = {}
     unscored: set[str] = set()
@@ -351,17 +319,7 @@ def test_work_in_the_background_counts_up_to_the_capture(
     tmp_path: Path,
 ) -> None:
     """W22: the judge sees the captured files, and no later change by a process of the agent."""
-    commit = make_repository(tmp_path / "shop", FILES)
-    row = {
-        "id": "shop",
-        "repo": str(tmp_path / "shop"),
-        "base_commit": commit,
-        "problem_statement": "sum",
-        **TESTS,
-    }
-    environment = Swe(
-        items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache")
-    )
+    environment = swe_of(tmp_path, row_of(tmp_path / "shop", FILES, **TESTS))
 
     async def agent(lease: Sandbox, repo_dir: str) -> None:
         await bash(script)(lease, repo_dir)
@@ -401,17 +359,7 @@ def test_an_agent_that_is_root_in_its_container_gets_no_reward_either(
     """W22: the agent may replace the programs of its container, so their output is data; the cache
     is not in there.
     """
-    commit = make_repository(tmp_path / "shop", FILES)
-    row = {
-        "id": "shop",
-        "repo": str(tmp_path / "shop"),
-        "base_commit": commit,
-        "problem_statement": "sum",
-        **TESTS,
-    }
-    environment = Swe(
-        items=write_rows(tmp_path / "rows.jsonl", row), cache_dir=str(tmp_path / "cache")
-    )
+    environment = swe_of(tmp_path, row_of(tmp_path / "shop", FILES, **TESTS))
     found: list[bytes] = []
 
     async def search(lease: Sandbox, repo_dir: str) -> None:
@@ -436,7 +384,7 @@ def test_an_agent_that_is_root_in_its_container_gets_no_reward_either(
             return {**verdicts, "honest": await bench.trajectory(item, search)}
 
     verdicts = asyncio.run(run_all())
-    assert {name: verdict.reward for name, verdict in verdicts.items()} == {
+    assert rewards(verdicts) == {
         **dict.fromkeys(AS_ROOT, 0.0),
         # tar is the host's there, so its repair counts
         "another tree": float(runtime.name == "bubblewrap"),

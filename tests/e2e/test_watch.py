@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -18,10 +17,27 @@ import pytest
 from hyperruntime import Runtime
 from hyperruntime.testing import make_agent_repository
 from hyperruntime.testing.model import ModelReply, says, scripted_model
+from tests.command import cli
+from tests.e2e.rollout_world import rollout
+from tests.runs import run_name
 
 pytestmark = pytest.mark.engine
 SAID = "watch it at "
-WORLD = f"{Path(__file__).with_name('rollout_world.py')}:World"
+
+
+def watched(folder: Path, *words: str) -> tuple[subprocess.Popen[str], str]:
+    """Start a command with ``--watch``; return it and the address that it says."""
+    env = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
+    process = subprocess.Popen(
+        cli(*words, "--watch"),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=env,
+    )
+    assert process.stderr is not None
+    said = next(line for line in process.stderr if line.startswith(SAID))
+    return process, said.strip().removeprefix(SAID)
 
 
 def events(address: str) -> Iterator[dict[str, Any]]:
@@ -43,35 +59,11 @@ def test_a_run_serves_its_page_while_it_goes_on(
     agent = tmp_path / "agent"
     make_agent_repository(agent)
     (tmp_path / "cluster.toml").write_text('[cluster]\nprovider = "local"\nmax_nodes = 2\n')
-    words = [
-        "generate",
-        "--domains",
-        "circle_packing",
-        "--agent",
-        str(agent),
-        "--image",
-        base_image,
-        "--watch",
-    ]
-    place = [
-        "--max-generation",
-        "500",
-        "--eval-samples",
-        "1",
-        "--run-id",
-        f"{tmp_path.parent.name}.{tmp_path.name}",
-    ]
-    command = [sys.executable, "-m", "hyperruntime.cli", "--runtime", runtime.name, *words, *place]
-    command += ["--output-dir-parent", str(tmp_path)]
-    command += ["--cluster", str(tmp_path / "cluster.toml")] if made_by == "nodes" else []
-    env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env
-    )
-    assert process.stderr is not None
-    address = next(
-        line.strip().removeprefix(SAID) for line in process.stderr if line.startswith(SAID)
-    )
+    words = ["generate", "--domains=circle_packing", f"--agent={agent}", f"--image={base_image}"]
+    words += ["--max-generation=500", "--eval-samples=1", f"--run-id={run_name(tmp_path)}"]
+    words += [f"--output-dir-parent={tmp_path}"]
+    words += ["--cluster", str(tmp_path / "cluster.toml")] if made_by == "nodes" else []
+    process, address = watched(tmp_path, "--runtime", runtime.name, *words)
     found, made = [], set[str]()
     for event in events(address):
         found.append(event)
@@ -79,8 +71,7 @@ def test_a_run_serves_its_page_while_it_goes_on(
         made |= set(event.get("rows", {}).get("ids", ()))
         if "1" in made and not before:
             process.send_signal(signal.SIGINT)
-    process.stderr.read()
-    process.stderr.close()
+    process.communicate()
     assert process.wait(120) == 130
     assert [one["event"] for one in found[-2:]] == ["news", "end"]
     assert found[0]["state"] == "running"
@@ -97,41 +88,13 @@ def test_rollouts_serve_their_page_too(tmp_path: Path, runtime: Runtime, base_im
         return says("done")
 
     with scripted_model(answer) as model:
-        words = [
-            "--environment",
-            WORLD,
-            "--model",
-            "m",
-            "--base-url",
-            model.url,
-            "--output-dir",
-            str(tmp_path / "run"),
-        ]
-        command = [
-            sys.executable,
-            "-m",
-            "hyperruntime.cli",
-            "--runtime",
-            runtime.name,
-            "rollout",
-            "run",
-            *words,
-        ]
-        env = {**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")}
-        process = subprocess.Popen(
-            [*command, "--group-size", "1", "--watch"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            env=env,
-        )  # fmt: skip
-        assert process.stderr is not None
-        address = next(
-            line.strip().removeprefix(SAID) for line in process.stderr if line.startswith(SAID)
-        )
+        words = rollout(model.url, tmp_path / "run", "--group-size=1")
+        process, address = watched(tmp_path, "--runtime", runtime.name, *words)
         found = []
         for event in events(address):
             seen.set()
             found.append(event)
-        process.stderr.read()
-        process.stderr.close()
+        process.communicate()
         assert process.wait(60) == 0
     assert (found[0]["state"], found[-2]["state"], found[-1]["event"]) == (
         "running",

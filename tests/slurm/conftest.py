@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
@@ -15,6 +14,7 @@ import psutil
 import pytest
 
 from hyperruntime.host.process import ProcessResult, run_process, wait_until
+from tests.command import cli
 
 SLURM = (
     '[cluster]\nprovider = "slurm"\nwalltime = "00:10:00"\naddress = "127.0.0.1"\nmax_nodes = '
@@ -63,7 +63,7 @@ def processes(word: str) -> list[list[str]]:
 
 def containers() -> set[str]:
     """Return the names of all containers of this user, on every engine."""
-    done = run_process([sys.executable, "-m", "hyperruntime.cli", "ps", "--json"], timeout_s=60)
+    done = run_process(cli("ps", "--json"), timeout_s=60)
     assert done.exit_code == 0, done.stderr.decode()
     return {container["name"] for container in json.loads(done.stdout)}
 
@@ -88,9 +88,7 @@ def of_jobs() -> list[list[str]]:
 
 def hyperrun(folder: Path, *words: str, env: dict[str, str] | None = None) -> ProcessResult:
     env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), **(env or {})}
-    return run_process(
-        [sys.executable, "-m", "hyperruntime.cli", *words], cwd=folder, env=env, timeout_s=250
-    )
+    return run_process(cli(*words), cwd=folder, env=env, timeout_s=250)
 
 
 def nodes(folder: Path) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ import pytest
 
 from hyperruntime.cluster.images import file_digest
 from hyperruntime.host.process import run_process, wait_until
+from tests.command import cli
 from tests.registry import run_registry
 from tests.slurm.conftest import SLURM, SOON_S, hyperrun, jobs, nodes, ready
 
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.timeout(280)
 def up(folder: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """Keep a cluster open."""
     env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
-    line = [sys.executable, "-m", "hyperruntime.cli", "cluster", "up", "cluster.toml", *words]
+    line = cli("cluster", "up", "cluster.toml", *words)
     with (folder / "up.out").open("wb") as out:
         process = subprocess.Popen(line, cwd=folder, env=env, stdout=out, stderr=out)
     try:

@@ -24,7 +24,8 @@ from hyperruntime.rollout.run_files.turn_journal import TURNS
 from hyperruntime.runs.lock import STALE_S, owner_state, read_lease
 from hyperruntime.testing import make_agent_repository
 from hyperruntime.testing.model import scripted_model
-from tests.e2e.test_rollout import WORLD
+from tests.command import cli
+from tests.e2e.rollout_world import rollout as run_rollouts
 from tests.e2e.test_rollout_nodes import counting
 from tests.slurm.conftest import SLURM, SOON_S, hyperrun, jobs
 
@@ -36,52 +37,19 @@ pytestmark = pytest.mark.timeout(280)
 
 def start(folder: Path, *words: str, out: IO[bytes] | None = None) -> subprocess.Popen[bytes]:
     env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
-    line = [sys.executable, "-m", "hyperruntime.cli", *words]
+    line = cli(*words)
     with (folder / "said").open("ab") as said:
         return subprocess.Popen(line, cwd=folder, env=env, stdout=out or said, stderr=said)
 
 
 def generate(engine: str, name: str, *more: str) -> list[str]:
-    given = [
-        "--domains",
-        "circle_packing",
-        "--agent",
-        "./agent",
-        "--seed",
-        "5",
-        "--eval-samples",
-        "1",
-    ]
+    given = ["--domains=circle_packing", "--agent=./agent", "--seed=5", "--eval-samples=1"]
     return ["--runtime", engine, "generate", *given, "--run-id", name, "--parallel", "4", *more]
 
 
 def rollout(engine: str, url: str, name: str, *more: str) -> list[str]:
-    given = [
-        "--environment",
-        WORLD,
-        "--option",
-        "count=8",
-        "--group-size",
-        "2",
-        "--parallel",
-        "8",
-        "--seed",
-        "5",
-    ]
-    return [
-        "--runtime",
-        engine,
-        "rollout",
-        "run",
-        *given,
-        "--model",
-        "m",
-        "--base-url",
-        url,
-        "--output-dir",
-        name,
-        *more,
-    ]
+    options = ("--option=count=8", "--group-size=2", "--parallel=8", "--seed=5")
+    return ["--runtime", engine, *run_rollouts(url, Path(name), *options, *more)]
 
 
 def lineage(folder: Path, name: str) -> list[Any]:
@@ -267,9 +235,7 @@ def test_a_node_that_is_preempted_with_30_s_notice_gives_its_work_to_others_at_o
 def test_a_head_in_a_job_that_is_put_back_in_the_queue_goes_on_by_itself(folder: Path) -> None:
     make_agent_repository(folder / "agent", dict.fromkeys(range(1, 7), SLEEPS))
     words = generate("bubblewrap", "again", "--max-generation", "6", "--resume-or-start", *ON_NODES)
-    job = submit(
-        folder, shlex.join([sys.executable, "-m", "hyperruntime.cli", *words]), "--requeue"
-    )
+    job = submit(folder, shlex.join(cli(*words)), "--requeue")
     journal = folder / "outputs" / "generate_again" / "journal.jsonl"
     assert wait_until(
         lambda: journal.exists() and journal.read_bytes().count(b"\n") >= 3, SOON_S, 0.2
@@ -291,7 +257,7 @@ def test_each_node_gets_the_image_of_an_item_which_the_head_has_and_converts_not
     (folder / "cluster.toml").write_text(f"{SLURM}min_nodes = 2\nsetup = {setup}\n")
     with scripted_model(counting) as model:
         words = rollout("apptainer", model.url, "own", "--image", "localhost/none:1", *ON_NODES)
-        words[words.index(WORLD)] = WORLD.replace(":World", ":OwnImages")
+        words = [word.replace(":World", ":OwnImages") for word in words]
         done = hyperrun(folder, *words)
     assert done.exit_code == 0, done.stderr.decode()
     assert [each.reward for each in read_trajectories(folder / "own")] == [1.0] * 16
@@ -305,9 +271,7 @@ def test_rollouts_whose_head_is_in_a_job_that_is_put_back_in_the_queue_go_on_by_
 ) -> None:
     with scripted_model(counting) as model:
         words = rollout("bubblewrap", model.url, "again", "--resume-or-start", *ON_NODES)
-        job = submit(
-            folder, shlex.join([sys.executable, "-m", "hyperruntime.cli", *words]), "--requeue"
-        )
+        job = submit(folder, shlex.join(cli(*words)), "--requeue")
         lines = folder / "again" / TRAJECTORIES
         assert wait_until(
             lambda: lines.exists() and lines.read_bytes().count(b"\n") >= 1, SOON_S, 0.05

@@ -224,14 +224,11 @@ def test_the_command_trains_and_resumes(
     directory = tmp_path / "it"
     program = ["--runtime", runtime_name, "rollout", "train"]
     asked = [
-        "--output-dir",
-        str(directory),
-        "--group-size",
-        "2",
+        f"--output-dir={directory}",
+        "--group-size=2",
         "--items-per-update",
         "1",
-        "--image",
-        base_image,
+        f"--image={base_image}",
     ]
     assert main([*program, *asked, "--updates", "1"]) == 0
     shown = capsys.readouterr()

@@ -42,7 +42,7 @@ def lines() -> list[Line]:
 
 @cache
 def functions(path: Path) -> set[str]:
-    return set(re.findall(r"^ *def (\w+)\(", path.read_text(), re.MULTILINE))
+    return set(re.findall(r"^ *(?:async )?def (\w+)\(", path.read_text(), re.MULTILINE))
 
 
 def test_every_number_has_exactly_one_line() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import IO
@@ -16,12 +15,14 @@ from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import create_mcp_http_client, streamable_http_client
 from mcp_types import CallToolResult
 
+from tests.command import cli
+
 _PATIENCE_S = 60.0
 
 
 def command(runtime: str, *words: str) -> list[str]:
     """Return the command line of the server."""
-    return [sys.executable, "-m", "hyperruntime.cli", "--runtime", runtime, "mcp", *words]
+    return cli("--runtime", runtime, "mcp", *words)
 
 
 def client_of(runtime: str, *words: str, mode: str = "auto") -> Client:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import select
 import socket
-import stat
 import subprocess
 import sys
 import urllib.error
@@ -219,19 +218,6 @@ async def test_a_client_that_sends_no_whole_request_in_time_is_disconnected(
     finally:
         serving.cancel()
         await asyncio.gather(serving, return_exceptions=True)
-
-
-@pytest.mark.slow
-async def test_the_token_is_kept_in_a_private_file(runtime_name: str, tmp_path: Path) -> None:
-    file, codes = tmp_path / "token", []
-    for _ in range(2):
-        with served(runtime_name, "--token-file", str(file)) as server:
-            assert server.token == f"the token is in {file}"
-            assert stat.S_IMODE(file.stat().st_mode) == 0o600
-            async with server.client(token=file.read_text().strip()) as client:
-                assert await bash(client, "echo yes") == "yes"
-        codes.append(server.process.returncode)
-    assert codes == [143, 143]
 
 
 async def test_containers_end_with_the_server_while_clients_are_connected(

@@ -31,35 +31,29 @@ def run(start: Callable[[], Awaitable[object]]) -> None:
     asyncio.run(main())
 
 
-def test_a_tree_comes_back_in_another_place(container: hr.Container) -> None:
+async def test_a_tree_comes_back_in_another_place(container: hr.Container) -> None:
     container.exec(["sh", "-c", MAKE]).check()
 
-    async def copy() -> None:
-        with await archive_tree(container, "/tmp/tree/deep") as archive:
-            await extract_archive(container, archive, "/tmp/new/place")
-
-    run(copy)
+    with await archive_tree(container, "/tmp/tree/deep") as archive:
+        await extract_archive(container, archive, "/tmp/new/place")
     said = container.exec(
         ["sh", "-c", "cd /tmp/new/place/deep && cat hard skipped skip/file && stat -c %a hard"]
     )
     assert said.check().stdout == b"one\nstays\ngone\n640\n"
 
 
-def test_an_archive_leaves_out_what_it_is_told_and_has_hard_links_as_files(
+async def test_an_archive_leaves_out_what_it_is_told_and_has_hard_links_as_files(
     container: hr.Container,
 ) -> None:
     container.exec(["sh", "-c", MAKE]).check()
 
-    async def look() -> None:
-        whole = members(await archive_tree(container, "/tmp/tree"))  # type: ignore[arg-type]
-        some = members(await archive_tree(container, "/tmp/tree", exclude=["deep/skip"]))  # type: ignore[arg-type]
-        assert set(whole) - set(some) == {"tree/deep/skip", "tree/deep/skip/file"}
-        assert whole["tree/one"] == whole["tree/deep/hard"] == tarfile.REGTYPE
-
-    run(look)
+    whole = members(await archive_tree(container, "/tmp/tree"))  # type: ignore[arg-type]
+    some = members(await archive_tree(container, "/tmp/tree", exclude=["deep/skip"]))  # type: ignore[arg-type]
+    assert set(whole) - set(some) == {"tree/deep/skip", "tree/deep/skip/file"}
+    assert whole["tree/one"] == whole["tree/deep/hard"] == tarfile.REGTYPE
 
 
-def test_an_archive_that_is_too_large_or_forged_is_refused(
+async def test_an_archive_that_is_too_large_or_forged_is_refused(
     container: hr.Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hyperruntime_openai_agents.archives._MOST_BYTES", 1000000)
@@ -67,13 +61,10 @@ def test_an_archive_that_is_too_large_or_forged_is_refused(
         ["sh", "-c", "mkdir -p /tmp/large && head -c 3000000 /dev/zero >/tmp/large/file"]
     ).check()
 
-    async def look() -> None:
-        with pytest.raises(UnsafeArchiveError, match="more than 1000000 bytes"):
-            await archive_tree(container, "/tmp/large")
-        with pytest.raises(TransferError, match="No such file"):
-            await archive_tree(container, "/tmp/missing")
-
-    run(look)
+    with pytest.raises(UnsafeArchiveError, match="more than 1000000 bytes"):
+        await archive_tree(container, "/tmp/large")
+    with pytest.raises(TransferError, match="No such file"):
+        await archive_tree(container, "/tmp/missing")
 
 
 @pytest.mark.parametrize(

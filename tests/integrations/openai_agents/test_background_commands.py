@@ -4,8 +4,6 @@ reader.
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 import hyperruntime as hr
@@ -15,60 +13,51 @@ pytestmark = pytest.mark.engine
 
 
 @pytest.mark.parametrize("tty", [False, True])
-def test_output_is_kept_in_bounded_memory(container: hr.Container, tty: bool) -> None:
-    async def main() -> None:
-        script = "echo first; head -c 1500000 /dev/zero | tr '\\0' x; echo last; exit 3"
+async def test_output_is_kept_in_bounded_memory(container: hr.Container, tty: bool) -> None:
+    script = "echo first; head -c 1500000 /dev/zero | tr '\\0' x; echo last; exit 3"
+    commands = BackgroundCommands()
+    command = commands[await commands.start(container, ["sh", "-c", script], tty=tty)]
+    await command.end
+    await command.poll()
+    said = b"".join(command.chunks)
+    assert (said.split()[0], said.split()[-1][-4:]) == (b"first", b"last")
+    assert len(said) < 1024**2 + 1000
+    assert command.end.result() == 3
+    await command.close()
+
+
+async def test_a_killed_command_has_ended_with_all_it_started(container: hr.Container) -> None:
+    for tty in (False, True):
         commands = BackgroundCommands()
-        command = commands[await commands.start(container, ["sh", "-c", script], tty=tty)]
-        await command.end
-        await command.poll()
-        said = b"".join(command.chunks)
-        assert (said.split()[0], said.split()[-1][-4:]) == (b"first", b"last")
-        assert len(said) < 1024**2 + 1000
-        assert command.end.result() == 3
-        await command.close()
-
-    asyncio.run(main())
+        args = ["sh", "-c", "sleep 7654 & sleep 7654"]
+        command = commands[await commands.start(container, args, tty=tty)]
+        await commands.close()
+        assert command.end.result() != 0
+    assert container.exec(["pgrep", "-f", "sleep 7654"]).exit_code == 1
 
 
-def test_a_killed_command_has_ended_with_all_it_started(container: hr.Container) -> None:
-    async def main() -> None:
-        for tty in (False, True):
-            commands = BackgroundCommands()
-            args = ["sh", "-c", "sleep 7654 & sleep 7654"]
-            command = commands[await commands.start(container, args, tty=tty)]
-            await commands.close()
-            assert command.end.result() != 0
-        assert container.exec(["pgrep", "-f", "sleep 7654"]).exit_code == 1
-
-    asyncio.run(main())
-
-
-def test_the_number_of_commands_has_a_limit(
+async def test_the_number_of_commands_has_a_limit(
     container: hr.Container, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hyperruntime_openai_agents.background_commands._MOST", 2)
 
-    async def main() -> None:
-        commands = BackgroundCommands()
-        first = await commands.start(container, ["sleep", "7655"], tty=False)
-        second = await commands.start(container, ["true"], tty=False)
-        ended = commands.get(second)
-        assert ended is not None
-        await ended.end
-        third = await commands.start(container, ["sleep", "7655"], tty=False)
-        assert [commands.get(number) is None for number in (first, second, third)] == [
-            False,
-            True,
-            False,
-        ]
-        fourth = await commands.start(container, ["sleep", "7655"], tty=False)
-        assert [commands.get(number) is None for number in (first, third, fourth)] == [
-            True,
-            False,
-            False,
-        ]
-        await commands.close()
-        assert container.exec(["pgrep", "-f", "sleep 7655"]).exit_code == 1
-
-    asyncio.run(main())
+    commands = BackgroundCommands()
+    first = await commands.start(container, ["sleep", "7655"], tty=False)
+    second = await commands.start(container, ["true"], tty=False)
+    ended = commands.get(second)
+    assert ended is not None
+    await ended.end
+    third = await commands.start(container, ["sleep", "7655"], tty=False)
+    assert [commands.get(number) is None for number in (first, second, third)] == [
+        False,
+        True,
+        False,
+    ]
+    fourth = await commands.start(container, ["sleep", "7655"], tty=False)
+    assert [commands.get(number) is None for number in (first, third, fourth)] == [
+        True,
+        False,
+        False,
+    ]
+    await commands.close()
+    assert container.exec(["pgrep", "-f", "sleep 7655"]).exit_code == 1

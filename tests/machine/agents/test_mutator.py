@@ -26,6 +26,7 @@ from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime
+from tests.runs import start
 
 ROOT = Path(__file__).resolve().parents[3]
 AGENT = ROOT / "hyperruntime" / "agents" / "mutator"
@@ -219,15 +220,8 @@ def test_memory_rebuilds_programs_and_ignores_damaged_generations(
 def test_in_a_run_the_meta_agent_knows_its_parent_and_all_earlier_programs(
     agent: Modules, tmp_path: Path
 ) -> None:
-    options = GenerateOptions(
-        domains="circle_packing",
-        eval_samples=(1,),
-        max_generation=2,
-        parent_selection="latest",
-        seed=1,
-        output_dir_parent=str(tmp_path),
-    )
-    root = Path(start_run(FakeRuntime(), plan_run(options)).run_dir)
+    summary = start(FakeRuntime(), tmp_path, max_generation=2, parent_selection="latest", seed=1)
+    root = Path(summary.run_dir)
     for number, parent in ((1, "initial"), (2, 1)):
         said = (root / f"gen_{number}" / "agent_output" / "meta_agent_chat_history.md").read_text()
         assert f"- parent: generation {parent}, training score " in said

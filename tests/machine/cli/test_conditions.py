@@ -217,15 +217,7 @@ def world(call: Call, model: ScriptedModel, tmp_path_factory: pytest.TempPathFac
     path = tmp_path_factory.mktemp("world")
     (path / "keeps.py").write_text(TRAINER)
     (path / "prompts.jsonl").write_text('{"prompt": "say done"}\n')
-    loop = (
-        "generate",
-        "--domains",
-        "circle_packing",
-        "--max-generation",
-        "0",
-        "--eval-samples",
-        "1",
-    )
+    loop = ("generate", "--domains=circle_packing", "--max-generation=0", "--eval-samples=1")
     assert call(*loop, "--run-id", "1", cwd=path, without=PLOTS).code == 0
     rolled = call(*rollout(model), "--output-dir", "rolled", cwd=path)
     assert rolled.code == 0, rolled.err
@@ -233,16 +225,7 @@ def world(call: Call, model: ScriptedModel, tmp_path_factory: pytest.TempPathFac
 
 
 def rollout(model: ScriptedModel) -> tuple[str, ...]:
-    words = (
-        "--environment",
-        "toy",
-        "--option",
-        "words=red,",
-        "--group-size",
-        "2",
-        "--parallel",
-        "2",
-    )
+    words = ("--environment=toy", "--option=words=red,", "--group-size=2", "--parallel=2")
     return ("rollout", "run", *words, "--model", "m", "--base-url", model.url)
 
 
@@ -286,14 +269,11 @@ def usual(words: str, new: str, model: ScriptedModel) -> tuple[str, ...]:
         "rollout export": ("rolled", "--output", new),
         "rollout submit": ("rolled", "--trainer", "keeps.py:Keeps", "--equal", "keep"),
         "rollout train": (
-            "--option",
-            "words=red,",
+            "--option=words=red,",
             "--updates",
             "1",
-            "--group-size",
-            "2",
-            "--output-dir",
-            new,
+            "--group-size=2",
+            f"--output-dir={new}",
         ),
         "report": (run, "--output", new),
         "shell": (),
@@ -445,21 +425,11 @@ def test_a_process_without_threads_names_the_limits(call: Call, world: Path) -> 
 
 
 def test_a_run_goes_on_when_its_reader_is_gone(call: Call, world: Path, tmp_path: Path) -> None:
-    args = (
-        "--domains",
-        "circle_packing",
-        "--max-generation",
-        "1",
-        "--eval-samples",
-        "1",
-        "--run-id",
-        "a",
-    )
+    args = ("--domains=circle_packing", "--max-generation=1", "--eval-samples=1", "--run-id=a")
     done = call(
         "generate",
         *args,
-        "--output-dir-parent",
-        str(tmp_path),
+        f"--output-dir-parent={tmp_path}",
         stdout="gone",
         stderr="gone",
         without=PLOTS,

@@ -212,46 +212,6 @@ def test_a_directory_that_is_not_a_clean_repository_raises_a_one_line_error(
     assert "\n" not in str(caught.value)
 
 
-def booby_trap(where: Path, marker: Path) -> None:
-    """Configure a repository so that git runs a program at every opportunity."""
-    trap = marker.parent / "trap"
-    trap.write_text(f"#!/bin/sh\ntouch '{marker}'\ncat\n")
-    trap.chmod(0o755)
-    for key in (
-        "core.fsmonitor",
-        "filter.evil.clean",
-        "filter.evil.smudge",
-        "diff.external",
-        "diff.evil.textconv",
-    ):
-        git(where, "config", key, str(trap))
-    (where / ".git" / "hooks").mkdir(exist_ok=True)
-    for hook in (
-        "post-checkout",
-        "pre-commit",
-        "post-index-change",
-        "reference-transaction",
-        "post-commit",
-    ):
-        shutil.copy(trap, where / ".git" / "hooks" / hook)
-    (where / ".git" / "info").mkdir(exist_ok=True)
-    (where / ".git" / "info" / "attributes").write_text("* filter=evil diff=evil\n")
-
-
-def test_programs_that_a_repository_configures_are_not_run(
-    store: RepositoryStore, source: Path, tmp_path: Path
-) -> None:
-    booby_trap(source, tmp_path / "marker")
-    os.utime(source / "task_agent.py")
-    root = store.add_repository(source)
-    store.checkout(root, tmp_path / "clone")
-    booby_trap(tmp_path / "clone", tmp_path / "marker")
-    (tmp_path / "clone" / "task_agent.py").write_text("changed\n")
-    snapshot = store.snapshot(root, tmp_path / "clone", 1)
-    store.export(store.apply_patch(root, snapshot.patch, 2).commit, tmp_path / "exported")
-    assert not (tmp_path / "marker").exists()
-
-
 def test_a_clone_is_complete_and_independent_and_names_no_path_of_the_host(
     store: RepositoryStore, source: Path, root: str, clone: Path, tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from hyperruntime.loop.run.run import RunSummary, start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.testing import FakeRuntime, make_agent_repository
+from tests.runs import options_below, start
 
 # A meta agent adds its generation to the file "calls" in the run's directory, then waits while
 # "hang" exists.
@@ -80,17 +81,11 @@ def whole_run(tmp_path_factory: pytest.TempPathFactory) -> WholeRun:
         if event.generation == "1":
             raise RuntimeError("a callback's own mistake")
 
-    options = GenerateOptions(
-        domains="circle_packing",
-        agent=str(agent),
-        max_generation=3,
-        parent_selection="latest",
-        seed=3,
+    summary = start(
+        runtime, place, take, agent=str(agent), max_generation=3, parent_selection="latest",
         run_id="r",
-        output_dir_parent=str(place / "out"),
-        eval_samples=(1,),
-    )
-    return WholeRun(start_run(runtime, plan_run(options), take), events, runtime, agent, before)
+    )  # fmt: skip
+    return WholeRun(summary, events, runtime, agent, before)
 
 
 @pytest.fixture
@@ -103,12 +98,12 @@ def finished(whole_run: WholeRun, tmp_path: Path) -> Path:
 def run(tmp_path: Path) -> Callable[..., RunSummary]:
     """Return a function that makes an agent with scripted generations and runs it."""
 
-    def start(
+    def made(
         actions: dict[int, str] | None = None, *, runtime: FakeRuntime | None = None, **options: Any
     ) -> RunSummary:
         return start_run(runtime or FakeRuntime(), plan_run(chosen(tmp_path, actions, **options)))
 
-    return start
+    return made
 
 
 @pytest.fixture
@@ -122,16 +117,8 @@ def chosen(folder: Path, actions: dict[int, str] | None, **options: Any) -> Gene
     agent = folder / "an agent's repo"
     if not agent.exists():
         make_agent_repository(agent, actions)
-    defaults: dict[str, Any] = {
-        "domains": "circle_packing",
-        "agent": str(agent),
-        "max_generation": 2,
-        "seed": 3,
-        "run_id": "r",
-        "output_dir_parent": str(folder / "out"),
-        "eval_samples": (1,),
-    }
-    return GenerateOptions(**{**defaults, **options})
+    defaults: dict[str, Any] = {"agent": str(agent), "max_generation": 2, "run_id": "r"}
+    return options_below(folder, **{**defaults, **options})
 
 
 @pytest.fixture

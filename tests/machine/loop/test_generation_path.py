@@ -15,9 +15,9 @@ import hyperruntime.loop
 from hyperruntime.loop.generation.generation import make_generation
 from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
-from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime, make_agent_repository
 from hyperruntime.testing.fake import FakeContainer
+from tests.runs import options_below
 
 LOOP = Path(hyperruntime.loop.__file__).parent
 MOST_TO_THE_CONTAINER, MOST_TO_THE_RECORD = 12, 16
@@ -53,13 +53,8 @@ class EnteredModules:
 
 def test_a_generation_enters_few_modules(tmp_path: Path) -> None:
     entered = EnteredModules()
-    options = GenerateOptions(
-        domains="circle_packing",
-        agent=str(make_agent_repository(tmp_path / "agent")),
-        max_generation=1,
-        output_dir_parent=str(tmp_path),
-        eval_samples=(1,),
-    )
+    agent = str(make_agent_repository(tmp_path / "agent"))
+    options = options_below(tmp_path, agent=agent, max_generation=1)
     threading.setprofile(entered)
     try:
         summary = start_run(FakeRuntime(), plan_run(options))

@@ -351,23 +351,20 @@ class Unpacks:
 
 
 @pytest.mark.timeout(60)  # a blocked loop never comes to the writer that the reader waits for
-def test_a_checkout_that_cannot_be_opened_yet_does_not_block_the_loop(tmp_path: Path) -> None:
+async def test_a_checkout_that_cannot_be_opened_yet_does_not_block_the_loop(tmp_path: Path) -> None:
     tar = tmp_path / "workspace.tar"
     os.mkfifo(tar)
     lease: Any = Unpacks()
 
-    async def scenario() -> None:
-        unpacking = asyncio.create_task(
-            Checkout(commit="", tar=str(tar), repository="").unpack(lease, "repo")
-        )
-        while not unpacking.done():
-            await asyncio.sleep(0.01)
-            with suppress(OSError):  # nobody reads yet, or any more
-                writer = os.open(tar, os.O_WRONLY | os.O_NONBLOCK)
-                os.write(writer, b"a tar")
-                os.close(writer)
-                break
-        await unpacking
-
-    asyncio.run(scenario())
+    unpacking = asyncio.create_task(
+        Checkout(commit="", tar=str(tar), repository="").unpack(lease, "repo")
+    )
+    while not unpacking.done():
+        await asyncio.sleep(0.01)
+        with suppress(OSError):  # nobody reads yet, or any more
+            writer = os.open(tar, os.O_WRONLY | os.O_NONBLOCK)
+            os.write(writer, b"a tar")
+            os.close(writer)
+            break
+    await unpacking
     assert lease.got == b"a tar"

@@ -21,6 +21,7 @@ from hyperruntime.cli.machine import bug_report
 from hyperruntime.errors import AgentError, ArchiveError
 from hyperruntime.runs.own_mark import with_own_mark
 from hyperruntime.secrets.values import SecretValues
+from tests.command import cli
 
 # Where a user keeps it -> the secret. None has a prefix by which it could be known.
 SECRETS = {
@@ -130,7 +131,7 @@ def hyperrun(place: Path, *args: str) -> tuple[int, str]:
         "XDG_CACHE_HOME": str(place / "cache"),
     }
     done = subprocess.run(
-        [sys.executable, "-m", "hyperruntime.cli", *args],
+        cli(*args),
         cwd=place,
         env=env,
         capture_output=True,

@@ -17,12 +17,13 @@ from hyperruntime.errors import AgentError, RepositoryError, SpecError
 from hyperruntime.git.command import git
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.generation.meta_patches import reset_paths
-from hyperruntime.loop.run.plan import plan_resume, plan_run
-from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run.plan import plan_resume
+from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.contract import Contract
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime, make_agent_repository
+from tests.runs import start as start_run
 
 Run = Callable[..., RunSummary]
 CHANGES = {
@@ -61,18 +62,8 @@ def diffs(tmp_path: Path, agent: Path) -> list[str]:
 @pytest.fixture
 def run(tmp_path: Path, agent: Path) -> Run:
     def start(**options: Any) -> RunSummary:
-        chosen = {
-            "domains": "circle_packing",
-            "agent": str(agent),
-            "max_generation": 2,
-            "parent_selection": "latest",
-            "seed": 3,
-            "run_id": "r",
-            "output_dir_parent": str(tmp_path / "out"),
-            "eval_samples": (1,),
-            **options,
-        }
-        return start_run(FakeRuntime(), plan_run(GenerateOptions(**chosen)))
+        defaults = {"agent": str(agent), "max_generation": 2, "parent_selection": "latest"}
+        return start_run(FakeRuntime(), tmp_path, run_id="r", **{**defaults, **options})
 
     return start
 

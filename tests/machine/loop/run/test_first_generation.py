@@ -20,10 +20,9 @@ from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime, make_agent_repository
+from tests.doubles.upstream import forget_model_servers
 
 STANDIN = Path(__file__).parents[3] / "standin"
-MODEL_VARIABLES = ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE",
-                   "ANTHROPIC_API_KEY", "ANTHROPIC_API_BASE", "ANTHROPIC_BASE_URL")  # fmt: skip
 Run = Callable[..., RunSummary]
 
 
@@ -110,8 +109,7 @@ def test_a_command_whose_new_generations_have_no_score_exits_with_1(
 def test_an_agent_of_the_hyperagents_layout_needs_a_key_before_the_run_starts(
     said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in MODEL_VARIABLES:
-        monkeypatch.delenv(name, raising=False)
+    forget_model_servers(monkeypatch)
     checkout = Path(shutil.copytree(STANDIN, tmp_path / "checkout"))
     options = GenerateOptions(
         domains="paper_review", agent=str(checkout), output_dir_parent=str(tmp_path)

@@ -16,19 +16,14 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.option_fields import from_json, to_json
 from hyperruntime.spec import ContainerSpec, Limits
 from hyperruntime.testing import FakeRuntime, make_agent_repository
+from tests.runs import options_below
 
 
 def specs_of_a_run(tmp_path: Path, **options: Any) -> list[ContainerSpec]:
     """Return the specs of all containers that a run of one generation starts."""
     seen: list[ContainerSpec] = []
-    chosen = GenerateOptions(
-        domains=("circle_packing",),
-        agent=str(make_agent_repository(tmp_path / "agent")),
-        max_generation=0,
-        output_dir_parent=str(tmp_path / "out"),
-        eval_samples=(1,),
-        **options,
-    )
+    agent = str(make_agent_repository(tmp_path / "agent"))
+    chosen = options_below(tmp_path, agent=agent, max_generation=0, **options)
     summary = start_run(FakeRuntime(before_start=seen.append), plan_run(chosen.settled()), None)
     assert not any(record.failure for record in summary.generations)
     assert seen

@@ -19,6 +19,7 @@ from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.runs.own_mark import ReceivedRunError, has_own_mark
 from hyperruntime.testing import FakeRuntime
+from tests.doubles.upstream import forget_model_servers
 
 Edit = Callable[..., Path]
 
@@ -26,14 +27,7 @@ Edit = Callable[..., Path]
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove the machine's own keys from the environment."""
-    for name in (
-        "OPENAI_API_KEY",
-        "OPENAI_BASE_URL",
-        "OPENAI_API_BASE",
-        "ANTHROPIC_API_KEY",
-        "ANTHROPIC_API_BASE",
-    ):
-        monkeypatch.delenv(name, raising=False)
+    forget_model_servers(monkeypatch)
 
 
 def stored(run_dir: Path) -> dict[str, Any]:
