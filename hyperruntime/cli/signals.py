@@ -323,7 +323,8 @@ class _Cancelling:
         """Await the work, or raise CancelledError if a signal came before."""
         import asyncio
 
-        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
         assert task is not None, "inside a coroutine"
         self._cancel = lambda: loop.call_soon_threadsafe(task.cancel)
         if self._state.ending:

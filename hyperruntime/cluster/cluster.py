@@ -93,7 +93,8 @@ class Cluster:
             await self.head.start(
                 self.config.address or ("127.0.0.1" if local else own_address()), self.config.port
             )
-            self._pilots, self._images = Pilots(self.config, place), ImageSource(place)
+            self._images = ImageSource(place)
+            self._pilots = Pilots(self.config, place)
             try:
                 await asyncio.to_thread(self._pilots.start)
             except BaseException:

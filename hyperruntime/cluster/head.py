@@ -92,7 +92,8 @@ class Node:
 
     def __init__(self, name: str, token: str, handlers: Mapping[str, Handler]) -> None:
         """Expect a node."""
-        self.name, self.peer = name, Peer(name, handlers, self._on_fault)
+        self.name = name
+        self.peer = Peer(name, handlers, self._on_fault)
         self.facts = Facts()
         self.joined = asyncio.Event()
         self.lost: NodeLostError | None = None

@@ -15,7 +15,8 @@ async def input_lines() -> AsyncIterator[str]:
     process waits for input. The thread has a buffer of its own: the interpreter takes the lock of
     ``sys.stdin`` when it ends.
     """
-    loop, lines = asyncio.get_running_loop(), asyncio.Queue[str](1)
+    loop = asyncio.get_running_loop()
+    lines = asyncio.Queue[str](1)
 
     def put(line: str) -> None:
         asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()

@@ -137,7 +137,8 @@ class Execution:
         except OSError as error:
             raise storage_error(error) from error
         try:
-            self._lane, self._mark = lane, self._next_mark()
+            self._mark = self._next_mark()
+            self._lane = lane
             self.marks = (self._mark.span,)
             self._open(lane)
             self._wait()
@@ -294,7 +295,8 @@ class Execution:
         elif word == "failed":
             self._has_failed = True
         elif self._end is None and is_number(word, 3) and int(word) < 256:
-            self._end, self._exit_code = self._unless_never_made(End.EXIT), int(word)
+            self._exit_code = int(word)
+            self._end = self._unless_never_made(End.EXIT)
 
     def _unless_never_made(self, end: End) -> End:
         return End.NOT_STARTED if self.session.announces and not self._made else end

@@ -196,7 +196,8 @@ class Service:
 
     def _charge(self, rule: ModelRule, exchange: Exchange, relay: Relay) -> None:
         tokens = relay.used()
-        exchange.tokens, exchange.money = tokens, tokens.cost(rule.input_price, rule.output_price)
+        exchange.money = tokens.cost(rule.input_price, rule.output_price)
+        exchange.tokens = tokens
         for meter in (self._shared.meter, self._seat.meter):
             meter.charge(tokens, exchange.money)
 

@@ -489,7 +489,8 @@ class ProcessShell:
         self._process = process
         self._stdin = process.stdin
         self._stdout = process.stdout
-        self.input, self.output = self._stdin.fileno(), self._stdout.fileno()
+        self.input = self._stdin.fileno()
+        self.output = self._stdout.fileno()
         os.set_blocking(self.output, False)
 
     def read(self) -> bytes:

@@ -177,7 +177,8 @@ def tmpfs_bytes(paths: Iterable[str]) -> int:
     seen = set()
     for path in paths:
         try:
-            device, facts = os.stat(path).st_dev, os.statvfs(path)
+            device = os.stat(path).st_dev
+            facts = os.statvfs(path)
         except OSError:
             continue
         if device not in seen:

@@ -230,7 +230,8 @@ class _Maker:
         stay.
         """
         if not self._begun:
-            self._begun, self.workdir = True, self._workdir_of(self._base)
+            self.workdir = self._workdir_of(self._base)
+            self._begun = True
             if self.workdir != "/":
                 self._post += [
                     _plain(f"{verb} {shlex.quote(self.workdir)}") for verb in ("mkdir -p", "cd")

@@ -223,7 +223,8 @@ async def serving_app(
         **options,
     )
     await runner.setup()
-    connections, server = Connections(most, client_s), cast(web.Server, runner.server)
+    connections = Connections(most, client_s)
+    server = cast(web.Server, runner.server)
     accepting = await asyncio.get_running_loop().create_server(
         lambda: BoundedConnection(
             connections, server, may_upgrade=may_upgrade, access_log=None, **options

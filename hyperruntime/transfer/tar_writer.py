@@ -92,6 +92,7 @@ def _header(name: bytes, info: os.stat_result, link: bytes = b"") -> bytes:
     member = tarfile.TarInfo(name.decode("utf-8", "surrogateescape"))
     member.type = _KINDS[stat.S_IFMT(info.st_mode)]
     member.size = info.st_size if member.isreg() else 0
-    member.mode, member.mtime = stat.S_IMODE(info.st_mode), int(info.st_mtime)
+    member.mode = stat.S_IMODE(info.st_mode)
+    member.mtime = int(info.st_mtime)
     member.linkname = link.decode("utf-8", "surrogateescape")
     return member.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")

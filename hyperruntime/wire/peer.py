@@ -356,7 +356,8 @@ class Peer:
         waiting = self._waiting.get(number) if is_integer(number) else None
         if waiting is None:
             raise HyperRuntimeError("the call has ended")
-        read, write = waiting.streams.read, waiting.streams.write
+        read = waiting.streams.read
+        write = waiting.streams.write
         try:
             if method == _READ and read is not None:
                 return Answer(body=await read())

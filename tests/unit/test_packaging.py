@@ -170,6 +170,12 @@ def test_no_module_and_no_function_exceeds_its_length_limit() -> None:
     assert too_long == []
 
 
+def test_no_statement_assigns_unrelated_values() -> None:
+    ours = [path for path in modules() if not is_template(path) and "exercises" not in path.parts]
+    found = [where for path in ours for where in read(path).unrelated]
+    assert found == []
+
+
 @pytest.mark.filterwarnings("default:.* lines. is it two integrations")
 def test_an_integration_that_grows_long_is_named_in_a_warning() -> None:
     folders = [path for path in (ROOT / "integrations").iterdir() if path.is_dir()]
@@ -207,16 +213,20 @@ def statements(block: ast.AST) -> Iterator[ast.AST]:
 
 @attrs.frozen
 class Read:
-    """The top-level names that a module imports, and its long functions."""
+    """The top-level names that a module imports, its long functions, and the statements that assign
+    unrelated values.
+    """
 
     imports: set[str]
     long_functions: list[str]
+    unrelated: list[str]
 
 
 @cache
 def read(path: Path) -> Read:
     imports: set[str] = set()
     long = []
+    unrelated = []
     for node in statements(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             imports |= {alias.name.partition(".")[0] for alias in node.names}
@@ -226,7 +236,25 @@ def read(path: Path) -> Read:
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > FUNCTION_LINES:
                 long.append(f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {length} lines")
-    return Read(imports, long)
+        elif isinstance(node, ast.Assign) and assigns_unrelated(node):
+            unrelated.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    return Read(imports, long, unrelated)
+
+
+def assigns_unrelated(node: ast.Assign) -> bool:
+    """Return whether a statement assigns several values to several names, and none of the values
+    reads one of the names, as those of a swap do.
+    """
+    (target, *others), value = node.targets, node.value
+    if others or not isinstance(target, ast.Tuple) or not isinstance(value, ast.Tuple):
+        return False
+    every = (*target.elts, *value.elts)
+    if len(target.elts) != len(value.elts) or any(isinstance(one, ast.Starred) for one in every):
+        return False
+    written = {ast.unparse(one) for one in target.elts}
+    return written.isdisjoint(
+        ast.unparse(one) for one in ast.walk(value) if isinstance(one, ast.expr)
+    )
 
 
 @pytest.mark.parametrize("name", sorted(HOMES))

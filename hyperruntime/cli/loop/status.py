@@ -235,7 +235,8 @@ class _Rollouts:
         from hyperruntime.rollout.run_files.follow import TrajectoryFollower
 
         self._open = TrajectoryFollower
-        self._run_dir, self._follower = run_dir, self._open(run_dir)
+        self._follower = self._open(run_dir)
+        self._run_dir = run_dir
 
     def read_new(self) -> Sequence[tuple[int, Any]]:
         """Read what is new; everything again if another run is in the directory now."""

@@ -284,7 +284,9 @@ def _write(output: Path, files: Mapping[str, bytes]) -> None:
     with tarfile.open(fileobj=data, mode="w:gz") as archive:
         for name, content in files.items():
             entry = tarfile.TarInfo(f"hyperrun-bug-report/{name}")
-            entry.size, entry.mode, entry.mtime = len(content), 0o600, int(time.time())
+            entry.size = len(content)
+            entry.mode = 0o600
+            entry.mtime = int(time.time())
             archive.addfile(entry, io.BytesIO(content))
     try:
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

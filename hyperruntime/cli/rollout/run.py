@@ -75,12 +75,14 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
     if values["resume_from"]:
         run_dir = Path(values["resume_from"])
         refuse_links(run_dir)
-        changes, place = _changes(ctx, values, stored_options(run_dir)), nullcontext(run_dir)
+        changes = _changes(ctx, values, stored_options(run_dir))
+        place = nullcontext(run_dir)
         options = with_consent(
             lambda trust: resumable_options(run_dir, changes, trust=trust), trust=trust
         )
     else:
-        options, place = make_options(values).settled(), run_directory(values, again=again)
+        options = make_options(values).settled()
+        place = run_directory(values, again=again)
     with (
         place as run_dir,
         _showing_what_there_is(run_dir),

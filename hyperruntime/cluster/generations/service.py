@@ -117,7 +117,8 @@ class GenerationService:
         runtime = await self._context.runtime()
         assert self._context.head is not None, "the node server runs"
         models = RelayedModels(self._context.head, call.args.get("genid"), call.args.get("grace_s"))
-        containers, events = OpenContainers(runtime), Events(self._teller(call))
+        containers = OpenContainers(runtime)
+        events = Events(self._teller(call))
         self._working.add(containers)
 
         def here() -> T:

@@ -245,7 +245,8 @@ async def open_here(
         ask: fetches a missing image of an item by name, in a thread; None: the environment must
             provide it.
     """
-    environment, base = parts.environment, options.base_spec()
+    environment = parts.environment
+    base = options.base_spec()
 
     def spec_of(item: Item) -> ContainerSpec:
         if ask is None:
