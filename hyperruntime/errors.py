@@ -9,11 +9,35 @@ from __future__ import annotations
 
 import difflib
 import errno
-from collections.abc import Iterable
+import reprlib
+from collections.abc import Iterable, Mapping
 
 from hyperruntime.pickling import reduce_error
 
 _SHOWN_CHARACTERS = 300
+
+
+class _Short(reprlib.Repr):
+    """Shows the begin of a value that others sent, which may be deep or have millions of parts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 20
+        self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = _SHOWN_CHARACTERS
+        self.maxstring = self.maxlong = self.maxother = 10 * _SHOWN_CHARACTERS
+
+    def repr_dict(self, value: Mapping[object, object], level: int) -> str:
+        """Return the items in their order; the base class sorts them."""
+        if level <= 0 and value:
+            return "{...}"
+        first = list(value.items())[:_SHOWN_CHARACTERS]
+        shown = [
+            f"{self.repr1(key, level - 1)}: {self.repr1(one, level - 1)}" for key, one in first
+        ]
+        return f"{{{', '.join(shown)}{', ...' * (len(first) < len(value))}}}"
+
+
+_SHORT = _Short()
 
 
 class HyperRuntimeError(Exception):
@@ -53,11 +77,8 @@ class SpecError(HyperRuntimeError, ValueError):
         self.field = field
         self.value = value
         self.allowed = allowed
-        shown = (
-            text
-            if len(text := repr(value)) <= _SHOWN_CHARACTERS
-            else f"{text[:_SHOWN_CHARACTERS]}..."
-        )
+        text = _SHORT.repr(value)
+        shown = f"{text[:_SHOWN_CHARACTERS]}..." if len(text) > _SHOWN_CHARACTERS else text
         super().__init__(f"{field}={shown} is not allowed: {allowed}")
 
 

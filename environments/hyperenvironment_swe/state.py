@@ -17,7 +17,7 @@ import attrs
 from hyperenvironment_swe.items import SweItem
 from hyperruntime.errors import PatchError, RepositoryError, TransferError, UnsafeArchiveError
 from hyperruntime.git.change_rules import SUBMODULE, ChangeRules
-from hyperruntime.git.patch import files_of
+from hyperruntime.git.patch import parse_patch
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.rollout.repositories import Checkout
 from hyperruntime.sandbox import Sandbox
@@ -95,8 +95,7 @@ class TreeFiles(Mapping[str, bytes]):
 
 def patched_files(patch: str) -> list[str]:
     """Return the paths that a diff touches."""
-    files = files_of(patch.encode()) if patch.strip() else {}
-    return [os.fsdecode(name) for names in files.values() for name in names]
+    return [os.fsdecode(name) for part in parse_patch(patch.encode()) for name in part.names]
 
 
 @contextmanager

@@ -10,9 +10,9 @@ import asyncio
 import inspect
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -45,9 +45,16 @@ class _Call(Future[T]):
     def cancel(self) -> bool:
         if self.done():
             return False
-        with suppress(RuntimeError):  # the loop is closed
+        try:
             self._loop.call_soon_threadsafe(self._cancel)  # after `_begin`
+        except RuntimeError:  # the loop is closed
+            self.abandon()
         return True
+
+    def abandon(self) -> None:
+        """Cancel a call whose loop runs no more."""
+        if not self.done() and super().cancel():
+            self.set_running_or_notify_cancel()
 
     def _cancel(self) -> None:
         self._task.cancel()
@@ -67,6 +74,8 @@ class Bridge:
         self._closed_error = closed_error
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
+        self._calls: weakref.WeakSet[_Call[Any]] = weakref.WeakSet()
+        self._lock = threading.Lock()  # of the calls, and of the end of the loop
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self._thread.start()
 
@@ -84,17 +93,18 @@ class Bridge:
             Exception: of ``closed_error``: the loop is stopped, or belongs to the parent of this
                 process.
         """
-        if not self.is_here or self._loop.is_closed():
-            work.close()
-            why = (
-                "was stopped"
-                if self.is_here
-                else "belongs to the parent of this process; open another one"
-            )
-            raise self._closed_error(why)
         if not inspect.iscoroutine(work):
             raise TypeError("work must be a coroutine")
-        return _Call(self._loop, work)
+        if not self.is_here:
+            work.close()
+            raise self._closed_error("belongs to the parent of this process; open another one")
+        with self._lock:
+            if self._loop.is_closed():
+                work.close()
+                raise self._closed_error("was stopped")
+            call = _Call(self._loop, work)
+            self._calls.add(call)
+        return call
 
     def run(
         self,
@@ -128,11 +138,15 @@ class Bridge:
             self.submit(undo(done.result()))
 
     def close(self) -> None:
-        """Stop the loop and its thread; may be called again."""
+        """Stop the loop and its thread, and cancel what is left; may be called again."""
         if self.is_here and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
-            self._loop.close()
+            with self._lock:
+                self._loop.close()
+                left = tuple(self._calls)
+            for call in left:
+                call.abandon()
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -21,6 +21,11 @@ class LoopStreams:
         self._waiting: set[Future[Any]] = set()
         self._closed = threading.Event()
 
+    @property
+    def waits(self) -> frozenset[Future[Any]]:
+        """What threads wait for now."""
+        return frozenset(tuple(self._waiting))
+
     def close(self) -> None:
         """Raise CancelledError in each waiting thread, such as for a client that does not read;
         called on the loop.

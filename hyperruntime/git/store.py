@@ -28,7 +28,7 @@ from hyperruntime.git.change_rules import (
 )
 from hyperruntime.git.command import git
 from hyperruntime.git.foreign_files import RAW_ATTRIBUTES
-from hyperruntime.git.patch import Notes, files_of
+from hyperruntime.git.patch import Notes, filter_patch
 from hyperruntime.git.user_repository import ENV_FILE, inspect_repository, without_secrets
 from hyperruntime.git.work_files import write_files
 from hyperruntime.git.worktree import Entry, WorkTree, compare
@@ -45,8 +45,6 @@ _EXCLUDE = "__pycache__/\n*.pyc\n*.pyo\n"
 _AGENT = "[user]\n\tname = agent\n\temail = agent@localhost\n"
 _RULES = ChangeRules()
 _GIT_MEMORY = "1g"  # a small delta may declare a result of any size
-_OPTION_BYTES = 24  # of an option of git apply, beside a path
-_MOST_OPTIONS_BYTES = 1 << 20  # Linux allows 2 MiB on a command line
 _APPLY = ("apply", "--cached", "--whitespace=nowarn")
 _DIFF = (
     "diff-tree", "-r", "-p", "--binary", "--full-index", "--no-renames", "--no-color", "--no-ext-diff",
@@ -209,11 +207,11 @@ class RepositoryStore(BareRepository):
             RepositoryError: the parent does not exist, or git failed.
             SpecError: ``generation`` is not a valid name.
         """
+        kept, notes = filter_patch(patch, rules)
         dropped: dict[bytes, str] = {}
-        whole = patch if patch.endswith(b"\n") else patch + b"\n"
-        result = self._result(parent, whole, rules, dropped, fuzz=fuzz) if patch.strip() else []
+        result = self._result(parent, kept, rules, dropped, fuzz=fuzz) if kept else []
         changes = effective_changes(result, dropped)
-        return self._keep(parent, changes, _notes(dropped), generation)
+        return self._keep(parent, changes, (*notes, *_notes(dropped)), generation)
 
     def replay(self, root: str, patches: Iterable[bytes]) -> str:
         """Apply diffs one after the other to a commit, and return the name of the resulting tree.
@@ -280,22 +278,14 @@ class RepositoryStore(BareRepository):
                 f"cannot read {os.fspath(directory)!r}: {error.strerror}"
             ) from error
 
-    def _apply(
-        self,
-        patch: bytes,
-        env: Mapping[str, str],
-        *,
-        fuzz: bool = False,
-        without: Sequence[bytes] = (),
-    ) -> None:
+    def _apply(self, patch: bytes, env: Mapping[str, str], *, fuzz: bool = False) -> None:
         if not patch.strip():
             return
         limited = {**env, "GIT_ALLOC_LIMIT": _GIT_MEMORY}
-        args = (*_APPLY, *(f"--exclude={_as_pattern(path)}" for path in without))
-        result = self.try_git(*args, "-", env=limited, input=patch)
+        result = self.try_git(*_APPLY, "-", env=limited, input=patch)
         if result.exit_code == 0:
             return
-        if fuzz and self.try_git(*args, "-C1", "-", env=limited, input=patch).exit_code == 0:
+        if fuzz and self.try_git(*_APPLY, "-C1", "-", env=limited, input=patch).exit_code == 0:
             return
         lines = result.stderr.decode(errors="replace").splitlines() or ["git apply failed"]
         reason = lines[0].removeprefix("error: ").removeprefix("fatal: ")
@@ -319,23 +309,19 @@ class RepositoryStore(BareRepository):
         """Return the changes that git makes for a diff; add the ones to leave out to
         ``dropped``.
         """
-        without = []
-        for path, names in files_of(patch).items():
-            for name in names:
-                _refuse_escape(name)
-                if problem := rules.problem(name):
-                    dropped[name] = problem
-                    without.append(path)
-        if sum(2 * len(path) + _OPTION_BYTES for path in without) > _MOST_OPTIONS_BYTES:
-            raise PatchError("the diff changes too many files that must stay; leave them out")
         with self.index(parent) as env:
-            self._apply(patch, env, fuzz=fuzz, without=without)
+            self._apply(patch, env, fuzz=fuzz)
             args = ("diff-index", "--cached", "--raw", "-z", "--no-abbrev", "--no-renames", parent)
             fields = self.git(*args, env=env).split(b"\0")[:-1]
         changes = []
         for facts, path in zip(fields[::2], fields[1::2], strict=True):
             old_mode, mode, _, blob, _ = facts[1:].split()
-            _refuse_escape(path)
+            if problem := escape_problem(path):
+                name = os.fsdecode(path)
+                raise PatchError(
+                    f"the diff tries to leave the repository: {name!r} is {problem}",
+                    ((name, problem),),
+                )
             submodule = "a submodule cannot be changed" if SUBMODULE in (old_mode, mode) else ""
             if problem := rules.problem(path) or submodule:
                 dropped[path] = problem
@@ -370,19 +356,6 @@ class RepositoryStore(BareRepository):
             return Snapshot(commit=parent, patch=b"", dropped=notes)
         commit = self.commit(parent, changes, reference, f"generation {generation}")
         return Snapshot(commit=commit, patch=self.patch_between(parent, commit), dropped=notes)
-
-
-def _refuse_escape(path: bytes) -> None:
-    if problem := escape_problem(path):
-        name = os.fsdecode(path)
-        raise PatchError(
-            f"the diff tries to leave the repository: {name!r} is {problem}", ((name, problem),)
-        )
-
-
-def _as_pattern(path: bytes) -> str:
-    """Return the pattern of git that matches only a path."""
-    return os.fsdecode(re.sub(rb"([*?\[\\])", rb"\\\1", path))
 
 
 def _reference(generation: str | int) -> str:

@@ -138,8 +138,8 @@ def _writer(call: Call) -> Callable[[Stream, bytes], Any]:
 async def _finished(
     running: asyncio.Future[ExecResult], streams: LoopStreams, timeout_s: float | None
 ) -> ExecResult:
-    """Return the result of an exec; end it soon after its deadline, even if the caller does not
-    take its output.
+    """Return the result of an exec; end it some seconds after its deadline if the caller does not
+    take its output. A slow engine has all its time.
 
     Args:
         running: the exec.
@@ -150,11 +150,16 @@ async def _finished(
         TransferTimeoutError: the deadline passed a few seconds ago, and the output was not read.
         HyperRuntimeError: as the exec.
     """
+    was_late = False
     try:
-        await asyncio.wait({running}, timeout=None if timeout_s is None else timeout_s + _LATE_S)
+        await asyncio.wait({running}, timeout=timeout_s)
+        while not running.done() and not was_late:
+            waits = streams.waits
+            await asyncio.wait({running}, timeout=_LATE_S)
+            was_late = not waits.isdisjoint(streams.waits)
     finally:
         streams.close()
-        if was_late := not running.done():
+        if not running.done():
             running.cancel()
             await asyncio.wait({running})
         if not running.cancelled():

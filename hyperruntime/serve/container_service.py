@@ -8,7 +8,7 @@ from functools import partial
 import attrs
 
 import hyperruntime
-from hyperruntime.errors import SpecError
+from hyperruntime.errors import ContainerStateError, SpecError
 from hyperruntime.exec.spawn.process_input import MOST_BYTES
 from hyperruntime.remote.handlers import VERBS
 from hyperruntime.remote.requests import Command, ContainerName, InputToWrite, Nothing
@@ -60,7 +60,10 @@ class ContainerService:
         """Answer a verb of a container."""
         asked: ContainerName | Command = read(route.request, call.args)
         with self._containers.using(asked.container) as served:
-            return await VERBS[route.handler].handler(served, _allowed(asked, call), call)
+            answer = await VERBS[route.handler].handler(served, _allowed(asked, call), call)
+        if answer.value is False:  # only the end of a process
+            raise ContainerStateError("processes of it still run; send the request again")
+        return answer
 
     async def _info(self, call: Call) -> Answer:
         read(Nothing, call.args)

@@ -99,9 +99,9 @@ def _read(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401 - a type,
         if value not in get_args(kind) or isinstance(value, bool):
             names = ", ".join(filter(None, map(str, get_args(kind))))
             raise SpecError("", value, f"one of {names}")
-    elif form in (tuple, Sequence):
+    elif form in (tuple, list, Sequence):
         return _read_list(kind, value, strict)
-    elif form is Mapping:
+    elif form in (Mapping, dict):
         return _read_mapping(get_args(kind)[1], value, strict)
     elif kind is not Any and not isinstance(value, kind):
         return _read_class(kind, value, strict)
@@ -137,7 +137,7 @@ def _read_union(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401
 def _read_list(kind: Any, value: Any, strict: bool) -> Sequence[Any]:  # noqa: ANN401
     kinds = get_args(kind)
     form = get_origin(kind)
-    several = form is Sequence or kinds[1:] == (...,)
+    several = form is not tuple or kinds[1:] == (...,)
     plain = set(get_args(kinds[0]) if is_union(kinds[0]) else kinds[:1])
     if not isinstance(value, list | tuple | set | frozenset):
         raise SpecError("", value, "a list of texts" if plain == {str} else "a list")
@@ -146,7 +146,7 @@ def _read_list(kind: Any, value: Any, strict: bool) -> Sequence[Any]:  # noqa: A
     found = set(map(type, value))
     if several and found <= plain and (float not in found or _are_finite(value, found)):
         # it may have a million numbers
-        return value if form is Sequence and isinstance(value, list) else tuple(value)
+        return value if form is not tuple and isinstance(value, list) else tuple(value)
     made: list[Any] = []
     try:
         for item in value:

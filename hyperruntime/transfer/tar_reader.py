@@ -65,7 +65,7 @@ class TarReader:
     """Iterates over the members of a stream; read a member's data before the next iteration.
 
     Attributes:
-        record_bytes: bytes read so far of long names and attributes; not part of any
+        record_bytes: bytes read so far of long names, attributes and sparse maps; not part of any
             member's size.
     """
 
@@ -173,6 +173,7 @@ class TarReader:
             if not more:
                 return
             more = self._block(BLOCK)[504]
+            self.record_bytes += BLOCK
         raise TransferError("the archive is corrupt: the map of a sparse file has no end")
 
     def _read(self, size: int) -> memoryview:

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 import hyperruntime as hr
+from hyperruntime.concurrency.loop_streams import LoopStreams
 from hyperruntime.errors import HyperRuntimeError, TransferTimeoutError
 from hyperruntime.remote import handlers
 from hyperruntime.runtime import Runtime
@@ -258,6 +259,22 @@ def test_a_deadline_holds_also_if_the_output_is_not_taken(
         assert await caller.exec("echo on") == (0, "on\n")
 
     called(use)
+
+
+def test_a_command_whose_engine_is_slow_to_end_it_keeps_its_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handlers, "_LATE_S", 0.1)
+
+    async def slow() -> hr.ExecResult:
+        await asyncio.sleep(1)
+        return ended
+
+    async def test() -> None:
+        assert await handlers._finished(asyncio.ensure_future(slow()), LoopStreams(), 0.1) is ended
+
+    ended = hr.ExecResult(args=("sleep",), exit_code=124, timed_out=True)
+    run(test)
 
 
 def test_a_request_that_cannot_be_read_is_an_error_of_its_caller_alone() -> None:

@@ -85,3 +85,17 @@ def test_a_result_that_nobody_waits_for_any_more_is_given_back() -> None:
     finally:
         loop.close()
     assert given_back == ["a slot"]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_the_end_of_the_loop_leaves_nobody_waiting(when: str) -> None:
+    loop = Bridge("test", ClusterError)
+    future = loop.submit(asyncio.sleep(1000))
+    loop.run(asyncio.sleep(0))
+    if when == "before":
+        future.cancel()
+    loop.close()
+    if when == "after":
+        future.cancel()
+    with pytest.raises(CancelledError):
+        future.result(60)

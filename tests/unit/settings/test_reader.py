@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import attrs
 import pytest
@@ -245,3 +245,38 @@ def test_a_text_stands_for_a_value_of_its_type(kind: Any, text: str, value: obje
 def test_any_text_is_a_value_or_is_refused(kind: Any, text: str) -> None:
     refusal = outcome(lambda: of_text(kind, text, "x"))[1]
     assert refusal is None or refusal.field == "x"
+
+
+@attrs.frozen
+class Parts:
+    """Every form of a type that a field of settings may have."""
+
+    table: dict[str, float]
+    mapping: Mapping[str, tuple[int, ...]]
+    items: list[str]
+    pair: tuple[int, str]
+    one: Literal["a", "b"] | None = None
+
+
+def test_every_form_of_a_type_is_read_and_a_wrong_part_is_named() -> None:
+    value = {"table": {"a": 0.5}, "mapping": {"b": [1]}, "items": ["c"], "pair": [1, "d"]}
+    made = read(Parts, value)
+    assert made == Parts({"a": 0.5}, {"b": (1,)}, ["c"], (1, "d"))
+    assert read(Parts, to_json(made)) == made
+    for name, wrong, place in (
+        ("table", {"a": "x"}, "table[a]"),
+        ("mapping", {"b": ["x"]}, "mapping[b][0]"),
+        ("items", [3], "items[0]"),
+        ("pair", ["x", "d"], "pair[0]"),
+    ):
+        with pytest.raises(SpecError) as refusal:
+            read(Parts, {**value, name: wrong})
+        assert refusal.value.field == place
+
+
+@pytest.mark.parametrize("form", ["deep", "long"])
+def test_a_deep_or_long_value_is_refused_with_a_short_message(form: str) -> None:
+    deep = json.loads("[" * 900 + "]" * 900) if form == "deep" else [["x"] * 10**6] * 3
+    with pytest.raises(SpecError) as refusal:
+        read(Parts, {"table": deep, "mapping": {}, "items": [], "pair": [1, ""]})
+    assert len(str(refusal.value)) < 1000
