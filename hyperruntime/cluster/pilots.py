@@ -320,7 +320,9 @@ class Pilots:
                 scheduler_options=options,
                 bsub_redirection=True,  # bsub reads lines with #BSUB from its input only
             )
-        return providers.LocalProvider(**common)
+        if config.provider == "local":
+            return providers.LocalProvider(**common)
+        raise ValueError(f"no provider of Parsl is known for {config.provider!r}")  # a new name
 
 
 def _pbs_resources(config: ClusterConfig) -> dict[str, Any]:

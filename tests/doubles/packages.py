@@ -60,7 +60,7 @@ def install_plugin(folder: Path, name: str, points: str, code: str = "") -> None
     """Install a package in a folder for PYTHONPATH: a module, and its entry points."""
     info = folder / f"{name}-1.dist-info"
     info.mkdir(parents=True)
-    (info / "METADATA").write_text(metadata(name, "1"))
+    (info / "METADATA").write_text(metadata(name.replace("_", "-"), "1"))
     (info / "entry_points.txt").write_text(points)
     if code:
         (folder / f"{name}.py").write_text(code)
