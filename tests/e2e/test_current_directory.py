@@ -65,6 +65,8 @@ class Made:
         """Return the environment of a command, with one of :data:`VALUES`."""
         kept = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
         path = {"set": {"PYTHONPATH": str(self.folder)}, "not set": {}, "empty": {"PYTHONPATH": ""}}
+        if command.startswith("cluster"):  # else `down` would end a cluster of another test
+            kept["XDG_CACHE_HOME"] = str(self.folder / "cache")
         return {**kept, **path[value], "XDG_STATE_HOME": str(self.folder / "state")}
 
 
