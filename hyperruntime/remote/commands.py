@@ -73,7 +73,7 @@ def signal_held(calls: Calls, name: str, number: int) -> bool:
     """Send a signal to what a node holds; return whether a process could get it."""
     try:
         answer = calls.wait("process.signal", process=name, signal=int(number))
-    except (ContainerStateError, StaleLeaseError):  # the node holds it no more
+    except (ContainerStateError, StaleLeaseError):  # the node has ended or forgotten it
         return False
     received: bool = answer.value == {"received": True}
     return received

@@ -133,7 +133,7 @@ class HeldConnection(Held):
 
     Attributes:
         writer: to the port.
-        input_ended: set when the caller sends no more.
+        input_ended: set when the last input has come.
     """
 
     writer: asyncio.StreamWriter

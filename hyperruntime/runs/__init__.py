@@ -1,1 +1,1 @@
-"""What all runs have, whatever their items are: directory, lease, journal, resume, and retries."""
+"""What all kinds of runs have: directory, lease, journal, resume, and retries."""

@@ -1,4 +1,4 @@
-"""Root, whose containers stay in root's one store, is told what vfs costs; an ordinary user in
+"""Root, whose containers stay in root's one store, reads what vfs costs; an ordinary user in
 ``test_podman_own_store``.
 """
 

@@ -19,7 +19,8 @@ from hyperruntime_apptainer import probe as apptainer
 from hyperruntime_bubblewrap import driver as bubblewrap
 from hyperruntime_podman import probe as podman
 
-SHORT_S, LONG_S = 0.1, 120.0
+SHORT_S = 0.1
+LONG_S = 120.0
 WORKS = "memory 67108864\npids 100\ncpu 50000\nids 1\nids 1\nworks"
 WITHOUT_LIMITS = "memory none\npids none\ncpu none\nids 1\nids 1\nworks"
 STARTS, FORKS, MEMORY = "usr-is-writable", "sleep 600", "head -c 150000000"
