@@ -65,7 +65,7 @@ def parse_toml(text: str) -> dict[str, Any]:
     return _parse(lambda: tomllib.loads(text))
 
 
-def parse_yaml(text: str) -> Any:  # noqa: ANN401 - any YAML value
+def parse_yaml(text: str | bytes) -> Any:  # noqa: ANN401 - any YAML value
     """Return the value of a YAML text; only plain values, no objects of Python.
 
     Raises:
@@ -75,7 +75,7 @@ def parse_yaml(text: str) -> Any:  # noqa: ANN401 - any YAML value
     import yaml
 
     def read() -> Any:  # noqa: ANN401
-        loader = yaml.SafeLoader(text)
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)  # in C: many times faster
         try:
             node = loader.get_single_node()
             if node is None:
@@ -88,7 +88,7 @@ def parse_yaml(text: str) -> Any:  # noqa: ANN401 - any YAML value
     try:
         return _parse(read)
     # PyYAML's own for odd tags and keys
-    except (yaml.YAMLError, AttributeError, TypeError) as error:
+    except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
         raise ValueError(" ".join(str(error).split())) from None
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.json_values import parse_json
+from hyperruntime.json_values import parse_json, parse_yaml
 from hyperruntime.spec import DEVICE_KIND, DEVICE_NAME, Mount
 from hyperruntime.storage.run_files import open_regular, read_at_most
 from hyperruntime.units import MIB
@@ -123,23 +123,12 @@ def read_spec(path: Path) -> tuple[Device, ...]:
     """
     with os.fdopen(open_regular(path, follows=True), "rb") as file:
         data = read_at_most(file, 16 * MIB)
-    kind, parse = ("JSON", parse_json) if path.suffix == ".json" else ("YAML", _parse_yaml)
+    kind, parse = ("JSON", parse_json) if path.suffix == ".json" else ("YAML", parse_yaml)
     try:
         value = parse(data)
-    # PyYAML raises all of these
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except ValueError as error:
         raise ValueError(f"is not {kind}: {error}") from None
     return tuple(_parse_spec(value, path))
-
-
-def _parse_yaml(data: bytes) -> object:
-    import yaml
-
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    try:
-        return yaml.load(data, Loader=loader)  # noqa: S506 - a safe loader, in C if available
-    except yaml.YAMLError as error:
-        raise ValueError(error) from None
 
 
 def _parse_spec(value: object, path: Path) -> Iterator[Device]:

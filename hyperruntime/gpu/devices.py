@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 
 from hyperruntime.driver import Finding
-from hyperruntime.errors import DeviceNotFoundError, name_hint
+from hyperruntime.errors import DeviceError, DeviceNotFoundError, name_hint
 from hyperruntime.gpu.cdi import Device, Edits, read_spec
 
 DEFAULT_DIRECTORIES = ("/etc/cdi", "/var/run/cdi")  # a later directory has precedence
@@ -71,6 +71,18 @@ class DeviceRegistry:
 def merge_edits(devices: Iterable[Device]) -> Edits:
     """Return the edits that give all these devices to one container."""
     return sum((device.edits for device in devices), Edits())
+
+
+def cannot_give(gpus: object, why: str) -> DeviceError:
+    """Return the error for a container that did not start because of its GPUs.
+
+    Args:
+        gpus: the ``gpus`` field of its spec.
+        why: the engine's message.
+    """
+    return DeviceError(
+        f"gpus={gpus!r} cannot be given to a container: {why}; is its CDI spec out of date?"
+    )
 
 
 def spec_directories() -> tuple[Path, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hyperruntime.errors import (
@@ -142,17 +142,14 @@ class GpuGrant:
         return tuple(gpu.index for gpu in sorted(taken, key=lambda gpu: int(gpu.index)))
 
 
-def granted_gpus(env: Mapping[str, str] | None = None) -> tuple[str, ...] | None:
+def granted_gpus() -> tuple[str, ...] | None:
     """Return the indices or uuids in ``CUDA_VISIBLE_DEVICES``, which a batch system sets; None if
     it is not set.
-
-    Args:
-        env: environment to read; None for that of this process.
 
     Source: CUDA C++ Programming Guide, "CUDA Environment Variables"; Slurm sets ``NoDevFiles`` for
     no GPU.
     """
-    text = (os.environ if env is None else env).get("CUDA_VISIBLE_DEVICES")
+    text = os.environ.get("CUDA_VISIBLE_DEVICES")
     if text is None:
         return None
     names = [part.strip() for part in text.split(",")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import attrs
 
@@ -92,16 +92,12 @@ def parse_gpus(text: str) -> tuple[Gpu, ...]:
     return tuple(_gpu(row) for row in rows if len(row) == len(_FIELDS) and _is_number(row[0]))
 
 
-def only_allowed(gpus: Sequence[Gpu], env: Mapping[str, str] | None = None) -> tuple[Gpu, ...]:
+def only_allowed(gpus: Sequence[Gpu]) -> tuple[Gpu, ...]:
     """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` allows; a job scheduler may set it.
-
-    Args:
-        gpus: the GPUs of the machine.
-        env: environment to read; None for that of this process.
 
     Source: CUDA C++ Programming Guide, "CUDA Environment Variables".
     """
-    text = (os.environ if env is None else env).get("CUDA_VISIBLE_DEVICES")
+    text = os.environ.get("CUDA_VISIBLE_DEVICES")
     if text is None:
         return tuple(gpus)
     chosen: list[Gpu] = []

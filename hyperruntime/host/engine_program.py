@@ -33,7 +33,7 @@ from hyperruntime.errors import (
 )
 from hyperruntime.host.engine_limits import engine_call
 from hyperruntime.host.process import ProcessResult, find_program, run_process
-from hyperruntime.spec import ContainerSpec, Mount
+from hyperruntime.spec import ContainerSpec, Limits, Mount
 
 # A root shell in a container needs these: files of any owner and other users, but nothing of the
 # host.
@@ -96,6 +96,29 @@ def shown_limits(printed: str) -> dict[str, Enforcement]:
         "cpus": shown.get("cpu", "").split()[:1] == ["50000"],
     }
     return {field: "cgroup" if works else "no" for field, works in seen.items()}
+
+
+def asked_limits(
+    engine: str, limits: Limits, enforced: Mapping[str, Enforcement], why: str
+) -> dict[str, Enforcement]:
+    """Return how each limit is enforced that a spec sets and an engine needs a kernel's help for.
+
+    Args:
+        engine: the driver's name.
+        limits: the limits of the spec.
+        enforced: how the engine enforces each limit on this machine.
+        why: why it cannot enforce one.
+
+    Raises:
+        UnsupportedOptionError: the engine does not enforce one of them.
+    """
+    asked = [
+        field for field in ("memory_bytes", "cpus", "pids") if getattr(limits, field) is not None
+    ]
+    for field in asked:
+        if enforced.get(field, "no") == "no":
+            raise UnsupportedOptionError(engine, f"limits.{field}", f"{why}, or leave it at None")
+    return {field: enforced[field] for field in asked}
 
 
 def is_fork_limited(printed: str) -> bool:
@@ -181,15 +204,19 @@ class Trials:
         late: the number of trials that did not end in time.
     """
 
-    def __init__(self, engine: str, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, engine: str, env: Mapping[str, str] | None = None, install_hint: str = ""
+    ) -> None:
         """Begin without trials.
 
         Args:
             engine: the driver's name.
             env: the whole environment of the programs; None means an empty one.
+            install_hint: what to do if a program is missing.
         """
         self._engine = engine
         self._env = env or {}
+        self._install_hint = install_hint
         self.late = 0
         self._lock = threading.Lock()
 
@@ -212,12 +239,15 @@ class Trials:
             input: data for its standard input; None means an empty one.
 
         Raises:
-            FileNotFoundError: the program does not exist.
+            EngineUnavailableError: the program does not exist or cannot be started.
         """
         why = "it was not tried, because two trials did not end in time"
         if not self.is_over:
             try:
-                with engine_call(self._engine, "probe") as timeout_s:
+                with (
+                    program_needed(self._engine, args[0], self._install_hint),
+                    engine_call(self._engine, "probe") as timeout_s,
+                ):
                     done = run_process(
                         args, input=input, timeout_s=timeout_s, cwd="/", env=self._env
                     )

@@ -46,6 +46,7 @@ __all__ = [
     "is_alive",
     "kill_group",
     "last_line",
+    "pid_namespace",
     "process_start_ticks",
     "python_args",
     "run_process",

@@ -12,7 +12,7 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -27,7 +27,6 @@ from hyperruntime.driver import (
     Finding,
     Image,
     Launch,
-    PostMortem,
 )
 from hyperruntime.errors import (
     EngineUnavailableError,
@@ -35,6 +34,7 @@ from hyperruntime.errors import (
     SpecError,
     UnsupportedOptionError,
 )
+from hyperruntime.host.engine_driver import ShellContainer
 from hyperruntime.host.engine_program import IMAGE_OPERATIONS, refused_images
 from hyperruntime.host.inherited import process_ceiling, stricter
 from hyperruntime.host.process import (
@@ -115,25 +115,16 @@ def _mount_words(mount: Mount) -> tuple[str, str, str]:
     return ("ro" if mount.read_only else "rw", os.path.abspath(mount.source), mount.target)
 
 
-class FakeLiveContainer:
+class FakeLiveContainer(ShellContainer):
     """A process tree in its own namespaces."""
 
     def __init__(self, launch: Launch) -> None:
         """Start the container."""
         self.id = launch.name
-        self.exec_env: Mapping[str, str] = {}
         self._launch = launch
         Path(launch.private_dir, "root").mkdir(parents=True, exist_ok=True)
         self._process = spawn_attached(unshare_args(launch, time.time()), unshare_env(launch))
         self.shell = ProcessShell(self._process)
-
-    def observe(self) -> None:
-        """Do nothing: the post-mortem needs no observation."""
-
-    def post_mortem(self) -> PostMortem:
-        """Return the state of the container's first process."""
-        code = self.shell.wait(0.3)
-        return PostMortem(state="running" if code is None else "exited", exit_code=code)
 
     def explain_start_failure(self, error_text: str, *_: object) -> Exception:
         """Return the error for a shell that never answered."""

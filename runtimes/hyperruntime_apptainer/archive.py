@@ -24,7 +24,7 @@ from hyperruntime.host.engine_limits import engine_call
 from hyperruntime.host.process import run_process
 from hyperruntime.json_values import parse_json
 from hyperruntime_apptainer.args import NAME, environment
-from hyperruntime_apptainer.store import make_mount_points, unpack
+from hyperruntime_apptainer.store import make_usable, sif_objects, unpack
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _NAME = "org.opencontainers.image.ref.name"
@@ -177,8 +177,7 @@ def extract(tar: Path, rootfs: Path) -> None:
     result = run_process(args, cwd="/", env=environment(os.environ))
     if result.exit_code != 0:
         raise ImageError(f"{tar} cannot be unpacked as a root file system: {result.error_text}")
-    run_process(["chmod", "-R", "u+rwX", str(rootfs)], cwd="/")
-    make_mount_points(rootfs)
+    make_usable(rootfs)
 
 
 def file_digest(path: Path) -> str:
@@ -244,12 +243,7 @@ def sif_workdir(sif: Path) -> str:
     Source: ``apptainer sif list``: a SIF made of an OCI image has its configuration as a
     ``JSON.Generic`` object.
     """
-    with engine_call(NAME, "call") as timeout_s:
-        listed = run_process(
-            ["apptainer", "sif", "list", str(sif)], timeout_s=timeout_s
-        ).stdout.decode(errors="replace")
-    rows = ([field.strip() for field in line.split("|")] for line in listed.splitlines())
-    for number in (row[0] for row in rows if row[-1] == "JSON.Generic"):
+    for number in (row[0] for row in sif_objects(sif) if row[-1] == "JSON.Generic"):
         with engine_call(NAME, "call") as timeout_s:
             text = run_process(
                 ["apptainer", "sif", "dump", number, str(sif)], timeout_s=timeout_s

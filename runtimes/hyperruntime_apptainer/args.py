@@ -21,6 +21,7 @@ from hyperruntime.host.engine_program import (
     CAPABILITIES,
     ONE_ID,
     ONLY_ROOT_USER,
+    asked_limits,
     csv_line,
     mount_option,
     needs_own_tmp,
@@ -188,13 +189,11 @@ def refuse(spec: ContainerSpec, settings: Settings) -> None:
         raise UnsupportedOptionError(
             NAME, "limits.cpus", "Apptainer's driver cannot limit cores; leave it at None"
         )
-    for field, value in (("memory_bytes", spec.limits.memory_bytes), ("pids", spec.limits.pids)):
-        if value is not None and settings.limits.get(field, "no") == "no":
-            why = (
-                "no cgroup can be made for it here (that takes cgroup v2, delegated to this "
-                "user by systemd)"
-            )
-            raise UnsupportedOptionError(NAME, f"limits.{field}", f"{why}; leave it at None")
+    why = (
+        "no cgroup can be made for it here; use a machine with cgroup v2, delegated to this user by "
+        "systemd"
+    )
+    asked_limits(NAME, spec.limits, settings.limits, why)
     if spec.limits.pids is not None and spec.limits.pids < MIN_PIDS:
         why = f"Apptainer itself takes about 15 of them; ask for at least {MIN_PIDS}"
         raise UnsupportedOptionError(NAME, "limits.pids", why)

@@ -8,9 +8,7 @@ from hyperruntime.driver import Finding
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.host.engine_findings import limit_findings, space_finding
 from hyperruntime.host.engine_program import NEED_IDS
-from hyperruntime.host.probe_cache import forget_probes
 from hyperruntime.host.process import find_program
-from hyperruntime_apptainer.args import NAME
 from hyperruntime_apptainer.probe import INSTALL_HINT, Probe, probe
 from hyperruntime_apptainer.scratch import candidates, scratch_directory
 from hyperruntime_apptainer.store import VARIABLE, Store
@@ -31,13 +29,8 @@ _TOOLS = (
 )
 
 
-def diagnose() -> tuple[Finding, ...]:
-    """Probe again, without the cached result, and return the findings; never raises."""
-    forget_probes(NAME)
-    return tuple(_findings())
-
-
-def _findings() -> Iterator[Finding]:
+def findings() -> Iterator[Finding]:
+    """Probe, and yield the findings; never raises."""
     path = find_program("apptainer")
     if path is None:
         yield Finding(subject="apptainer", ok=False, detail="not on PATH", next_step=INSTALL_HINT)

@@ -7,51 +7,32 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 
 import attrs
 
-from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch, PostMortem
-from hyperruntime.errors import (
-    DeviceError,
-    HyperRuntimeError,
-    SpecError,
-    UnsupportedOptionError,
-    write_error,
-)
+from hyperruntime.driver import ContainerRecord, Driver, Launch
+from hyperruntime.errors import HyperRuntimeError, SpecError, UnsupportedOptionError, write_error
+from hyperruntime.gpu.devices import cannot_give
+from hyperruntime.host.engine_driver import EngineDriver, ShellContainer
 from hyperruntime.host.engine_program import program_needed, start_refusal, unknown_failure
 from hyperruntime.host.inherited import file_limit_args, process_ceiling
-from hyperruntime.host.probe_cache import TrustedProbe
-from hyperruntime.host.process import PIPE, STDOUT, ProcessShell, last_line, python_args, spawn
-from hyperruntime.host.seccomp import filter_profile
+from hyperruntime.host.process import PIPE, STDOUT, ProcessShell, last_line, spawn
 from hyperruntime_apptainer import records
-from hyperruntime_apptainer.args import (
-    NAME,
-    Gpus,
-    Places,
-    Settings,
-    config_text,
-    environment,
-    refuse,
-    run_args,
-)
-from hyperruntime_apptainer.diagnosis import diagnose
+from hyperruntime_apptainer.args import NAME, Gpus, Places, Settings, environment, refuse, run_args
+from hyperruntime_apptainer.diagnosis import findings
 from hyperruntime_apptainer.gpus import find_gpus
 from hyperruntime_apptainer.images import ApptainerImages
-from hyperruntime_apptainer.probe import cached_probe
-from hyperruntime_apptainer.scratch import scratch_directory
+from hyperruntime_apptainer.probe import Probe, cached_probe
+from hyperruntime_apptainer.scratch import make_files, scratch_directory
 from hyperruntime_apptainer.texts import LIMIT_MARK, WORKDIR_MARK
 
 
-class ApptainerContainer:
+class ApptainerContainer(ShellContainer):
     """A container whose main process is the shell attached to ``apptainer exec``.
 
     Attributes:
-        id: the container's name.
-        shell: the shell that is its main process.
-        exec_env: environment that every exec needs beyond the spec's.
         layer: the host directory that takes its changes to the image's files.
     """
 
@@ -81,7 +62,7 @@ class ApptainerContainer:
         """
         gpus = find_gpus(launch.spec.gpus)
         self.id = launch.name
-        self.exec_env: Mapping[str, str] = gpus.env
+        self.exec_env = gpus.env
         self._launch = launch
         self._on_unknown_failure = on_unknown_failure
         places = _make_places(launch, image, workdir, gpus)
@@ -101,14 +82,6 @@ class ApptainerContainer:
                 self.id, launch.spec.image, image, launch.labels, process.pid, places.files
             )
             undo.pop_all()
-
-    def observe(self) -> None:
-        """Do nothing: there are no kernel counters to read."""
-
-    def post_mortem(self) -> PostMortem:
-        """Return what is known about the container's end."""
-        code = self.shell.wait(0.3)
-        return PostMortem(state="running" if code is None else "exited", exit_code=code)
 
     def explain_start_failure(self, error_text: str, user: str | None = None) -> HyperRuntimeError:
         """Return the error that says why the shell never answered.
@@ -133,10 +106,7 @@ class ApptainerContainer:
         if (refusal := start_refusal(error_text, spec, user, full)) is not None:
             return refusal
         if spec.gpus is not None and re.search(r"/dev/|mount", text):
-            return DeviceError(
-                f"gpus={spec.gpus!r} cannot be given to a container: {text}; is its CDI spec "
-                "out of date?"
-            )
+            return cannot_give(spec.gpus, text)
         self._on_unknown_failure()
         return unknown_failure(NAME, text, self.shell)
 
@@ -154,20 +124,9 @@ def _make_places(launch: Launch, image: str, workdir: str, gpus: Gpus) -> Places
     # owner.
     records.write(launch.name, launch.spec.image, image, launch.labels, os.getpid(), files)
     try:
-        os.mkdir(files, 0o700)
-        for directory in (
-            places.layer,
-            places.sys,
-            places.tmp,
-            places.shm,
-            places.devices,
-            places.libraries,
-        ):
-            os.mkdir(directory)
+        make_files(places, launch.spec)
         for name, path in gpus.libraries.items():
             os.symlink(path, f"{places.libraries}/{name}")
-        Path(places.config).write_text(config_text(launch.spec))
-        Path(places.filter).write_text(filter_profile())
     except OSError as error:
         records.discard(files, places.record)
         raise write_error(
@@ -176,34 +135,19 @@ def _make_places(launch: Launch, image: str, workdir: str, gpus: Gpus) -> Places
     return places
 
 
-class ApptainerDriver:
+class ApptainerDriver(EngineDriver[Probe]):
     """Driver for Apptainer 1.3 and 1.4."""
 
     name = NAME
 
     def __init__(self) -> None:
         """Create a driver; the probe runs when it is first needed."""
-        self._probe = TrustedProbe(NAME, cached_probe)
+        super().__init__(cached_probe, findings)
 
     @property
     def images(self) -> ApptainerImages:
         """This user's images."""
         return ApptainerImages()
-
-    def open(self, private_dir: str) -> None:
-        """Do nothing: this driver needs no private directory."""
-
-    def probe(self) -> EngineInfo:
-        """Return what Apptainer can do on this machine.
-
-        Raises:
-            EngineUnavailableError: Apptainer is missing or cannot run a container.
-        """
-        return self._probe.info()
-
-    def diagnose(self) -> Sequence[Finding]:
-        """Probe again and return the findings; never raises."""
-        return diagnose()
 
     def launch(self, launch: Launch) -> ApptainerContainer:
         """Start a container with its shell attached.
@@ -240,13 +184,6 @@ class ApptainerDriver:
             EngineError: it runs on another machine, or does not end.
         """
         records.remove(container_id)
-
-    def cleanup_args(self, label: str) -> tuple[str, ...]:
-        """Return the argv that removes every container with a label."""
-        return python_args("-m", "hyperruntime_apptainer.cleanup", label)
-
-    def close(self) -> None:
-        """Do nothing: this driver starts no service."""
 
 
 _: type[Driver] = ApptainerDriver

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import tempfile
+import secrets
 from pathlib import Path
 
 import attrs
@@ -21,17 +21,15 @@ from hyperruntime.host.engine_program import (
     Trials,
     make_userland,
     program_facts,
-    program_needed,
 )
 from hyperruntime.host.inherited import process_ceiling
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.probe_cache import ProbeFile
 from hyperruntime.host.process import find_program
-from hyperruntime.host.seccomp import filter_profile
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 from hyperruntime_apptainer import records
-from hyperruntime_apptainer.args import NAME, Places, Settings, config_text, environment, run_args
-from hyperruntime_apptainer.scratch import scratch_directory
+from hyperruntime_apptainer.args import NAME, Places, Settings, environment, run_args
+from hyperruntime_apptainer.scratch import make_files, scratch_directory
 from hyperruntime_apptainer.store import make_mount_points
 
 INSTALL_HINT = (
@@ -169,7 +167,7 @@ def installed_version() -> str:
     for program, step in ((NAME, INSTALL_HINT), ("unshare", _UTIL_LINUX), ("mount", _UTIL_LINUX)):
         if find_program(program) is None:
             raise EngineUnavailableError(NAME, f"there is no `{program}` on PATH", step)
-    result = _try(Trials(NAME, environment(os.environ)), ["apptainer", "--version"])
+    result = _trials().run(["apptainer", "--version"])
     if result.exit_code != 0:
         raise EngineUnavailableError(
             NAME, f"`apptainer --version` fails: {result.error_text}", INSTALL_HINT
@@ -184,7 +182,7 @@ class _Tester:
 
     def __init__(self, directory: str) -> None:
         self.root = ""
-        self.trials = Trials(NAME, environment(os.environ))
+        self.trials = _trials()
         self._directory = directory
         self._rootfs = Path(directory, "rootfs")
         make_mount_points(self._rootfs)
@@ -199,20 +197,17 @@ class _Tester:
             limits: the container's limits.
             script: shell commands for the attached shell.
         """
-        files = tempfile.mkdtemp(prefix="hyperruntime-probe-", dir=scratch_directory())
+        files = f"{scratch_directory()}/hyperruntime-probe-{secrets.token_hex(8)}"
         places = Places(image=str(self._rootfs), files=files, record=f"{files}/record")
-        for path in (places.layer, places.sys, places.tmp):
-            os.mkdir(path)
         spec = ContainerSpec(image="probe", mounts=self._userland, limits=limits)
-        Path(places.config).write_text(config_text(spec))
-        Path(places.filter).write_text(filter_profile())
+        make_files(places, spec)
         exchange = Mount(source=self._directory, target="/run/hyperruntime")
         launch = Launch(
             spec=spec, name="hyperruntime-probe", labels={}, exchange=exchange, private_dir=files
         )
         args = run_args(launch, settings, places)
         show = 'while read -r d p t o; do case $p in /) echo "root $t";; esac; done </proc/mounts\n'
-        result = _try(self.trials, args, (show + script + "\n").encode())
+        result = self.trials.run(args, (show + script + "\n").encode())
         records.remove_tree(files)
         for line in result.stdout.decode(errors="replace").splitlines():
             if line.startswith("root "):
@@ -251,9 +246,8 @@ class _Tester:
         return attrs.evolve(settings, limits=kinds)
 
 
-def _try(trials: Trials, args: list[str], script: bytes | None = None) -> TrialResult:
-    with program_needed(NAME, args[0], INSTALL_HINT):
-        return trials.run(args, script)
+def _trials() -> Trials:
+    return Trials(NAME, environment(os.environ), INSTALL_HINT)
 
 
 def probe_file() -> ProbeFile[Probe]:

@@ -132,24 +132,6 @@ def remove(name: str) -> None:
             end(record)
 
 
-def remove_labelled(label: str) -> None:
-    """End and remove all containers of this machine that have a label, given as ``name=value``.
-
-    Raises:
-        EngineError: a container does not end; the others were removed.
-    """
-    name, _, value = label.partition("=")
-    failed: list[EngineError] = []
-    for record in read_all():
-        if record.labels.get(name) == value and record.state() != "elsewhere":
-            try:
-                end(record)
-            except EngineError as error:
-                failed.append(error)
-    if failed:
-        raise failed[0]
-
-
 def end(record: Record) -> None:
     """End a container and remove its files and its record.
 

@@ -1,12 +1,16 @@
-"""Choose the directory for containers' files on this machine."""
+"""Choose the directory for containers' files on this machine, and make a container's files."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
+from hyperruntime.host.seccomp import filter_profile
+from hyperruntime.spec import ContainerSpec
+from hyperruntime_apptainer.args import Places, config_text
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+-]+")
 VARIABLES = ("APPTAINER_TMPDIR", "TMPDIR", "SCRATCH")
@@ -30,6 +34,26 @@ def candidates() -> Iterator[tuple[str, str, str]]:
             yield name, path, why_unusable(path)
     for path in ("/tmp", "/var/tmp"):  # noqa: S108 - a directory of our own is made in it
         yield "default", path, why_unusable(path)
+
+
+def make_files(places: Places, spec: ContainerSpec) -> None:
+    """Make the directories and files of a container that Apptainer needs for its start.
+
+    Raises:
+        OSError: they cannot be written.
+    """
+    os.mkdir(places.files, 0o700)
+    for directory in (
+        places.layer,
+        places.sys,
+        places.tmp,
+        places.shm,
+        places.devices,
+        places.libraries,
+    ):
+        os.mkdir(directory)
+    Path(places.config).write_text(config_text(spec))
+    Path(places.filter).write_text(filter_profile())
 
 
 def why_unusable(path: str) -> str:

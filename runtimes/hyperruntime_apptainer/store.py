@@ -23,11 +23,12 @@ from platformdirs import user_data_path
 
 from hyperruntime.errors import ImageError, write_error
 from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
+from hyperruntime.host.engine_limits import engine_call
 from hyperruntime.host.inherited import is_own_directory
 from hyperruntime.host.process import run_process
 from hyperruntime.images.pull_errors import with_tag
 from hyperruntime.storage.atomic import write_atomic
-from hyperruntime_apptainer.args import environment
+from hyperruntime_apptainer.args import NAME, environment
 from hyperruntime_apptainer.records import remove_tree
 from hyperruntime_apptainer.scratch import scratch_directory
 
@@ -275,6 +276,23 @@ def make_mount_points(rootfs: Path) -> None:
             path.chmod(0o1777 if name.endswith("tmp") else 0o755)
 
 
+def make_usable(rootfs: Path) -> None:
+    """Give this user all rights to unpacked files, and make the mount points that are missing."""
+    run_process(["chmod", "-R", "u+rwX", str(rootfs)], cwd="/")
+    make_mount_points(rootfs)
+
+
+def sif_objects(sif: Path) -> list[list[str]]:
+    """Return the columns of each line of ``apptainer sif list``; those of an object have its number
+    first, then its place, and its type last.
+    """
+    args = ["apptainer", "sif", "list", str(sif)]
+    with engine_call(NAME, "call") as timeout_s:
+        listed = run_process(args, cwd="/", env=environment(os.environ), timeout_s=timeout_s)
+    lines = listed.stdout.decode(errors="replace").splitlines()
+    return [[column.strip() for column in line.split("|")] for line in lines]
+
+
 def unpack(sif: Path, rootfs: Path) -> None:
     """Unpack a SIF, or a bare squashfs, as files of this user.
 
@@ -298,8 +316,7 @@ def unpack(sif: Path, rootfs: Path) -> None:
     # 2: a device or an owner could not be restored, which an ordinary user never can.
     if result.exit_code not in (0, 2) or not rootfs.is_dir():
         raise ImageError(f"{sif} cannot be unpacked: {result.error_text}")
-    run_process(["chmod", "-R", "u+rwX", str(rootfs)], cwd="/")
-    make_mount_points(rootfs)
+    make_usable(rootfs)
 
 
 def squashfs_offset(sif: Path) -> int:
@@ -307,17 +324,11 @@ def squashfs_offset(sif: Path) -> int:
 
     Raises:
         ImageError: the file holds no squashfs root file system.
-
-    Source: the output of ``apptainer sif list``.
     """
     with open(sif, "rb") as file:
         if file.read(4) == b"hsqs":
             return 0
-    result = run_process(
-        ["apptainer", "sif", "list", str(sif)], cwd="/", env=environment(os.environ)
-    )
-    for line in result.stdout.decode(errors="replace").splitlines():
-        columns = [column.strip() for column in line.split("|")]
+    for columns in sif_objects(sif):
         if len(columns) >= 5 and columns[4].startswith("FS (Squashfs/*System"):
             return int(columns[3].partition("-")[0])
     raise ImageError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import attrs
@@ -19,10 +19,10 @@ from hyperruntime.driver import (
     Finding,
     Image,
     Launch,
-    PostMortem,
 )
 from hyperruntime.errors import EngineError, EngineUnavailableError, ImageNotFoundError, SpecError
 from hyperruntime.host import process
+from hyperruntime.host.engine_driver import ShellContainer, removal_args
 from hyperruntime.host.engine_findings import failure_finding
 from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.engine_program import (
@@ -53,8 +53,6 @@ ONLY_USR = (
     f"this machine's /usr is its only image, and `base` if it has {', '.join(BASE_PROGRAMS)}; "
     "use another engine"
 )
-CLEANUP = """import sys, hyperruntime_bubblewrap.driver as driver; name, value = sys.argv[1].split("=", 1)
-driver.end(lambda record: record.labels.get(name) == value)"""
 SCRIPT = (
     b"echo works;{ for n in $(seq 20);do sleep 600& done;echo unlimited;} 2>&1|"
     b"{ read s;echo first $s;kill -9 -1;}\n"
@@ -86,12 +84,10 @@ class HostImages:
     remove, load_rootfs, load, save, pull, build = refused_images(NAME, ONLY_USR)
 
 
-class BubblewrapContainer:
+class BubblewrapContainer(ShellContainer):
     """A container whose main process is the shell attached to ``bwrap``; it has no files on
     disk.
     """
-
-    exec_env: Mapping[str, str] = {}
 
     def __init__(self, launch: Launch, *, users: bool) -> None:
         """Start the container without waiting for its shell; ``users``: whether subordinate ids are
@@ -102,14 +98,6 @@ class BubblewrapContainer:
         args = run_args(launch, write_filter(launch.private_dir), users=users, created=time.time())
         with program_needed(NAME, "bwrap", "install bubblewrap"):
             self.shell = process.ProcessShell(process.spawn_attached(args, ENV))
-
-    def observe(self) -> None:
-        """Do nothing: there are no kernel counters to read."""
-
-    def post_mortem(self) -> PostMortem:
-        """Return what is known about the container's end."""
-        code = self.shell.wait(0.3)
-        return PostMortem(state="running" if code is None else "exited", exit_code=code)
 
     def explain_start_failure(self, error_text: str, user: str | None = None) -> Exception:
         """Return the error that says why the shell never answered."""
@@ -170,7 +158,7 @@ class BubblewrapDriver:
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
         """Return the argv that ends every container with a label."""
-        return process.python_args("-c", CLEANUP, label)
+        return removal_args(self, label)
 
     def close(self) -> None:
         """Do nothing: this driver starts no service."""

@@ -15,7 +15,7 @@ import attrs
 
 from hyperruntime.driver import Enforcement, Launch
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.host.engine_program import CAPABILITIES, needs_own_tmp, shell_args
+from hyperruntime.host.engine_program import CAPABILITIES, asked_limits, needs_own_tmp, shell_args
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 
 NAME = "docker"
@@ -39,6 +39,12 @@ TRIAL_LIMITS = {
 }
 # The rights to change the files of every user.
 ALL_FILES = {"UsernsMode": "host", "CapAdd": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]}
+_LIMIT_FIELDS = (
+    ("Memory", "memory_bytes", 1),
+    ("MemorySwap", "memory_bytes", 1),
+    ("NanoCpus", "cpus", 1_000_000_000),
+    ("PidsLimit", "pids", 1),
+)
 _TMPFS = "rw,exec,nosuid,nodev,mode=1777"
 _NVIDIA = "nvidia.com/gpu="
 
@@ -165,26 +171,13 @@ def limit_fields(limits: Limits, settings: Settings) -> dict[str, Any]:
     Raises:
         UnsupportedOptionError: the daemon does not enforce a limit.
     """
-    fields: dict[str, Any] = {}
-    for field, value, wanted in (
-        (
-            "memory_bytes",
-            limits.memory_bytes,
-            {"Memory": limits.memory_bytes, "MemorySwap": limits.memory_bytes},
-        ),
-        ("cpus", limits.cpus, {"NanoCpus": round((limits.cpus or 0) * 1_000_000_000)}),
-        ("pids", limits.pids, {"PidsLimit": limits.pids}),
-    ):
-        if value is None:
-            continue
-        if settings.limits.get(field, "no") == "no":
-            why = (
-                "the probe showed that the daemon does not enforce it; use a daemon with that "
-                "cgroup controller"
-            )
-            raise UnsupportedOptionError(NAME, f"limits.{field}", f"{why}, or leave it at None")
-        fields |= wanted
-    return fields
+    why = "the probe showed that the daemon does not enforce it; use a daemon with that cgroup controller"
+    asked = asked_limits(NAME, limits, settings.limits, why)
+    return {
+        name: round(getattr(limits, field) * factor)
+        for name, field, factor in _LIMIT_FIELDS
+        if field in asked
+    }
 
 
 def mount_entry(mount: Mount) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""One running Docker container: its attached shells, its removal, and the reasons for failures."""
+"""One running Docker container: its attached shells, its devices, its removal, and the reasons for
+failures.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,12 @@ import json
 import re
 import select
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
+
+import attrs
 
 from hyperruntime.driver import Launch, PostMortem
 from hyperruntime.errors import (
@@ -21,14 +24,14 @@ from hyperruntime.errors import (
     SpecError,
     UnsupportedOptionError,
 )
+from hyperruntime.gpu.devices import GENERATE, load_devices, merge_edits
+from hyperruntime.host.engine_driver import ShellContainer
 from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.engine_program import shell_args, start_refusal
 from hyperruntime.host.process import last_line, wait_until
-from hyperruntime.host.process_tree import kernel_killed_in, memory_cgroups
 from hyperruntime.spec import ContainerSpec
-from hyperruntime_docker.args import NAME, Settings, container_config
+from hyperruntime_docker.args import NAME, Settings, cdi_names, container_config, gpu_names
 from hyperruntime_docker.client import Engine, said, translated
-from hyperruntime_docker.gpus import device_env
 from hyperruntime_docker.shell import EndTurn, SocketShell, read_text, take_over
 
 STREAMS = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
@@ -42,14 +45,10 @@ _NO_DEVICE = re.compile(
 _TRY_AGAIN = "retry (this probes the machine again) or see `hyperrun doctor`"
 
 
-class DockerContainer:
-    """A container whose main process is a shell; only this process is attached to it.
+class DockerContainer(ShellContainer):
+    """A container whose main process is a shell; only this process is attached to it."""
 
-    Attributes:
-        id: the container's name.
-        shell: the shell that is its main process.
-        exec_env: environment that every exec needs beyond the spec's.
-    """
+    shell: SocketShell
 
     def __init__(
         self,
@@ -73,12 +72,10 @@ class DockerContainer:
             HyperRuntimeError: the daemon refused; the class of the error says why.
         """
         self.id = launch.name
-        self.exec_env: Mapping[str, str] = device_env(launch.spec.gpus, settings)
+        self.exec_env = device_env(launch.spec.gpus, settings)
         self._launch = launch
         self._engine = engine
         self._on_unknown_failure = on_unknown_failure
-        self._cgroups: tuple[Path, ...] | None = None
-        self._oom_killed = False
         self.shell = self._start(container_config(launch, settings), turn)
 
     def open_shell(self, user: str) -> SocketShell:
@@ -106,27 +103,18 @@ class DockerContainer:
                 raise self._explain(said(error), user) from error
         return SocketShell(connection, early, lambda _: self._exec_code(exec_id))
 
-    def observe(self) -> None:
-        """Record whether the kernel killed a process in the container's cgroups, which vanish with
-        the container.
-        """
-        if self._cgroups is None:
-            self._cgroups = memory_cgroups(int(self._state().get("Pid") or 0))
-        self._oom_killed = self._oom_killed or any(
-            kernel_killed_in(directory) for directory in self._cgroups
-        )
+    def host_pid(self) -> int:
+        """Return the pid of the container's first process, as the daemon names it; else 0."""
+        return int(self._state().get("Pid") or 0)
 
     def post_mortem(self) -> PostMortem:
         """Return what is known about the container's end."""
-        self.observe()
-        state = "exited"
-        code = self.shell.wait(_END_TIMEOUT_S)
-        if code is None:
-            seen = self._state()
-            state = str(seen.get("Status", "unknown"))
-            self._oom_killed = self._oom_killed or bool(seen.get("OOMKilled"))
-        words = last_line(self.shell.last_words)
-        return PostMortem(state=state, exit_code=code, oom_killed=self._oom_killed, log_tail=words)
+        known = attrs.evolve(super().post_mortem(), log_tail=last_line(self.shell.last_words))
+        if known.exit_code is not None:
+            return known
+        seen = self._state()
+        killed = known.oom_killed or bool(seen.get("OOMKilled"))
+        return attrs.evolve(known, state=str(seen.get("Status", "unknown")), oom_killed=killed)
 
     def explain_start_failure(self, error_text: str, user: str | None = None) -> HyperRuntimeError:
         """Return the error that says why the shell never answered.
@@ -302,3 +290,33 @@ def is_gone(api: Any, name: str) -> bool:  # noqa: ANN401 - the SDK is untyped
     except NotFound:
         return True
     return False
+
+
+def device_env(gpus: str | Sequence[str] | None, settings: Settings) -> Mapping[str, str]:
+    """Return the environment that every exec needs to use the GPUs of its spec.
+
+    Args:
+        gpus: the ``gpus`` field of the spec.
+        settings: the results of the probe.
+
+    Raises:
+        UnsupportedOptionError: CDI names are requested, but the daemon does not accept them or has
+            no CDI device.
+        DeviceNotFoundError: no CDI spec that the daemon reads describes one of the GPUs.
+    """
+    names = () if gpus is None else cdi_names(gpu_names(gpus), settings)
+    if not names:
+        return {}
+    if not gives_gpus(settings):
+        places = " and ".join(settings.cdi_dirs)
+        why = f"no CDI spec in {places}, which its daemon reads, describes a device"
+        raise UnsupportedOptionError(NAME, "gpus", f"{why}; {GENERATE}, or leave gpus at None")
+    return merge_edits(load_devices(settings.cdi_dirs).resolve(names)).env
+
+
+def gives_gpus(settings: Settings) -> bool:
+    """Return whether the daemon has GPUs to give; before Docker 28.3 it lists none, so the CDI
+    specs are read.
+    """
+    listed = settings.nvidia or bool(settings.cdi_devices)
+    return listed or (bool(settings.cdi_dirs) and bool(load_devices(settings.cdi_dirs).devices))

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from typing import Any
 
-from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
+from hyperruntime.driver import ContainerRecord, Driver, Launch
+from hyperruntime.host.engine_driver import EngineDriver, removal_args
 from hyperruntime.host.owner import LABEL
-from hyperruntime.host.probe_cache import TrustedProbe, forget_probes
-from hyperruntime.host.process import python_args
 from hyperruntime_docker.args import NAME, UID_LABEL
 from hyperruntime_docker.client import Engine, translated
 from hyperruntime_docker.container import DockerContainer, remove
 from hyperruntime_docker.diagnosis import findings
 from hyperruntime_docker.images import DockerImages
-from hyperruntime_docker.probe import cached_probe
+from hyperruntime_docker.probe import Probe, cached_probe
 from hyperruntime_docker.shell import EndTurn
 
 _BY_COMMAND = (
@@ -24,7 +22,7 @@ _BY_COMMAND = (
 )
 
 
-class DockerDriver:
+class DockerDriver(EngineDriver[Probe]):
     """Driver for Docker 20.10 and newer.
 
     Attributes:
@@ -37,23 +35,7 @@ class DockerDriver:
         """Create a driver; it connects to the daemon when that is first needed."""
         self._engine = Engine()
         self.images = DockerImages(self._engine)
-        self._probe = TrustedProbe(NAME, lambda: cached_probe(self._engine))
-
-    def open(self, private_dir: str) -> None:
-        """Do nothing: the daemon keeps all state."""
-
-    def probe(self) -> EngineInfo:
-        """Return what the daemon can do on this machine.
-
-        Raises:
-            EngineUnavailableError: no daemon answers, or it cannot run a container.
-        """
-        return self._probe.info()
-
-    def diagnose(self) -> Sequence[Finding]:
-        """Probe again and return the findings; never raises."""
-        forget_probes(NAME)
-        return tuple(findings(self._engine))
+        super().__init__(lambda: cached_probe(self._engine), lambda: findings(self._engine))
 
     def launch(self, launch: Launch) -> DockerContainer:
         """Start a container with its shell attached.
@@ -92,15 +74,9 @@ class DockerDriver:
         """Return the argv that removes every container with a label: by the SDK, else by the
         ``docker`` command.
         """
-        script = f'label=$1; shift; "$@" "$label" || {{ set -- "$label"; {_BY_COMMAND}; }}'
-        return (
-            "/bin/sh",
-            "-c",
-            script,
-            "cleanup",
-            label,
-            *python_args("-m", "hyperruntime_docker.cleanup"),
-        )
+        script = f'label=$1; shift; "$@" || {{ set -- "$label"; {_BY_COMMAND}; }}'
+        by_sdk = removal_args(self, label, empty_lists=2)
+        return ("/bin/sh", "-c", script, "cleanup", label, *by_sdk)
 
     def close(self) -> None:
         """Close the connections."""

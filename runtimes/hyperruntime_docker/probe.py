@@ -21,7 +21,7 @@ from hyperruntime.host.process import find_program, python_args
 from hyperruntime.logs import get_logger
 from hyperruntime_docker.args import NAME, Settings
 from hyperruntime_docker.client import Engine, endpoint_or_default, translated
-from hyperruntime_docker.gpus import gives_gpus
+from hyperruntime_docker.container import gives_gpus
 from hyperruntime_docker.trial import open_trial
 
 RECLAIM_ARGS = python_args("-I", "-m", "hyperruntime_docker.reclaim")

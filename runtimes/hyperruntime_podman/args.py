@@ -8,13 +8,25 @@ import attrs
 
 from hyperruntime.driver import Enforcement, Launch
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.host.engine_program import CAPABILITIES, mount_option, needs_own_tmp, shell_args
+from hyperruntime.host.engine_program import (
+    CAPABILITIES,
+    asked_limits,
+    mount_option,
+    needs_own_tmp,
+    shell_args,
+)
+from hyperruntime.host.inherited import stricter
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 
 NAME = "podman"
 OWN_DIRECTORY = "hyperruntime"  # in the directories of the user's store
 
 _COUNT = attrs.validators.ge(0)
+_LIMIT_FLAGS = {
+    "memory_bytes": ("--memory={}", "--memory-swap={}"),
+    "cpus": ("--cpus={}",),
+    "pids": ("--pids-limit={}",),
+}
 
 
 @attrs.frozen(kw_only=True)
@@ -196,24 +208,13 @@ def limit_args(limits: Limits, settings: Settings) -> list[str]:
     """
     args: list[str] = []
     nproc = settings.nproc
-    for field, value, flags in (
-        ("memory_bytes", limits.memory_bytes, ["--memory={}", "--memory-swap={}"]),
-        ("cpus", limits.cpus, ["--cpus={}"]),
-        ("pids", limits.pids, ["--pids-limit={}"]),
-    ):
-        if value is None:
-            continue
-        enforced = settings.limits.get(field, "no")
-        if enforced == "cgroup":
-            args += [flag.format(value) for flag in flags]
-        elif enforced == "rlimit":
-            nproc = min(nproc, int(value)) if nproc else int(value)
+    why = "rootless Podman has no such cgroup controller here; run as root, use cgroup v2 with delegation"
+    for field, how in asked_limits(NAME, limits, settings.limits, why).items():
+        value = getattr(limits, field)
+        if how == "cgroup":
+            args += [flag.format(value) for flag in _LIMIT_FLAGS[field]]
         else:
-            why = (
-                "rootless Podman has no such cgroup controller here; run as root, use cgroup v2 "
-                "with delegation"
-            )
-            raise UnsupportedOptionError(NAME, f"limits.{field}", f"{why}, or leave it at None")
+            nproc = stricter(value, nproc)
     if limits.pids is None and settings.limits.get("pids") == "cgroup":
         args.append("--pids-limit=-1")
     # Both or none: with one of them, Podman sets the other to a default that it may not be allowed

@@ -25,7 +25,7 @@ from hyperruntime.images.dockerfile import read_dockerfile
 from hyperruntime.images.dockerfile_bases import AUTOMATIC, NamedImage, named_images
 from hyperruntime.images.dockerfile_checks import check_triggers
 from hyperruntime.images.pull_errors import is_loopback
-from hyperruntime_podman.edge import run_podman, stream_podman
+from hyperruntime_podman.edge import inspect_image, run_podman, stream_podman
 from hyperruntime_podman.own_store import user_store
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -83,12 +83,10 @@ def _found(image: NamedImage) -> bytes | None:
     """Return the configuration of an image of Podman's store; None if it has none for the
     platform.
     """
-    result = run_podman(
-        ["podman", "image", "inspect", "--format", "{{.Id}}", "--", image.reference]
-    )
-    if result.exit_code != 0:
+    known = inspect_image(image.reference)
+    if known is None:
         return None
-    configuration = _configuration(result.stdout.decode().strip().removeprefix("sha256:"))
+    configuration = _configuration(str(known["Id"]).removeprefix("sha256:"))
     return configuration if not image.platform or is_for(image.platform, configuration) else None
 
 

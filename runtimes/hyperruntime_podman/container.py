@@ -1,13 +1,15 @@
-"""One running Podman container: its attached shells, its removal, and the reasons for failures."""
+"""One running Podman container: its attached shells, its devices, its removal, and the reasons for
+failures.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from hyperruntime.driver import Launch, PostMortem
+from hyperruntime.driver import Launch
 from hyperruntime.errors import (
     DeviceError,
     EngineError,
@@ -15,15 +17,22 @@ from hyperruntime.errors import (
     HyperRuntimeError,
     ImageNotFoundError,
     ProcessLimitError,
+    UnsupportedOptionError,
 )
-from hyperruntime.gpu.devices import GENERATE, load_devices, merge_edits
+from hyperruntime.gpu.cdi import Device, Edits
+from hyperruntime.gpu.devices import (
+    DEFAULT_DIRECTORIES,
+    GENERATE,
+    cannot_give,
+    load_devices,
+    merge_edits,
+)
 from hyperruntime.gpu.grant import gpu_devices
-from hyperruntime.host.engine_program import start_refusal, unknown_failure
+from hyperruntime.host.engine_driver import ShellContainer
+from hyperruntime.host.engine_program import mount_option, start_refusal, unknown_failure
 from hyperruntime.host.process import ProcessShell, last_line
-from hyperruntime.host.process_tree import kernel_killed_in, memory_cgroups
 from hyperruntime_podman.args import NAME, Settings, exec_args, own_args, pidfile, run_args
 from hyperruntime_podman.edge import attach_podman, run_podman
-from hyperruntime_podman.gpus import device_args
 
 _REMOVE_AGAIN_S = 10.0
 _NOT_THERE = 1  # source: podman-container-exists(1)
@@ -33,14 +42,8 @@ _NO_PROCESS = re.compile(
 _PASSES = re.compile(r"did not die|could not be stopped|state improper|removing", re.IGNORECASE)
 
 
-class PodmanContainer:
-    """A container whose main process is the shell attached to ``podman run``.
-
-    Attributes:
-        id: the container's name.
-        shell: the shell that is its main process.
-        exec_env: environment that every exec needs beyond the spec's.
-    """
+class PodmanContainer(ShellContainer):
+    """A container whose main process is the shell attached to ``podman run``."""
 
     def __init__(
         self,
@@ -69,12 +72,10 @@ class PodmanContainer:
         devices = () if gpus is None else gpu_devices(gpus, load_devices())
         # Podman gives this environment to the main process only, and to no process if the edits are
         # arguments.
-        self.exec_env: Mapping[str, str] = merge_edits(devices).env
+        self.exec_env = merge_edits(devices).env
         self._launch = launch
         self._settings = settings
         self._on_unknown_failure = on_unknown_failure
-        self._cgroups: tuple[Path, ...] | None = None
-        self._oom_killed = False
         args = run_args(launch, settings, device_args(devices, rootless=settings.rootless), image)
         self.shell = ProcessShell(attach_podman(args))
 
@@ -86,26 +87,12 @@ class PodmanContainer:
         """
         return ProcessShell(attach_podman(exec_args(self._launch, user, self._settings)))
 
-    def observe(self) -> None:
-        """Record whether the kernel killed a process in the container's cgroups, which vanish with
-        the container.
-        """
-        if self._cgroups is None:
-            try:
-                pid = int(Path(pidfile(self._launch)).read_text())
-            except (OSError, ValueError):
-                pid = 0
-            self._cgroups = memory_cgroups(pid)
-        self._oom_killed = self._oom_killed or any(
-            kernel_killed_in(directory) for directory in self._cgroups
-        )
-
-    def post_mortem(self) -> PostMortem:
-        """Return what is known about the container's end."""
-        self.observe()
-        code = self.shell.wait(0.3)
-        state = "running" if code is None else "exited"
-        return PostMortem(state=state, exit_code=code, oom_killed=self._oom_killed)
+    def host_pid(self) -> int:
+        """Return the pid of the container's first process, which Podman wrote to a file; else 0."""
+        try:
+            return int(Path(pidfile(self._launch)).read_text())
+        except (OSError, ValueError):
+            return 0
 
     def explain_start_failure(self, error_text: str, user: str | None = None) -> HyperRuntimeError:
         """Return the error that says why the shell never answered.
@@ -142,10 +129,7 @@ class PodmanContainer:
                 f"Podman cannot give gpus={spec.gpus!r} to a container: {text}; {step}"
             )
         if spec.gpus is not None and re.search(r"/dev/|error mounting|hook", error_text):
-            return DeviceError(
-                f"gpus={spec.gpus!r} cannot be given to a container: {text}; is its CDI spec "
-                "out of date?"
-            )
+            return cannot_give(spec.gpus, text)
         self._on_unknown_failure()
         return unknown_failure(NAME, text, self.shell)
 
@@ -195,3 +179,61 @@ def remove(name: str, store_args: Sequence[str] = ()) -> None:
         if not passes or time.monotonic() > deadline:
             raise EngineError(f"container {name} could not be removed: {result.error_text}")
         time.sleep(0.5)
+
+
+def device_args(devices: Sequence[Device], *, rootless: bool) -> list[str]:
+    """Return the options that give devices to a container; the caller adds their environment to
+    every exec.
+
+    Args:
+        devices: the CDI devices.
+        rootless: whether Podman runs as an ordinary user.
+
+    Raises:
+        UnsupportedOptionError: Podman cannot resolve the names, but the spec has hooks, which only
+            Podman can run.
+    """
+    if not devices:
+        return []
+    edits = merge_edits(devices)
+    reason = _why_not_by_name(devices, edits, rootless=rootless)
+    if reason is None:
+        return [word for device in devices for word in ("--device", device.name)]
+    if edits.hooks:
+        hooks = ", ".join(dict.fromkeys(" ".join(hook.args) or hook.path for hook in edits.hooks))
+        raise UnsupportedOptionError(
+            NAME,
+            "gpus",
+            f"{reason}, and only Podman itself can run the hooks of the devices: {hooks}",
+        )
+    return edit_args(edits)
+
+
+def edit_args(edits: Edits) -> list[str]:
+    """Return a CDI spec's edits as options of ``podman run``."""
+    args: list[str] = []
+    for node in edits.device_nodes:
+        args += ["--device", f"{node.host_path}:{node.path}:{node.permissions}"]
+    for mount in edits.mounts:
+        args += ["--mount", mount_option(NAME, mount)]
+    for group in edits.groups:
+        args += ["--group-add", str(group)]
+    return args
+
+
+def _why_not_by_name(devices: Sequence[Device], edits: Edits, *, rootless: bool) -> str | None:
+    """Return why Podman itself cannot resolve the names, or None if it can."""
+    for device in devices:
+        if device.file.parent not in map(Path, DEFAULT_DIRECTORIES):
+            places = " and ".join(DEFAULT_DIRECTORIES)
+            return (
+                f"Podman resolves {device.name} only from a spec in {places}, not in "
+                f"{str(device.file.parent)!r}"
+            )
+    for node in edits.device_nodes:
+        if rootless and node.path != node.host_path:
+            return (
+                f"rootless Podman cannot resolve a device that is {node.host_path} outside and "
+                f"{node.path} inside"
+            )
+    return None

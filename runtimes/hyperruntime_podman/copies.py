@@ -4,28 +4,26 @@ them.
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from hyperruntime.errors import EngineError, EngineLateError, HyperRuntimeError
 from hyperruntime.host.engine_limits import limit_s
-from hyperruntime.host.process import ProcessResult
 from hyperruntime.logs import get_logger
 from hyperruntime_podman.args import NAME
-from hyperruntime_podman.edge import run_podman
-from hyperruntime_podman.own_store import Store, user_store
+from hyperruntime_podman.edge import ask_podman, inspect_image, run_podman
+from hyperruntime_podman.own_store import Store, file_version, user_store
 
 log = get_logger(__name__)
 
 _NAME = "localhost/hyperruntime-copy"  # the name of a copy whose image has none
-_Version = tuple[int, int, int] | None
 
 
 class ImageCopies:
@@ -38,7 +36,7 @@ class ImageCopies:
         """Know no copy; nothing is asked yet."""
         self._lock = threading.Lock()
         # by reference: the user's images when it was found
-        self._known: dict[str, tuple[_Version, str]] = {}
+        self._known: dict[str, tuple[tuple[int, ...], str]] = {}
 
     def find(self, reference: str) -> str:
         """Return the identifier of an image's copy, which is made if there is none.
@@ -50,10 +48,11 @@ class ImageCopies:
         store = user_store()
         if store is None:
             return ""
-        version = _images_version(store)
+        # Podman replaces this file with every change of the user's images
+        version = file_version(Path(store.root, f"{store.driver}-images", "images.json"))
         with self._lock:
             known = self._known.get(reference)
-        if known is not None and version is not None and known[0] == version:
+        if known is not None and any(version) and known[0] == version:
             return known[1]
         if found := self._found(store, reference):  # the next call asks again: a failure may pass
             with self._lock:
@@ -61,12 +60,12 @@ class ImageCopies:
         return found
 
     def _found(self, store: Store, reference: str) -> str:
-        image = _inspect((), reference)
+        image = inspect_image(reference)
         if image is None:
             return ""
         identifier = str(image["Id"]).removeprefix("sha256:")
         try:
-            if _inspect(store.own_args, identifier) is None:
+            if inspect_image(identifier, *store.own_args) is None:
                 with locked(store):
                     copy_image(store, identifier, _name(image, reference))
         except (OSError, HyperRuntimeError) as error:
@@ -90,19 +89,20 @@ def copy_image(store: Store, identifier: str, name: str) -> None:
     Raises:
         EngineError: Podman cannot copy it.
     """
-    if _inspect(store.own_args, identifier) is not None:
+    if inspect_image(identifier, *store.own_args) is not None:
         return
+    what = f"image {identifier} cannot be copied"
     started = time.monotonic()
     given = name or f"{_NAME}:{identifier[:12]}"
     if not name:
-        _run("tag", identifier, given)
+        ask_podman(what, "tag", identifier, given)
     try:
         source = f"containers-storage:[{store.driver}@{store.root}+{store.run_root}]{given}"
-        _run(*store.own_args, "pull", "--quiet", source)
+        ask_podman(what, *store.own_args, "pull", "--quiet", source, verb=None)  # maybe gigabytes
     finally:
         if not name:
             run_podman(["podman", "untag", identifier, given])
-    if _inspect(store.own_args, identifier) is None:
+    if inspect_image(identifier, *store.own_args) is None:
         raise EngineError(f"the copy of image {identifier} has another identifier")
     log.info(
         "image copied to the overlay store", image=given, duration_s=time.monotonic() - started
@@ -145,43 +145,15 @@ def locked(store: Store) -> Iterator[None]:
 
 
 def _remove_orphans(store: Store) -> None:
-    kept = set(_run("images", "--all", "--quiet", "--no-trunc").stdout.split())
-    for identifier in (
-        set(_run(*store.own_args, "images", "--quiet", "--no-trunc").stdout.split()) - kept
-    ):
+    what = "images cannot be listed"
+    kept = ask_podman(what, "images", "--all", "--quiet", "--no-trunc").stdout.split()
+    copies = ask_podman(what, *store.own_args, "images", "--quiet", "--no-trunc").stdout.split()
+    for identifier in set(copies) - set(kept):
         # `rmi` alone refuses an image with two names; it never ends a container
         for verb in ("untag", "rmi"):
             run_podman(["podman", *store.own_args, verb, os.fsdecode(identifier)], None)
 
 
-def _images_version(store: Store) -> _Version:
-    """Return what changes with every change of the user's images; None if that is unknown.
-
-    Podman replaces this file each time.
-    """
-    try:
-        status = os.stat(os.path.join(store.root, f"{store.driver}-images", "images.json"))
-    except OSError:
-        return None
-    return (status.st_ino, status.st_mtime_ns, status.st_size)
-
-
-def _inspect(store_args: tuple[str, ...], reference: str) -> dict[str, Any] | None:
-    """Return what Podman knows about an image in a store, or None if it is not there."""
-    result = run_podman(["podman", *store_args, "image", "inspect", "--", reference])
-    if result.exit_code != 0:
-        return None
-    found: dict[str, Any] = json.loads(result.stdout)[0]
-    return found
-
-
 def _name(image: dict[str, Any], reference: str) -> str:
     names = [str(name) for name in image.get("RepoTags") or ()]
     return reference if reference in names else next(iter(names), "")
-
-
-def _run(*args: str) -> ProcessResult:
-    result = run_podman(["podman", *args], None)  # it may move gigabytes
-    if result.exit_code != 0:
-        raise EngineError(result.error_text)
-    return result

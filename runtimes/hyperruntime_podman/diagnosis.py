@@ -18,10 +18,9 @@ from hyperruntime.host.engine_findings import (
     space_finding,
 )
 from hyperruntime.host.process import find_program
-from hyperruntime_podman.edge import INSTALL_HINT
+from hyperruntime_podman.edge import INSTALL_HINT, run_files
 from hyperruntime_podman.own_store import COST, SLOW, Store, slow_step, user_store
 from hyperruntime_podman.probe import Probe, probe
-from hyperruntime_podman.rootless import run_files
 
 
 def findings() -> Iterator[Finding]:

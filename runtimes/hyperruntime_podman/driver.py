@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 
-from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Launch
-from hyperruntime.host.probe_cache import TrustedProbe, forget_probes
+from hyperruntime.driver import ContainerRecord, Driver, Launch
+from hyperruntime.host.engine_driver import EngineDriver
 from hyperruntime.logs import get_logger
-from hyperruntime_podman.args import (
-    NAME,
-    OWN_DIRECTORY,
-    base_args,
-    in_user_store,
-    store_args,
-)
+from hyperruntime_podman.args import NAME, OWN_DIRECTORY, base_args, in_user_store, store_args
 from hyperruntime_podman.container import PodmanContainer, remove
 from hyperruntime_podman.copies import ImageCopies, remove_orphans
 from hyperruntime_podman.diagnosis import findings
@@ -54,7 +47,7 @@ fi
 """
 
 
-class PodmanDriver:
+class PodmanDriver(EngineDriver[Probe]):
     """Driver for Podman 4 and 5.
 
     Attributes:
@@ -65,26 +58,10 @@ class PodmanDriver:
 
     def __init__(self) -> None:
         """Create a driver; the probe runs when it is first needed."""
-        self._probe = TrustedProbe(NAME, cached_probe)
+        super().__init__(cached_probe, findings)
         self._copies = ImageCopies()
         self._has_warned = False
         self.images = PodmanImages(self._build_args, remove_orphans)
-
-    def open(self, private_dir: str) -> None:
-        """Do nothing: this driver needs no private directory."""
-
-    def probe(self) -> EngineInfo:
-        """Return what Podman can do on this machine.
-
-        Raises:
-            EngineUnavailableError: Podman is missing or cannot run a container.
-        """
-        return self._probe.info()
-
-    def diagnose(self) -> Sequence[Finding]:
-        """Probe again and return the findings; never raises."""
-        forget_probes(NAME)
-        return tuple(findings())
 
     def launch(self, launch: Launch) -> PodmanContainer:
         """Start a container with its shell attached.
@@ -124,9 +101,6 @@ class PodmanDriver:
         """
         script = _CLEANUP + ("" if os.geteuid() == 0 else _CLEANUP_OWN) + "exit $failed"
         return (*environment_args(), "/bin/sh", "-c", script, "cleanup", label)
-
-    def close(self) -> None:
-        """Do nothing: this driver starts no service."""
 
     def _build_args(self) -> list[str]:
         return base_args(in_user_store(self._probe.get().settings))

@@ -6,21 +6,24 @@ import json
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from hyperruntime.driver import Image
 from hyperruntime.errors import EngineError, ImageBuildError, ImageError, ImageNotFoundError
-from hyperruntime.host.build_processes import end_build_processes
 from hyperruntime.host.engine_program import csv_line
-from hyperruntime.host.process import ProcessResult
+from hyperruntime.host.process import ProcessResult, pid_namespace
 from hyperruntime.images.older_builders import for_older_builder
 from hyperruntime.images.pull_errors import SHORT_NAME, explain_pull, is_loopback, with_tag
 from hyperruntime_podman.bases import get_bases
 from hyperruntime_podman.edge import ask_podman, run_podman, stream_podman
 
 _TIDY_S = 8.0
+_ROUND_S = 0.1
 _HEREDOCS = "hyperruntime-heredocs"  # the name of a build context
 _LISTINGS = 5
 _UNKNOWN = re.compile(r"image not known|no such image", re.IGNORECASE)
@@ -182,7 +185,7 @@ class PodmanImages:
             for name, value in build_args.items():
                 args += ["--build-arg", f"{name}={value}"]
             result = get_bases(plain, context, _HEREDOCS, on_output) or stream_podman(
-                [*args, str(context)], on_output, partial(end_build_processes, timeout_s=_TIDY_S)
+                [*args, str(context)], on_output, partial(_end_build, timeout_s=_TIDY_S)
             )
         if result.exit_code != 0:
             tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-12:])
@@ -265,3 +268,26 @@ def _image(attrs: Mapping[str, Any]) -> Image:
         size_bytes=int(attrs.get("Size") or 0),
         created=float(attrs.get("Created") or 0),
     )
+
+
+def _end_build(pid: int, timeout_s: float) -> None:
+    """Kill a build's descendants in other pid namespaces until the build itself has ended.
+
+    Podman runs each step in a container that only the build knows. If the build is killed, the
+    processes, storage and directories of that container remain. If the step is killed instead, the
+    build fails and cleans up.
+
+    Args:
+        pid: pid of the build, a child of this process.
+        timeout_s: seconds to wait for its end; after that the caller must kill it.
+    """
+    deadline = time.monotonic() + timeout_s
+    ours = pid_namespace()
+    with suppress(psutil.Error):  # it has ended
+        program = psutil.Process(pid)
+        while program.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            for child in program.children(recursive=True):
+                if pid_namespace(child.pid) not in (0, ours):
+                    with suppress(psutil.Error):
+                        child.kill()
+            time.sleep(_ROUND_S)

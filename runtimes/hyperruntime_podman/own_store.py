@@ -144,7 +144,7 @@ def store_facts() -> tuple[Any, ...]:
     variables and files.
     """
     variables = [os.environ.get(name, "") for name in _VARIABLES]
-    return (*variables, *(_version(path) for path in _files()))
+    return (*variables, *(file_version(path) for path in _files()))
 
 
 def chosen_slow() -> str:
@@ -166,7 +166,8 @@ def _files() -> tuple[Path, ...]:
     return (*own, *map(Path, _SYSTEM))
 
 
-def _version(path: Path) -> tuple[int, int, int]:
+def file_version(path: Path) -> tuple[int, int, int]:
+    """Return what changes with a file; zeros if it cannot be read."""
     try:
         status = path.stat()
     except OSError:

@@ -10,20 +10,21 @@ from __future__ import annotations
 import itertools
 import os
 import resource
+import shutil
+import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
 
 from hyperruntime.driver import Enforcement, EngineInfo
-from hyperruntime.errors import EngineUnavailableError
+from hyperruntime.errors import EngineLateError, EngineUnavailableError, HyperRuntimeError
 from hyperruntime.host.engine_program import (
     SHOW_LIMITS,
     TrialResult,
     Trials,
     make_userland,
     program_facts,
-    program_needed,
     shown_limits,
 )
 from hyperruntime.host.inherited import process_ceiling, stricter
@@ -31,12 +32,20 @@ from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.probe_cache import ProbeFile
 from hyperruntime.host.process import find_program
 from hyperruntime_podman.args import NAME, Settings, probe_args
-from hyperruntime_podman.edge import INSTALL_HINT, environment, store_step, unshare_args
-from hyperruntime_podman.own_store import store_facts
-from hyperruntime_podman.store_trial import choose_store
+from hyperruntime_podman.copies import copy_image, locked
+from hyperruntime_podman.edge import INSTALL_HINT, environment, run_podman, store_step, unshare_args
+from hyperruntime_podman.own_store import (
+    SLOW,
+    Store,
+    chosen_slow,
+    slow_step,
+    store_facts,
+    user_store,
+)
 
 _RUNTIMES = ("", "runc", "crun")
 _NOFILE_CEILING = 1 << 20
+_TRIAL_IMAGE = "localhost/hyperruntime-trial:latest"
 _NPROC_CEILING = 32768  # Podman lowers its own limit to this if it may not raise it
 _SCRIPT = (
     SHOW_LIMITS
@@ -108,7 +117,7 @@ def probe() -> Probe:
         EngineUnavailableError: Podman is missing or cannot run a container, or two trials did not
             end in time.
     """
-    trials = Trials(NAME, environment())
+    trials = Trials(NAME, environment(), INSTALL_HINT)
     version, storage = _versions(trials)
     combinations = list(itertools.product(_candidates(), (True, False)))
     # the value of --rootfs may end with options after a colon
@@ -145,17 +154,12 @@ def probe() -> Probe:
 def _versions(trials: Trials) -> tuple[str, str]:
     """Return Podman's version and its storage driver."""
     form = "{{.Version.Version}} {{.Store.GraphDriverName}}"
-    result = _run(trials, ["podman", "info", "--format", form])
+    result = trials.run(["podman", "info", "--format", form])
     if result.exit_code != 0:
         step = store_step(result.error_text)
         raise EngineUnavailableError(NAME, f"`podman info` fails: {result.error_text}", step)
     version, _, storage = result.stdout.decode(errors="replace").strip().partition(" ")
     return version, storage
-
-
-def _run(trials: Trials, args: list[str]) -> TrialResult:
-    with program_needed(NAME, NAME, INSTALL_HINT):
-        return trials.run(args)
 
 
 class _Tester:
@@ -209,7 +213,7 @@ class _Tester:
     ) -> TrialResult:
         args = probe_args(settings, str(self.rootfs), self.userland, script, limited=limited)
         args[args.index("none")] = network
-        return _run(self._trials, args)
+        return self._trials.run(args)
 
 
 def _candidates() -> Iterator[Settings]:
@@ -259,3 +263,96 @@ def probe_file() -> ProbeFile[Probe]:
         for place in _places(name)[:1]
     ]
     return ProbeFile(NAME, (*programs, cgroups, *_hard_limits(), *store_facts()), Probe)
+
+
+@attrs.frozen(kw_only=True)
+class Place:
+    """Where containers run.
+
+    Attributes:
+        settings: how to call Podman.
+        slow: why containers run in a slow store, or "".
+        step: the command that makes them quick, or "".
+        is_late: whether the trial did not end in time; it then says nothing about the store.
+    """
+
+    settings: Settings
+    slow: str = ""
+    step: str = ""
+    is_late: bool = False
+
+
+def choose_store(storage: str, settings: Settings, rootfs: str, userland: Sequence[str]) -> Place:
+    """Return where containers run.
+
+    Args:
+        storage: the driver of the user's store.
+        settings: how to call Podman with the user's store.
+        rootfs: a root file system of links to the userland.
+        userland: the host's directories to mount.
+    """
+    if storage != SLOW:
+        return Place(settings=settings)
+    if (store := user_store()) is None:
+        return Place(
+            settings=settings,
+            slow="`podman info` does not name the store",
+            step="see `hyperrun doctor`",
+        )
+    why = _forbidden()
+    own = attrs.evolve(settings, root=store.own_root, run_root=store.own_run_root)
+    if not why:
+        try:
+            why = _try_own(store, own, rootfs, userland)
+        except EngineLateError as error:
+            return Place(
+                settings=settings,
+                slow=str(error),
+                step="try again on a less busy machine",
+                is_late=True,
+            )
+        except (OSError, HyperRuntimeError) as error:
+            why = f"an overlay store does not work: {error}"
+    if not why:
+        return Place(settings=own)
+    if not store.has_own:
+        shutil.rmtree(store.own_root, ignore_errors=True)
+    return Place(settings=settings, slow=why, step=slow_step(store, why))
+
+
+def _forbidden() -> str:
+    # root's containers get addresses from a list in the run directory, one list for all
+    if os.geteuid() == 0:
+        return "root has one store"
+    chosen = chosen_slow()
+    return f"{chosen} chooses vfs" if chosen else ""
+
+
+def _try_own(store: Store, own: Settings, rootfs: str, userland: Sequence[str]) -> str:
+    """Do once what each start does: copy an image and run it. Return why that fails, or ""."""
+    archive = Path(f"{rootfs}.tar")
+    with tarfile.open(archive, "w") as tar:
+        tar.add(rootfs, arcname=".")
+    args = probe_args(own, rootfs, userland, "echo works >/written && cat /written", limited=False)
+    at = args.index("--rootfs")
+    with locked(store):
+        _forget(store)
+        try:
+            made = run_podman(["podman", "import", "--quiet", str(archive), _TRIAL_IMAGE], "probe")
+            if made.exit_code != 0:
+                return f"no image can be made for the trial: {made.error_text}"
+            identifier = made.stdout.decode().split()[-1].removeprefix("sha256:")
+            copy_image(store, identifier, _TRIAL_IMAGE)
+            result = run_podman([*args[:at], "--pull=never", identifier, *args[at + 2 :]], "probe")
+        finally:
+            _forget(store)
+    return (
+        ""
+        if result.stdout == b"works\n"
+        else f"an overlay store does not work: {result.error_text}"
+    )
+
+
+def _forget(store: Store) -> None:
+    for args in ((), store.own_args):
+        run_podman(["podman", *args, "rmi", _TRIAL_IMAGE], "probe")

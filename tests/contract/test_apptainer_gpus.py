@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import DeviceError, UnsupportedOptionError
+from hyperruntime.errors import DeviceError
 from hyperruntime_apptainer.gpus import read_soname
 from tests.contract.fake_gpus import Describe
 
@@ -120,38 +120,6 @@ def test_compat_libraries_for_a_newer_driver_come_first(
             container.exec(["sh", "-c", 'echo "${LD_LIBRARY_PATH%%:*}"']).stdout.decode().strip()
         )
         assert (first == "/usr/local/cuda/compat") is expected
-
-
-def test_a_link_to_a_file_outside_the_spec_is_refused(
-    runtime: hr.Runtime, base_image: str, describe: Describe
-) -> None:
-    describe(hooks=[hook("create-symlinks", "--link", "libgone.so.1::/usr/lib/libgone.so")])
-    with pytest.raises(
-        UnsupportedOptionError, match=r"links /usr/lib/libgone\.so to /usr/lib/libgone\.so\.1"
-    ):
-        runtime.container(hr.ContainerSpec(image=base_image, gpus="0"))
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"additionalGids": [2**31 - 7]}, "not in it"),
-        (
-            {
-                "deviceNodes": [
-                    {"path": "/dev/fakectl", "hostPath": "/dev/null", "permissions": "r"}
-                ]
-            },
-            "read-only",
-        ),
-    ],
-)
-def test_edits_that_an_ordinary_user_cannot_apply_are_refused(
-    runtime: hr.Runtime, base_image: str, describe: Describe, change: dict[str, Any], words: str
-) -> None:
-    describe(**change)
-    with pytest.raises(UnsupportedOptionError, match=words):
-        runtime.container(hr.ContainerSpec(image=base_image, gpus="0"))
 
 
 def test_a_device_without_permission_is_an_error_at_once(

@@ -8,25 +8,19 @@ import shutil
 import signal
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import attrs
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import (
-    DeviceNotFoundError,
-    EngineUnavailableError,
-    ImageBuildError,
-    UnsupportedOptionError,
-)
+from hyperruntime.errors import EngineUnavailableError, ImageBuildError
 from hyperruntime.host.owner import LABEL, OwnerIdentity
 from hyperruntime.host.process import run_process, wait_until
 from hyperruntime_docker import DockerDriver
 from hyperruntime_docker.args import UID_LABEL
 from hyperruntime_docker.client import Engine
-from hyperruntime_docker.probe import cached_probe
 from hyperruntime_docker.trial import open_trial
 from tests.doubles.slow_socket import slow_socket
 
@@ -164,43 +158,6 @@ def test_the_loss_of_the_daemon_is_reported(
     runtime.close()
 
 
-def remember_wrongly(cache: Path, **settings: object) -> None:
-    """Probe Docker, and change what is remembered of it in this cache."""
-    engine = Engine()
-    cached_probe(engine)
-    engine.close()
-    [path] = (cache / "hyperruntime").iterdir()
-    wrong = json.loads(path.read_text())
-    wrong["settings"] |= settings
-    path.write_text(json.dumps(wrong))
-
-
-def test_a_remembered_probe_that_lacks_a_network_is_repeated_before_the_network_is_refused(
-    opened: hr.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    remember_wrongly(tmp_path, networks=["none"])
-    spec = hr.ContainerSpec(image=IMAGE, network="bridge")
-    with hr.open_runtime("docker") as again, again.container(spec) as started:
-        assert len(started.exec(["ls", "/sys/class/net"]).stdout.split()) > 1
-
-
-def test_a_distrusted_probe_cache_is_replaced_by_a_new_probe(
-    opened: hr.Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    remember_wrongly(tmp_path, nvidia=True)
-    driver = DockerDriver()
-    known = driver.probe()
-    assert known.gpus
-    driver._probe.distrust()
-    tried_now = driver.probe()
-    assert not tried_now.gpus
-    driver._probe.distrust()
-    assert driver.probe() is tried_now
-    driver.close()
-
-
 @pytest.mark.parametrize("moment", ["read_text", "take_over"])
 def test_the_next_probe_removes_what_a_killed_probe_left(opened: hr.Runtime, moment: str) -> None:
     code = f"""if True:
@@ -224,29 +181,21 @@ def test_the_next_probe_removes_what_a_killed_probe_left(opened: hr.Runtime, mom
     assert not docker("images", "--quiet", image)
 
 
+def hold(name: str, labels: Mapping[str, str]) -> None:
+    """Run a container with these labels, which no process of ours owns."""
+    words = [word for label, value in labels.items() for word in ("--label", f"{label}={value}")]
+    docker(
+        "run", "--detach", "--rm", "--network=none", "--name", name, *words, IMAGE, "sleep", "60"
+    )
+
+
 def test_prune_keeps_containers_of_other_users_of_the_daemon(opened: hr.Runtime) -> None:
     name = f"hyperruntime-test-{os.getpid()}"
     dead = attrs.evolve(OwnerIdentity.current(), pid=2**22 + 1).to_labels()
     names = {os.getuid() + 1: f"{name}-other", os.getuid(): f"{name}-ours"}
     try:
         for uid, each in names.items():
-            labels = {**dead, UID_LABEL: str(uid)}
-            words = [
-                word for label, value in labels.items() for word in ("--label", f"{label}={value}")
-            ]
-            docker(
-                "run",
-                "--detach",
-                "--rm",
-                "--network",
-                "none",
-                "--name",
-                each,
-                *words,
-                IMAGE,
-                "sleep",
-                "60",
-            )
+            hold(each, {**dead, UID_LABEL: str(uid)})
         removed = opened.prune()
         assert f"{name}-ours" in removed
         assert f"{name}-other" not in removed
@@ -257,19 +206,7 @@ def test_prune_keeps_containers_of_other_users_of_the_daemon(opened: hr.Runtime)
 
 def test_containers_of_a_dead_owner_are_removed_even_without_the_sdk(opened: hr.Runtime) -> None:
     name = f"hyperruntime-test-{os.getpid()}-left"
-    docker(
-        "run",
-        "--detach",
-        "--network",
-        "none",
-        "--name",
-        name,
-        "--label",
-        f"{LABEL}={name}",
-        IMAGE,
-        "sleep",
-        "60",
-    )
+    hold(name, {LABEL: name})
     args = DockerDriver().cleanup_args(f"{LABEL}={name}")
     run_process(["/no/such/python" if word == sys.executable else word for word in args])
     assert name not in docker("ps", "--all")
@@ -315,19 +252,6 @@ def test_a_device_by_cdi_name_and_its_environment_reach_every_exec(
                 ["sh", "-c", 'ls /dev/nvidia0; echo "$DEVICE $SHARED"'], user=user
             )
             assert result.stdout == f"/dev/nvidia0\n{name} by all\n".encode()
-
-
-def test_an_unknown_device_is_refused(newer: hr.Runtime) -> None:
-    with pytest.raises(DeviceNotFoundError, match=r"did you mean 'nvidia\.com/gpu=0'"):
-        newer.container(hr.ContainerSpec(image=IMAGE, gpus=("7",)))
-    assert "hyperruntime-" not in docker("ps", "--all")
-
-
-def test_a_daemon_without_gpus_refuses_them(opened: hr.Runtime) -> None:
-    if opened.info.gpus:
-        pytest.fail("this machine's daemon has GPUs; the test needs a daemon without GPUs")
-    with pytest.raises(UnsupportedOptionError, match="gpus"):
-        opened.container(hr.ContainerSpec(image=IMAGE, gpus="all"))
 
 
 # What BuildKit's own tests and the Dockerfile reference show, and a few odd texts.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from hyperruntime.cli import main
+from tests.doubles.nvidia_smi import install_smi
 
 pytestmark = pytest.mark.engine
 
@@ -23,16 +23,11 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Return a function that installs an ``nvidia-smi`` script and, if files are given, a CDI spec
     that mounts them.
     """
-    program = tmp_path / "bin/nvidia-smi"
-    program.parent.mkdir()
     (tmp_path / "cdi").mkdir()
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("HYPERRUNTIME_CDI_DIRS", str(tmp_path / "cdi"))
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
 
     def make(smi: str, files: dict[str, str] | None = None, kind: str = "nvidia.com/gpu") -> None:
-        program.write_text(f"#!/bin/sh\n{smi}\n")
-        program.chmod(0o755)
+        install_smi(monkeypatch, tmp_path, smi)
         mounts = []
         for number, (path, text) in enumerate((files or {}).items()):
             source = tmp_path / f"file {number}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +13,6 @@ from hyperruntime.driver import Driver, Launch
 from hyperruntime.errors import (
     DeviceBusyError,
     DeviceError,
-    DeviceNotFoundError,
     DeviceNotVisibleError,
     UnsupportedOptionError,
 )
@@ -22,6 +20,7 @@ from hyperruntime.gpu import grant as gpus_module
 from hyperruntime.registry import load_driver
 from hyperruntime.runtime import Runtime
 from tests.contract.fake_gpus import LIBRARY, Describe, devices_in
+from tests.doubles.nvidia_smi import install_smi, listing
 
 pytestmark = pytest.mark.engine
 
@@ -42,16 +41,7 @@ def gives_gpus(runtime: hr.Runtime, base_image: str) -> None:
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Install an ``nvidia-smi`` that reports two GPUs; the first is busier."""
-    program = tmp_path / "bin/nvidia-smi"
-    program.parent.mkdir()
-    rows = [
-        f"{number}, GPU-fake{number}, {500 - 400 * number}, 1000, 0, 1.0, Fake"
-        for number in range(2)
-    ]
-    program.write_text("#!/bin/sh\ncat <<'EOF'\n" + "\n".join(rows) + "\nEOF\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    install_smi(monkeypatch, tmp_path, listing(500, 100))
     monkeypatch.setattr(gpus_module, "LOCK_ROOT", tmp_path)
 
 
@@ -120,17 +110,6 @@ def test_a_container_that_does_not_start_releases_its_gpus(
     describe()
     with runtime.container(hr.ContainerSpec(image=base_image, gpus="auto:2")) as container:
         assert len(devices_in(container)) == 2
-
-
-def test_the_error_of_an_unknown_device_names_the_next_step(
-    runtime: hr.Runtime, base_image: str, describe: Describe, tmp_path: Path
-) -> None:
-    for gpus in ("all", "0", "nvidia.com/gpu=0"):
-        with pytest.raises(DeviceNotFoundError, match="nvidia-ctk cdi generate"):
-            runtime.container(hr.ContainerSpec(image=base_image, gpus=gpus))
-    describe("example.com/gpu")
-    with pytest.raises(DeviceNotFoundError, match=r"did you mean 'example\.com/gpu=[01]'"):
-        runtime.container(hr.ContainerSpec(image=base_image, gpus="example.com/gpu=4"))
 
 
 class Forgetful:

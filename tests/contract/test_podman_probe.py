@@ -14,11 +14,9 @@ import attrs
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.host.probe_cache import forget_probes
 from hyperruntime.host.process import ProcessResult, run_process
 from hyperruntime_podman.driver import PodmanDriver
 from hyperruntime_podman.probe import cached_probe, probe, probe_file
-from tests.params import first_quick
 
 pytestmark = pytest.mark.engine
 
@@ -41,48 +39,6 @@ def remembered(runtime: hr.Runtime) -> dict[str, object]:
     return attrs.asdict(driver._probe.get())
 
 
-@pytest.mark.parametrize(
-    "odd",
-    first_quick(
-        b'{"version": "4", "storage": "overlay", "tried": [], "settings": {}}',
-        b"[" * 100_000,
-        b"",
-        b"\xff\0{",
-        b"[]",
-        b"7",
-        quick=2,
-    ),
-)
-def test_an_unreadable_probe_cache_is_replaced_by_a_new_probe(cache: Path, odd: bytes) -> None:
-    honest = json.loads(cache.read_bytes())
-    cache.write_bytes(odd)
-    found, was_remembered = cached_probe()
-    assert not was_remembered
-    assert found.version == honest["version"]
-    replaced = json.loads(cache.read_bytes())["settings"]
-    # Whether a bridge starts is tried anew, twice at most: on a busy machine two probes may differ
-    # in it.
-    assert {**replaced, "bridge": None} == {**honest["settings"], "bridge": None}
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"limits": {"memory_bytes": "perhaps", "pids": "no", "cpus": "no"}},
-        {"nofile": "many"},
-        {"nofile": -1},
-        {"x": 1},
-    ],
-)
-def test_a_probe_cache_with_invalid_values_is_replaced_by_a_new_probe(
-    cache: Path, change: dict[str, object]
-) -> None:
-    honest = json.loads(cache.read_bytes())
-    cache.write_text(json.dumps({**honest, "settings": {**honest["settings"], **change}}))
-    assert not cached_probe()[1]
-    assert cached_probe()[1]
-
-
 def test_a_probe_cache_with_which_no_container_starts_is_replaced_at_once(
     cache: Path, base_image: str
 ) -> None:
@@ -96,21 +52,6 @@ def test_a_probe_cache_with_which_no_container_starts_is_replaced_at_once(
         assert started.exec(["echo", "works"]).stdout == b"works\n"
         assert opened.info.oci_runtime != "no-such-runtime"
     assert json.loads(cache.read_bytes())["settings"]["oci_runtime"] != "no-such-runtime"
-
-
-def test_a_remembered_probe_that_lacks_a_network_is_repeated_before_the_network_is_refused(
-    cache: Path, base_image: str
-) -> None:
-    honest = json.loads(cache.read_bytes())
-    if not honest["settings"]["bridge"]:
-        pytest.skip(
-            "NOT RUN: no bridge network works on this machine; `hyperrun doctor podman` says why"
-        )
-    cache.write_text(json.dumps({**honest, "settings": {**honest["settings"], "bridge": False}}))
-    spec = hr.ContainerSpec(image=base_image, network="bridge")
-    with hr.open_runtime("podman") as opened, opened.container(spec) as started:
-        assert len(started.exec(["ls", "/sys/class/net"]).stdout.split()) > 1
-    assert json.loads(cache.read_bytes())["settings"]["bridge"]
 
 
 @pytest.mark.parametrize("default_runtime", ["of the machine", "fails"])
@@ -139,18 +80,6 @@ def test_a_moment_in_which_no_container_starts_does_not_make_the_result_worse(
     assert not [reason for _, reason in found.tried if "disk quota" in reason], (
         "the reasons are of the last try"
     )
-
-
-def test_a_result_is_not_used_after_another_oci_runtime_was_installed(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert cached_probe()[1]
-    (tmp_path / "bin").mkdir()
-    (runtime := tmp_path / "bin/crun").write_text("#!/bin/sh\nexit 1\n")
-    runtime.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{runtime.parent}:{os.environ['PATH']}")
-    assert not cached_probe()[1]
-    assert cached_probe()[1]
 
 
 def failing_default(directory: Path) -> Path:
@@ -262,12 +191,3 @@ def test_a_diagnosis_never_raises(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.stderr.decode()
         assert "podman|" in done.stdout.decode()
     assert "install it" in diagnose_in({"PATH": str(tmp_path)}).stdout.decode()
-
-
-def test_forgetting_a_probe_that_cannot_be_removed_is_not_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    forget_probes("podman")
-    forget_probes("podman")

@@ -20,7 +20,6 @@ from hyperruntime.adapters.tool_backend import SlotToolBackend
 from hyperruntime.cli import main
 from hyperruntime.host import engine_limits
 from hyperruntime.host.process import pid_namespace, process_start_ticks, wait_until
-from hyperruntime.loop.run_files.archive import load_run
 from tests.doubles.slow_podman import SlowPodman
 
 pytestmark = pytest.mark.engine
@@ -170,28 +169,3 @@ def test_a_command_counts_the_containers_that_could_not_be_removed(
     assert f"{left}, else with `hyperrun prune`" in shown.err
     slow_podman.change()
     assert wait_until(lambda: set(engine_command.containers()) <= before, _GONE_S)
-
-
-@pytest.mark.slow
-def test_a_run_counts_the_containers_that_could_not_be_removed_and_ends_well(
-    slow_podman: SlowPodman, tmp_path: Path, engine_command: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    slow_podman.change(after={"run": (2, 2)}, fails=_BUSY)
-    place = [
-        "--output-dir-parent",
-        str(tmp_path),
-        "--run-id",
-        f"{tmp_path.name}-left",
-        "--max-generation",
-        "1",
-    ]
-    assert main(["--runtime", "podman", "generate", "--domains", "circle_packing", *place]) == 0
-    shown = capsys.readouterr()
-    view = load_run(tmp_path / f"generate_{tmp_path.name}-left")
-    assert [record.failure for record in view.generations] == [None, None]
-    counted = "3 containers were not removed in time; 3 left: they go when the engine"
-    assert counted in shown.err
-    assert "`hyperrun prune`" in shown.err
-    slow_podman.change()
-    found = f"label=io.hyperruntime.owner.run={tmp_path.name}-left"
-    assert wait_until(lambda: not engine_command.containers(found), _GONE_S)

@@ -197,8 +197,6 @@ def test_the_modules_that_are_run_by_name_come_from_the_wheel(installed: Install
         for name in ("cli.__main__", "cluster.with_parent", "cluster.with_children")
     ]
     modules += [
-        "hyperruntime_apptainer.cleanup",
-        "hyperruntime_docker.cleanup",
         "hyperruntime_docker.reclaim",
     ]
     found = installed.python(FIND_MODULES, json.dumps(modules))

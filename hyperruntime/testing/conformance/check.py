@@ -17,6 +17,7 @@ When = Literal["first", "beside", "alone"]
 CHECKS: dict[str, Check] = {}
 DEADLINE_S = 60.0
 _SHOWN = 200
+_SOON_S = 20.0
 
 
 @attrs.frozen(kw_only=True)
@@ -28,7 +29,7 @@ class Check:
         sentence: the promise.
         run: raises AssertionError with one sentence if the promise is broken.
         needs: a feature that a driver may declare as refused (see
-            :func:`~hyperruntime.testing.conformance.capability.declares_refusal`), or "". Such a
+            :func:`~hyperruntime.testing.conformance.context.declares_refusal`), or "". Such a
             check requests the feature first and does not catch the refusal.
         deadline_s: seconds that the check may take on a quiet machine.
         when: ``first``: beside others, and started first because it mostly waits; ``beside``:
@@ -89,6 +90,17 @@ def expect_in_time(context: Context, started: float, quiet_s: float, action: str
         context.load.allows(took, quiet_s),
         f"{action} took {took:.1f} s, more than {context.load.bound(quiet_s):g}",
     )
+
+
+def expect_soon(context: Context, condition: Callable[[], bool], what: str) -> None:
+    """Raise AssertionError unless a condition holds soon, given the load of the machine.
+
+    Args:
+        context: the runtime under test.
+        condition: called until it returns True.
+        what: the condition, for the message.
+    """
+    expect(context.load.wait_until(condition, _SOON_S, 0.01), f"{what} did not happen")
 
 
 def expect_equal(found: object, wanted: object, what: str) -> None:

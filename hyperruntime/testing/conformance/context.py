@@ -18,12 +18,41 @@ from hyperruntime.driver import ContainerRecord, Driver, EngineInfo
 from hyperruntime.errors import ContainerStateError
 from hyperruntime.runtime import Runtime
 from hyperruntime.spec import ContainerSpec, ExecResult, Limits
-from hyperruntime.testing.conformance.capability import declares_refusal
 from hyperruntime.testing.conformance.load import Load
 
 RUN_ID = "conformance"
 LABEL = "conformance"
+_OTHER_USERS = "exec.user"
 _LIST_PROCESSES = 'for p in /proc/[0-9]*; do cat "$p/cmdline" 2>/dev/null && echo; done'
+
+
+def declares_refusal(info: EngineInfo, need: str) -> bool:
+    """Return whether an engine declares that it refuses a feature.
+
+    Args:
+        info: the engine's declaration.
+        need: a field, as in :class:`~hyperruntime.errors.UnsupportedOptionError`, or one value of a
+            field: ``network.host``, ``network.bridge``, ``exec.user``; or ``seccomp``, which no
+                spec asks for: the check
+            raises the reason that the driver declares.
+    """
+    if need == _OTHER_USERS:
+        return not info.users
+    if need == "gpus":
+        return not info.gpus
+    if need == "seccomp":
+        return bool(info.unfiltered)
+    family, _, member = need.partition(".")
+    if family == "network":
+        return member not in info.networks
+    return need in info.refuses or (family == "limits" and info.limits.get(member) == "no")
+
+
+def refused_field(need: str) -> str:
+    """Return the field that the refusal of a feature must name."""
+    return {_OTHER_USERS: "user", "network.host": "network", "network.bridge": "network"}.get(
+        need, need
+    )
 
 
 class Context:

@@ -11,7 +11,6 @@ from hyperruntime.container import Container
 from hyperruntime.driver import PostMortem
 from hyperruntime.errors import ContainerLostError
 from hyperruntime.spec import Mount
-from hyperruntime.testing.conformance.capability import declares_refusal
 from hyperruntime.testing.conformance.check import (
     check,
     expect,
@@ -19,7 +18,7 @@ from hyperruntime.testing.conformance.check import (
     expect_error,
     expect_in_time,
 )
-from hyperruntime.testing.conformance.context import Context, shell
+from hyperruntime.testing.conformance.context import Context, declares_refusal, shell
 from hyperruntime.units import MIB
 
 # Uses a processor for two seconds, then prints the used processor time. Source: POSIX.1 sh,

@@ -6,34 +6,24 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 
 from hyperruntime.container import Container
 from hyperruntime.errors import ContainerLostError, SpecError, WorkdirNotFoundError
 from hyperruntime.exec.spawn.process import Process
-from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error
+from hyperruntime.testing.conformance.check import (
+    check,
+    expect,
+    expect_equal,
+    expect_error,
+    expect_soon,
+)
 from hyperruntime.testing.conformance.context import Context, left_of, marker, shell
 
 _WAIT_S = 20.0
 _ALIVE = 'echo up; trap "echo heard; exit 3" USR1; while :; do sleep 0.05; done'
 _TREE = "setsid env -i /bin/sh -c 'exec sleep '$1 & sleep $1 & echo up; wait"
-
-
-def expect_soon(context: Context, condition: Callable[[], bool], what: str) -> None:
-    """Raise AssertionError unless a condition holds soon, given the load of the machine.
-
-    Args:
-        context: the runtime under test.
-        condition: called until it returns True.
-        what: the condition, for the message.
-    """
-    deadline = time.monotonic() + context.load.bound(_WAIT_S)
-    while not condition():
-        expect(time.monotonic() < deadline, f"{what} did not happen")
-        time.sleep(0.01)
 
 
 def spawn_script(context: Context, container: Container, script: str, *args: str) -> Process:

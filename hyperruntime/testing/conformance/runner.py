@@ -12,9 +12,8 @@ from typing import Literal
 import attrs
 
 from hyperruntime.errors import SpecError, UnsupportedOptionError, name_hint
-from hyperruntime.testing.conformance.capability import declares_refusal, refused_field
 from hyperruntime.testing.conformance.check import CHECKS, Check
-from hyperruntime.testing.conformance.context import Context
+from hyperruntime.testing.conformance.context import Context, declares_refusal, refused_field
 
 Outcome = Literal["pass", "refused", "fail"]
 WORKERS = 4

@@ -13,9 +13,14 @@ from hyperruntime.container import Container
 from hyperruntime.errors import ContainerLostError, SpecError
 from hyperruntime.exec.spawn.terminal import Terminal
 from hyperruntime.run_as import RunAs
-from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_error
+from hyperruntime.testing.conformance.check import (
+    check,
+    expect,
+    expect_equal,
+    expect_error,
+    expect_soon,
+)
 from hyperruntime.testing.conformance.context import Context, fields_of, left_of, marker
-from hyperruntime.testing.conformance.process_checks import expect_soon
 
 _WAIT_S = 20.0
 _DATA_BYTES = 10_000_000

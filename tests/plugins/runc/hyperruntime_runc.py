@@ -15,15 +15,7 @@ from urllib.parse import quote, unquote
 import platformdirs
 import psutil
 
-from hyperruntime.driver import (
-    ContainerRecord,
-    Driver,
-    EngineInfo,
-    Finding,
-    Image,
-    Launch,
-    PostMortem,
-)
+from hyperruntime.driver import ContainerRecord, Driver, EngineInfo, Finding, Image, Launch
 from hyperruntime.errors import (
     EngineError,
     EngineUnavailableError,
@@ -31,6 +23,7 @@ from hyperruntime.errors import (
     UnsupportedOptionError,
 )
 from hyperruntime.host import engine_program as common
+from hyperruntime.host.engine_driver import ShellContainer, removal_args
 from hyperruntime.host.engine_findings import failure_finding
 from hyperruntime.host.inherited import (
     is_own_directory,
@@ -43,7 +36,6 @@ from hyperruntime.host.process import (
     ProcessResult,
     ProcessShell,
     last_line,
-    python_args,
     run_process,
     spawn_attached,
     wait_until,
@@ -72,8 +64,6 @@ INIT = ["/bin/sh", "-c", '"$@"; exit $?', "init"]
 TRIAL = f"""{common.SHOW_LIMITS}{common.TRY_USERS}
 {{ for n in $(seq 150); do sleep 600& done; echo unlimited; }} 2>&1 | {{ read s; echo first $s; kill -9 -1; }}
 """
-CLEANUP = """import sys, hyperruntime_runc as runc; name, value = sys.argv[1].split("=", 1)
-runc.remove(*(record.id for record in runc.records() if record.labels.get(name) == value))"""
 LIST_TRIES, INSTALL = 20, "install runc"
 NO_BUILD = "it has no builder: make the image with another engine, and load its files"
 
@@ -263,10 +253,8 @@ class RuncImages:
         run_process([*AS_ROOT, "rm", "-rf", str(self.path(reference))], env=ENV)
 
 
-class RuncContainer:
+class RuncContainer(ShellContainer):
     """A container whose main process is the shell attached to ``runc run``."""
-
-    exec_env: Mapping[str, str] = {}
 
     def __init__(self, launch: Launch, args: Sequence[str]) -> None:
         """Start it, without waiting for its shell to answer."""
@@ -275,14 +263,6 @@ class RuncContainer:
         self.layer = f"{launch.private_dir}/runc/upper"
         with common.program_needed(NAME, "unshare", "install util-linux"):
             self.shell = ProcessShell(spawn_attached(args, ENV))
-
-    def observe(self) -> None:
-        """Do nothing: nothing is read for a post-mortem."""
-
-    def post_mortem(self) -> PostMortem:
-        """Return what is known of its end."""
-        code = self.shell.wait(0.3)
-        return PostMortem(state="running" if code is None else "exited", exit_code=code)
 
     def explain_start_failure(self, error_text: str, user: str | None = None) -> Exception:
         """Return the error that says why the shell never answered."""
@@ -343,7 +323,7 @@ class RuncDriver:
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
         """Return the argv that removes every container with a label."""
-        return python_args("-c", CLEANUP, label)
+        return removal_args(self, label)
 
     def close(self) -> None:
         """Do nothing: there is no service."""

@@ -53,6 +53,10 @@ NVIDIA: dict[str, Any] = {
 }
 
 
+# Each list names the one before it ten times: 600 bytes that stand for a million values.
+ALIASES = "- &a0 x\n" + "".join(f"- &a{n + 1} [{', '.join([f'*a{n}'] * 10)}]\n" for n in range(6))
+
+
 def write(folder: Path, name: str, value: object) -> Path:
     path = folder / name
     path.write_text(value if isinstance(value, str) else json.dumps(value))
@@ -144,6 +148,7 @@ def test_an_invalid_file_is_reported_and_the_others_are_read(
         ("x.yaml", "!!python/object/apply:os.system ['false']", "not YAML"),
         ("x.yaml", "a: 2001-99-99", "not YAML"),
         ("x.yaml", "", "NoneType"),
+        ("x.yaml", ALIASES, "more than 100000 values"),
     ],
 )
 def test_a_file_that_cannot_be_parsed_is_a_finding(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,8 @@ from hyperruntime.gpu.devices import DeviceRegistry
 from hyperruntime.gpu.grant import GpuGrant, gpu_devices, lock_directory
 from hyperruntime.gpu.nvidia import only_allowed, parse_gpus
 from hyperruntime.spec import Mount
-from hyperruntime_podman.gpus import device_args
+from hyperruntime_podman.container import device_args
+from tests.doubles.nvidia_smi import install_smi
 
 TABLE = """\
 0, GPU-aaaa, 70000, 81559, 98, 550.54.15, NVIDIA H100 80GB HBM3
@@ -38,16 +40,8 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Smi:
     """Return a function that installs a fake ``nvidia-smi`` script; the locks are in the test's
     directory.
     """
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin/nvidia-smi"
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(gpus_module, "LOCK_ROOT", tmp_path)
-
-    def install(script: str) -> None:
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
-
+    install = partial(install_smi, monkeypatch, tmp_path)
     install(f"cat <<'EOF'\n{TABLE}EOF")
     return install
 
@@ -149,9 +143,13 @@ def test_a_lock_directory_that_is_a_link_is_rejected(tmp_path: Path) -> None:
         ("-1", ""),
     ],
 )
-def test_cuda_visible_devices_restricts_the_gpus(text: str | None, expected: str) -> None:
-    env = {} if text is None else {"CUDA_VISIBLE_DEVICES": text}
-    assert "".join(gpu.index for gpu in only_allowed(parse_gpus(TABLE), env)) == expected
+def test_cuda_visible_devices_restricts_the_gpus(
+    monkeypatch: pytest.MonkeyPatch, text: str | None, expected: str
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if text is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", text)
+    assert "".join(gpu.index for gpu in only_allowed(parse_gpus(TABLE))) == expected
 
 
 GRANTED = [

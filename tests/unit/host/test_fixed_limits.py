@@ -47,9 +47,7 @@ WAITS = frozenset(
 WITHIN = ("min", "max", "float", "int")
 # Each place, with the reason why its limit is fixed.
 ALLOWED = {
-    "hyperruntime_apptainer/driver.py: self.shell.wait(0.3)": "exit code of an ended shell",
-    "hyperruntime_bubblewrap/driver.py: self.shell.wait(0.3)": "exit code of an ended shell",
-    "hyperruntime_podman/container.py: self.shell.wait(0.3)": "exit code of an ended shell",
+    "host/engine_driver.py: self.shell.wait(0.5)": "exit code of an ended shell",
     "hyperruntime_docker/container.py: _END_TIMEOUT_S": "exit code or last words of an ended shell",
     "host/engine_program.py: shell.wait(1.0)": "exit code of an ended shell",
     "hyperruntime_podman/container.py: _REMOVE_AGAIN_S": "another attempt follows",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from hyperruntime.errors import DeviceError, DeviceNotFoundError, UnsupportedOpt
 from hyperruntime.gpu.cdi import DeviceNode, Edits, Hook
 from hyperruntime_apptainer.args import Gpus, Places, device_args, gpu_args
 from hyperruntime_apptainer.gpus import Wishes, apply_edits, find_gpus, parse_hooks, read_soname
+from tests.doubles.nvidia_smi import install_smi, listing
 
 PLACES = Places(image="/i", files="/scratch/c", record="/r")
 FOLDER = "/usr/lib/driver"
@@ -161,12 +161,7 @@ def test_a_device_with_another_name_inside_needs_a_separate_dev() -> None:
 @pytest.fixture
 def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Install an ``nvidia-smi`` that lists two GPUs, on a machine without CDI specs."""
-    program = tmp_path / "bin/nvidia-smi"
-    program.parent.mkdir()
-    rows = [f"{number}, GPU-fake{number}, 1, 1000, 0, 1.0, Fake" for number in range(2)]
-    program.write_text("#!/bin/sh\ncat <<'EOF'\n" + "\n".join(rows) + "\nEOF\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    install_smi(monkeypatch, tmp_path, listing(1, 1))
     monkeypatch.setenv("HYPERRUNTIME_CDI_DIRS", str(tmp_path / "none"))
 
 

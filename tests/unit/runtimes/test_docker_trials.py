@@ -88,15 +88,6 @@ def test_a_network_whose_container_is_late_is_not_tried_again(
     assert (one.works_with("bridge"), one.trials.late) == (works, late)
 
 
-def test_networks_that_hang_leave_the_others(tmp_path: Path) -> None:
-    one = trial(tmp_path, (LIMITS, False), ("", True), ("", True))
-    assert one.limits()["memory_bytes"] == "cgroup"
-    assert [one.works_with("host"), one.works_with("bridge"), one.works_with("bridge")] == [
-        False
-    ] * 3
-    assert one.trials.late == 2
-
-
 def test_output_that_does_not_come_in_time_is_late() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:

@@ -12,8 +12,9 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.driver import Launch
 from hyperruntime.errors import EngineUnavailableError, ProcessLimitError
+from hyperruntime.host.engine_program import CAPABILITIES
 from hyperruntime.spec import Mount
-from hyperruntime_podman import PodmanDriver, edge, rootless
+from hyperruntime_podman import PodmanDriver, edge
 from hyperruntime_podman.args import Settings, exec_args, probe_args, run_args
 from hyperruntime_podman.container import PodmanContainer
 
@@ -28,28 +29,28 @@ LAUNCH = Launch(
 )
 
 
-def test_a_container_has_its_own_user_namespace_to_count_its_processes() -> None:
-    for args in (run_args(LAUNCH, APART), probe_args(APART, "/rootfs", [], "true", limited=False)):
-        assert args[args.index("--uidmap") + 1] == "0:0:65537"
-        assert args[args.index("--gidmap") + 1] == "0:0:65536"
-    assert "--uidmap" not in run_args(LAUNCH, SHARED)
-
-
-def test_the_shell_enters_the_workdir_because_podman_refuses_a_missing_one_of_the_image() -> None:
+def test_the_complete_arguments_of_a_container() -> None:
     spec = attrs.evolve(LAUNCH.spec, workdir="/it's here")
-    for args in (
-        run_args(attrs.evolve(LAUNCH, spec=spec), SHARED),
-        exec_args(attrs.evolve(LAUNCH, spec=spec), "1", SHARED),
-    ):
-        assert "--workdir" not in args
-        assert args[-1] == "/it's here"
+    args = run_args(attrs.evolve(LAUNCH, spec=spec), APART)
+    assert args == [
+        *("podman", "run", "--rm", "--interactive", "--pull=never", "--name", "hyperruntime-1"),
+        *("--entrypoint", "/bin/sh", "--log-driver", "none", "--http-proxy=false"),
+        *("--systemd=false", "--no-healthcheck", "--pidfile", "/private/pid"),
+        *("--security-opt", "no-new-privileges", "--security-opt", "label=disable"),
+        *("--cap-drop", "all"),
+        *(word for name in CAPABILITIES for word in ("--cap-add", name)),
+        *("--uidmap", "0:0:65537", "--gidmap", "0:0:65536", "--network", "none"),
+        *("--ulimit", "nofile=20000:20000", "--ulimit", "nproc=60:60"),
+        *("--mount", "type=bind,src=/x,dst=/run/hyperruntime,ro", "base", "-c"),
+        *args[-3:],
+    ]
+    assert args[-1] == "/it's here", "Podman refuses a missing directory of the image"
+    assert exec_args(attrs.evolve(LAUNCH, spec=spec), "1", SHARED)[-1] == "/it's here"
     assert run_args(LAUNCH, SHARED)[-3:] == ["base", "-c", "/bin/sh; exit $?"]
-
-
-@pytest.mark.parametrize(("pids", "count"), [(60, 60), (512, 400)])
-def test_the_stricter_of_two_limits_on_processes_applies(pids: int, count: int) -> None:
-    spec = hr.ContainerSpec(image="base", limits=hr.Limits(pids=pids))
-    assert f"nproc={count}:{count}" in run_args(attrs.evolve(LAUNCH, spec=spec), SHARED)
+    more = attrs.evolve(LAUNCH.spec, limits=hr.Limits(pids=512))
+    assert "nproc=400:400" in run_args(attrs.evolve(LAUNCH, spec=more), SHARED)
+    trial = probe_args(APART, "/rootfs", [], "true", limited=False)
+    assert trial[trial.index("--uidmap") + 1] == "0:0:65537"
 
 
 @pytest.mark.parametrize(
@@ -96,8 +97,8 @@ def test_a_user_without_kernel_keys_left_is_told_so() -> None:
 def ordinary(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Simulate an ordinary user without a login session; return the expected run directory."""
     owner = os.geteuid()
-    monkeypatch.setattr(rootless, "_RUN_FILES", str(tmp_path / "podman-run"))
-    monkeypatch.setattr(rootless, "own_runtime_directory", lambda _: "")
+    monkeypatch.setattr(edge, "_RUN_FILES", str(tmp_path / "podman-run"))
+    monkeypatch.setattr(edge, "own_runtime_directory", lambda _: "")
     monkeypatch.setattr(os, "geteuid", lambda: owner or 1)
     monkeypatch.setattr("os.lstat", as_owner(os.lstat, owner or 1))
     monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/of-another-node")
@@ -127,7 +128,7 @@ def test_without_a_login_the_run_directory_does_not_depend_on_tmpdir(
 def test_a_run_directory_that_others_can_write_is_not_used(ordinary: Path) -> None:
     ordinary.mkdir()
     ordinary.chmod(0o777)
-    assert rootless.run_files() == {}
+    assert edge.run_files() == {}
     assert edge.environment()["XDG_RUNTIME_DIR"] == "/run/user/of-another-node"
 
 

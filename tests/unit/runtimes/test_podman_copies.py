@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from hyperruntime.host import engine_limits
-from hyperruntime_podman import copies, rootless
+from hyperruntime_podman import copies, edge
 from hyperruntime_podman.copies import ImageCopies, locked, remove_orphans
 from hyperruntime_podman.own_store import Store
 
@@ -39,7 +39,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     program.write_text(_PODMAN.format(folder=tmp_path))
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(rootless, "run_files", dict)
+    monkeypatch.setattr(edge, "run_files", dict)
     monkeypatch.setattr(os, "geteuid", lambda: 7)
     monkeypatch.setattr(copies, "user_store", lambda: store)
     short = attrs.evolve(engine_limits.LIMITS["copy"], base_s=0.1, most_s=0.1)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.host.process import run_process
-from hyperruntime_podman import own_store, rootless, store_trial
+from hyperruntime_podman import edge, own_store, probe
 from hyperruntime_podman.args import Settings, base_args, in_user_store
 from hyperruntime_podman.driver import PodmanDriver
 from hyperruntime_podman.own_store import Store, chosen_slow, reset_step, slow_step, store_facts
-from hyperruntime_podman.store_trial import choose_store
+from hyperruntime_podman.probe import choose_store
 
 STORE = Store(
     driver="vfs", root="/home/a/.local/share/containers/storage", run_root="/run/user/7/containers"
@@ -90,7 +90,7 @@ def test_the_remembered_probe_depends_on_the_configuration_of_the_store(
 
 
 def test_a_store_that_is_quick_is_used_without_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_trial, "user_store", lambda: pytest.fail("nothing is to be asked"))
+    monkeypatch.setattr(probe, "user_store", lambda: pytest.fail("nothing is to be asked"))
     assert choose_store("overlay", SETTINGS, "/none", ()).settings is SETTINGS
 
 
@@ -113,8 +113,8 @@ def test_the_own_store_is_used_if_it_works_and_nobody_chose_another(
     step: str,
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: uid)
-    monkeypatch.setattr(store_trial, "user_store", lambda: STORE)
-    monkeypatch.setattr(store_trial, "_try_own", lambda *_: found)
+    monkeypatch.setattr(probe, "user_store", lambda: STORE)
+    monkeypatch.setattr(probe, "_try_own", lambda *_: found)
     if variable:
         monkeypatch.setenv("STORAGE_DRIVER", variable)
     place = choose_store("vfs", SETTINGS, "/none", ())
@@ -127,7 +127,7 @@ def test_the_own_store_is_used_if_it_works_and_nobody_chose_another(
 def test_a_failure_of_podman_in_the_trial_is_a_reason_and_not_an_error(
     config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_trial, "user_store", lambda: STORE)
+    monkeypatch.setattr(probe, "user_store", lambda: STORE)
     place = choose_store("vfs", SETTINGS, str(tmp_path / "none"), ())
     assert place.slow.startswith("an overlay store does not work: ")
     assert place.settings is SETTINGS
@@ -163,7 +163,7 @@ def test_the_guard_looks_into_the_own_store_of_an_ordinary_user(
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    monkeypatch.setattr(rootless, "run_files", dict)
+    monkeypatch.setattr(edge, "run_files", dict)
     args = PodmanDriver().cleanup_args("a=b")
     assert os.spawnvp(os.P_WAIT, args[0], args) == 0
     asked = (tmp_path / "asked").read_text().splitlines()
