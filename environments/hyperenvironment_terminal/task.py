@@ -39,7 +39,8 @@ INSTRUCTION = "instruction.md"
 SETTINGS = "task.toml"
 _DEFINITION = "container.def"
 _CONTAINERFILES = ("Dockerfile", "Containerfile")
-_USER = "/home/user"  # the working directory of endless-terminals tasks
+_USER = "/home/user"  # endless-terminals starts its shell with `--pwd /home/user`
+_MAKES_USER = re.compile(r"^(?!\s*#).*/home/user(?![\w.-])", re.MULTILINE)
 _CANARY = re.compile(
     r"\s*(?:<!--(?:(?!-->).)*?canary.*?-->|#[^\n]*canary[^\n]*)", re.DOTALL | re.IGNORECASE
 )
@@ -334,8 +335,9 @@ def _instruction(path: Path) -> str:
 
 def _workdir(recipe: Path | None) -> str:
     """Return the working directory of a definition file's task, or "": an image has one, a
-    definition file has none.
+    definition file has none. Where the image has no ``/home/user``, the shell of endless-terminals
+    stays in ``/``.
     """
     if recipe is None or recipe.name != _DEFINITION:
         return ""
-    return _USER if _USER in read_definition(recipe) else "/"
+    return _USER if _MAKES_USER.search(read_definition(recipe)) else "/"

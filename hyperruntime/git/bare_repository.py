@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from hyperruntime.errors import SpecError
 from hyperruntime.git.change_rules import FILE, PROGRAM, Change
@@ -18,6 +19,7 @@ from hyperruntime.git.work_files import split_batch
 from hyperruntime.git.worktree import Entry
 from hyperruntime.host.process import ProcessResult
 
+_BORROWED = "GIT_ALTERNATE_OBJECT_DIRECTORIES"
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 
@@ -71,11 +73,8 @@ class BareRepository:
         return try_git(args, env=env or self.env, input=input)
 
     def borrow(self, objects: str | os.PathLike[str]) -> None:
-        """Read also the objects of another object directory, from now on, through this value only.
-
-        Source: git(1), ``GIT_ALTERNATE_OBJECT_DIRECTORIES``.
-        """
-        self.env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = _quoted(os.fspath(objects))
+        """Read also the objects of another directory, from now on, through this value only."""
+        self.env |= borrowing(os.fspath(objects))
 
     def make(self, root: str | None) -> None:
         """Create the repository with mode 0700, or keep an existing one.
@@ -139,9 +138,7 @@ class BareRepository:
             SpecError: ``commit`` is not a full commit name.
         """
         self._check()
-        borrowed = self.env.get("GIT_ALTERNATE_OBJECT_DIRECTORIES")
-        sources = [_quoted(source), *([borrowed] if borrowed else [])]
-        env = {"GIT_DIR": git_dir, "GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(sources)}
+        env = {"GIT_DIR": git_dir, **borrowing(source, self.env)}
         pack = os.path.join(git_dir, "objects", "pack", "pack")
         wanted = f"--shallow {checked(commit)}\n{commit}\n"
         args = ["pack-objects", "-q", "--revs", "--window=0", "--threads=1", pack]
@@ -254,8 +251,18 @@ def object_format(commit: str | None) -> str:
     )
 
 
-def _quoted(path: str) -> str:
-    return '"' + path.replace("\\", "\\\\").replace('"', '\\"') + '"'
+def borrowing(objects: str, env: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """Return the variable with which git reads also the objects of another object directory.
+
+    Args:
+        objects: the directory.
+        env: variables, whose borrowed objects stay.
+
+    Source: git(1), ``GIT_ALTERNATE_OBJECT_DIRECTORIES``.
+    """
+    quoted = '"' + objects.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    before = env.get(_BORROWED, "")
+    return {_BORROWED: f"{quoted}:{before}" if before else quoted}
 
 
 def write_text(directory: str, name: str, text: str, mode: str = "w") -> None:

@@ -12,6 +12,7 @@ import re
 import stat
 
 from hyperruntime.errors import RepositoryError
+from hyperruntime.storage.run_files import open_regular, read_at_most
 
 # No conversion of file contents: info/attributes overrides every .gitattributes (gitattributes(5)).
 RAW_ATTRIBUTES = "* -text -ident !eol !filter !diff !merge !working-tree-encoding !whitespace\n"
@@ -105,20 +106,12 @@ def _kind(entry: os.DirEntry[str]) -> str:
 def _read(repository: str, name: str) -> str:
     """Return the text of a small regular file; "" if it does not exist."""
     try:
-        descriptor = os.open(
-            os.path.join(repository, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-        )
+        with os.fdopen(open_regular(os.path.join(repository, name)), "rb") as file:
+            return read_at_most(file, _MAX_BYTES).decode(errors="replace")
     except FileNotFoundError:
         return ""
     except OSError as error:
         raise _foreign(repository, f"its {name} cannot be read: {error.strerror}") from error
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _foreign(repository, f"its {name} is not a regular file")
-        text = file.read(_MAX_BYTES + 1)
-    if len(text) > _MAX_BYTES:
-        raise _foreign(repository, f"its {name} has more than {_MAX_BYTES} bytes")
-    return text.decode(errors="replace")
 
 
 def _foreign(repository: str, what: str) -> RepositoryError:

@@ -14,7 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from hyperruntime.errors import PatchError, RepositoryError, SpecError
-from hyperruntime.git.bare_repository import BareRepository, checked, object_format, write_text
+from hyperruntime.git.bare_repository import (
+    BareRepository,
+    borrowing,
+    checked,
+    object_format,
+    write_text,
+)
 from hyperruntime.git.change_rules import (
     DEFAULT_MAX_CHANGE_BYTES,
     GONE,
@@ -29,7 +35,7 @@ from hyperruntime.git.change_rules import (
 from hyperruntime.git.command import git
 from hyperruntime.git.foreign_files import RAW_ATTRIBUTES
 from hyperruntime.git.patch import Notes, filter_patch
-from hyperruntime.git.user_repository import ENV_FILE, inspect_repository, without_secrets
+from hyperruntime.git.user_repository import ENV_FILE, inspect_repository
 from hyperruntime.git.work_files import write_files
 from hyperruntime.git.worktree import Entry, WorkTree, compare
 
@@ -88,12 +94,34 @@ class RepositoryStore(BareRepository):
         there = ["-C", os.path.realpath(source)]
         objects = git([*there, "rev-parse", "--path-format=absolute", "--git-path", "objects"])
         self.make(commit)
-        with self.scratch() as scratch:
-            kept, place = without_secrets(commit, os.fsdecode(objects).removesuffix("\n"), scratch)
-            self.make(kept)
-            self.copy_objects(kept, place, self.path)
+        place = os.fsdecode(objects).removesuffix("\n")
+        kept = self._without_env_file(commit, place)
+        self.make(kept)
+        self.copy_objects(kept, place, self.path)
         self.git("update-ref", _ROOT_REF, kept)
         return kept
+
+    def _without_env_file(self, commit: str, objects: str) -> str:
+        """Return a commit without ``.env``: the same one if it has none.
+
+        Args:
+            commit: full name of a commit.
+            objects: object directory that has it; it is only read.
+
+        Raises:
+            RepositoryError: an object is missing, or git failed.
+        """
+        with self.index() as index:
+            scratch = os.path.dirname(index["GIT_INDEX_FILE"])
+            env = {**index, **borrowing(objects), "GIT_WORK_TREE": scratch}
+            listed = ("ls-tree", "--full-tree", "-z", "--name-only", commit, "--", ENV_FILE)
+            if not self.git(*listed, env=env):
+                return commit
+            self.git("read-tree", commit, env=env)
+            self.git("update-index", "--force-remove", "--", ENV_FILE, env=env)
+            tree = self.git("write-tree", env=env).decode().strip()
+            message = b"agent repository, without its " + ENV_FILE.encode()
+            return self.git("commit-tree", tree, env=env, input=message).decode().strip()
 
     def from_directory(self, directory: _Path) -> str:
         """Commit the files of a plain directory, without its ``.env``; the same files give the same
@@ -131,17 +159,8 @@ class RepositoryStore(BareRepository):
         """
         where = _empty_directory(target)
         inner = os.path.join(where, ".git")
-        git(
-            [
-                "init",
-                "-q",
-                "--template=",
-                f"--initial-branch={BRANCH}",
-                object_format(commit),
-                "--",
-                where,
-            ]
-        )
+        options = ["--template=", f"--initial-branch={BRANCH}", object_format(commit)]
+        git(["init", "-q", *options, "--", where])
         os.mkdir(os.path.join(inner, "info"))
         write_text(inner, "shallow", commit + "\n")
         write_text(inner, "info/attributes", RAW_ATTRIBUTES)

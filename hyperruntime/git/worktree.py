@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import attrs
 
-from hyperruntime.concurrency.closing import Closing
+from hyperruntime.concurrency.closing import Closing, closing_descriptor
 from hyperruntime.errors import PatchError
 from hyperruntime.git.change_rules import (
     FILE,
@@ -148,11 +148,8 @@ class WorkTree(Closing):
         elif depth >= _MAX_DEPTH:
             self.problems[path] = "the directory is nested too deeply"
         else:
-            descriptor = os.open(name, _DIRECTORY, dir_fd=directory)
-            try:
+            with closing_descriptor(os.open(name, _DIRECTORY, dir_fd=directory)) as descriptor:
                 self._scan(descriptor, path + b"/", depth + 1)
-            finally:
-                os.close(descriptor)
 
 
 def compare(

@@ -53,7 +53,7 @@ class BuildLog(Closing):
                 self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
             )
         except OSError as error:
-            raise _cannot_write(folder, error) from error
+            raise cannot_write(folder, error) from error
         for path in sorted(folder.glob("*.log"))[:-_KEPT]:
             path.unlink(missing_ok=True)
         self._hand_on(f"the whole output is kept in {self.path}")
@@ -71,7 +71,7 @@ class BuildLog(Closing):
         try:
             os.write(self._descriptor, f"{line}\n".encode(errors="replace"))
         except OSError as error:
-            raise _cannot_write(self.path, error) from error
+            raise cannot_write(self.path, error) from error
         if match := _STEP.match(line):
             self.step = (match["step"] or f"%{match['section']}").strip()
             self._tail.clear()
@@ -101,7 +101,8 @@ class BuildLog(Closing):
         )
 
 
-def _cannot_write(path: Path, error: OSError) -> StorageError:
+def cannot_write(path: Path, error: OSError) -> StorageError:
+    """Return the error for a file or a directory of the cache."""
     return write_error(
         f"{path} cannot be written: {error}; set XDG_CACHE_HOME to a writable directory with room",
         error,

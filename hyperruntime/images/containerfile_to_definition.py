@@ -25,16 +25,23 @@ import attrs
 
 from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.images.copied_files import BuildContext, is_mode
 from hyperruntime.images.dockerfile import (
     Instruction,
     json_words,
     parse_dockerfile,
     read_dockerfile,
 )
-from hyperruntime.images.dockerfile_values import GIVEN, assignments, parse_value
-from hyperruntime.images.environment_script import OF_THE_RUN, Reference, Value, quoted
-from hyperruntime.images.older_builders import for_older_builder
+from hyperruntime.images.dockerfile_bases import Bases
+from hyperruntime.images.older_builders import BuildContext, for_older_builder
+from hyperruntime.images.variables import (
+    GIVEN,
+    OF_THE_RUN,
+    Reference,
+    Value,
+    assignments,
+    parse_value,
+    quoted,
+)
 
 _WORK = "/.hyperruntime-build"
 _PAYLOAD = "payload"
@@ -77,7 +84,7 @@ def definition_of(
     build_args: Mapping[str, str],
     workdir_of: Callable[[str], str],
 ) -> Iterator[Converted]:
-    """Yield a definition file that builds the same image as a Containerfile.
+    """Yield a definition file that builds the same image as a checked Containerfile.
 
     The ``%files`` of the definition file are relative to its directory.
 
@@ -94,8 +101,6 @@ def definition_of(
     with owned_directory() as directory:
         folder = Path(directory) / "build"
         (folder / _PAYLOAD).mkdir(parents=True)
-        if re.match(r"\s*#\s*escape\s*=", read_dockerfile(containerfile), re.IGNORECASE):
-            _refuse("# escape", "the escape character must be a backslash")
         prefix = f".hyperruntime-{secrets.token_hex(8)}/"  # which a Dockerfile cannot name
         with for_older_builder(containerfile, context, build_args, prefix, modes="all") as (
             plain,
@@ -144,7 +149,7 @@ class _Maker:
         self._given = build_args
         self._base = ""
         self._begun = False
-        self._first: dict[str, Value] = {}  # ARG before FROM
+        self._bases = Bases(build_args)
         self._known: dict[str, Value] = {}
         self._of_env: set[str] = set()
         self._shell = ["/bin/sh", "-c"]
@@ -214,16 +219,9 @@ class _Maker:
     def _base_of(self, rest: str) -> tuple[str, str]:
         """Return the base of a stage, and the name of the stage in small letters."""
         words = [word for word in rest.split() if not word.startswith("--platform")]
-        if (
-            not words
-            or words[0] == "scratch"
-            or (len(words) != 1 and (len(words) != 3 or words[1].lower() != "as"))
-        ):
+        if not words or words[0] == "scratch":
             _refuse(f"FROM {rest}", "FROM must name an image")
-        base = parse_value(words[0], self._lookup_first)
-        return "".join(part for part in base if isinstance(part, str)), words[2].lower() if len(
-            words
-        ) > 1 else ""
+        return self._bases.resolve(words[0]), words[-1].lower() if len(words) > 1 else ""
 
     def _begin_stage(self) -> None:
         """Begin with the base image, or with the stage before: its arguments end, its variables
@@ -233,9 +231,7 @@ class _Maker:
             self.workdir = self._workdir_of(self._base)
             self._begun = True
             if self.workdir != "/":
-                self._post += [
-                    _plain(f"{verb} {shlex.quote(self.workdir)}") for verb in ("mkdir -p", "cd")
-                ]
+                self._enter()
         elif ended := sorted(set(self._known) - self._of_env):
             self._post.append(f"unset {' '.join(ended)}")
             self._known = {
@@ -243,13 +239,13 @@ class _Maker:
             }
 
     def _take_arg(self, rest: str) -> None:
+        if not self._begun:
+            self._bases.assign(rest)
+            return
         for name, text in assignments(rest):
             if not _NAME.fullmatch(name):
                 _refuse(f"ARG {rest}", "names must be letters, digits and _")
-            elif not self._begun:
-                if text is not None or name in self._given:
-                    self._first[name] = parse_value(text or "", self._lookup_first)
-            elif name not in self._of_env:  # ENV overrides ARG
+            if name not in self._of_env:  # ENV overrides ARG
                 self._set_argument(name, text)
 
     def _set_argument(self, name: str, text: str | None) -> None:
@@ -257,15 +253,11 @@ class _Maker:
             self.secrets[name] = _plain(shlex.quote(self._given[name]))
             self._known[name] = (Reference(name, operator=GIVEN),)
             self._post.append(f"export {name}={{{{ {name} }}}}")
-        elif text is not None or name in {**self._first, **self._given}:
-            value = self._first.get(name, ()) if text is None else parse_value(text, self._lookup)
+        elif text is not None or name in {**self._bases.known, **self._given}:
+            first = self._bases.known.get(name, ())
+            value = first if text is None else parse_value(text, self._lookup)
             self._known[name] = () if name in self._given else value
             self._post.append(f"export {name}={_rendered(self._known[name])}")
-
-    def _lookup_first(self, name: str) -> Value | None:
-        """Return the value of an ARG before FROM: the given one, or its default."""
-        is_given = name in self._first and name in self._given
-        return (self._given[name],) if is_given else self._first.get(name)
 
     def _lookup(self, name: str) -> Value | None:
         """Return the value of a variable; those of the base image are read by the shell."""
@@ -321,6 +313,10 @@ class _Maker:
                 "the values of its variables must be in the Containerfile, or given",
             )
         self.workdir = posixpath.normpath(posixpath.join(self.workdir, "".join(map(str, parts))))
+        self._enter()
+
+    def _enter(self) -> None:
+        """Let the next steps run in the working directory."""
         self._post += [_plain(f"{verb} {shlex.quote(self.workdir)}") for verb in ("mkdir -p", "cd")]
 
     def _with_given(self, part: str | Reference) -> str | Reference:
@@ -344,9 +340,7 @@ class _Maker:
 
     def _take_copy(self, rest: str) -> None:
         option = _CHMOD.match(rest)
-        mode, rest = (
-            (option[1], rest[option.end() :]) if option and is_mode(option[1]) else ("", rest)
-        )
+        mode, rest = (option[1], rest[option.end() :]) if option else ("", rest)
         words = json_words(rest) or _split(rest)
         if len(words) < 2 or words[0].startswith("--") or "$" in rest:
             _refuse(
@@ -359,7 +353,9 @@ class _Maker:
         for path in found:
             name = self._stage(path)
             self._post += (
-                [_plain(f"(umask 0; chmod -R {mode} {shlex.quote(name)})")] if mode else []
+                [_plain(f"(umask 0; chmod -R {shlex.quote(mode)} {shlex.quote(name)})")]
+                if mode
+                else []
             )
             self._post += [
                 _plain(line) for line in _put(name, target, directory=path.is_dir(), into=into)

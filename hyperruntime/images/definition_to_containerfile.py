@@ -20,8 +20,8 @@ from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.definition_file import Copied, Definition, Script, parse_definition
 from hyperruntime.images.definition_rewrite import copied_paths, read_definition
-from hyperruntime.images.environment_script import Value, parse_assignments, quoted
-from hyperruntime.images.pull_errors import registry_of
+from hyperruntime.images.pull_errors import full_name
+from hyperruntime.images.variables import Value, parse_assignments, quoted
 
 SUFFIX = ".def"
 _WORK = "/.hyperruntime-build"
@@ -154,9 +154,7 @@ def _base(definition: Definition) -> str:
             f"From: {base}",
             "without Apptainer, the base must be an image reference",
         )
-    if kind == "localimage" or base.startswith(f"{registry_of(base)}/"):
-        return base
-    return f"docker.io/{base}" if "/" in base else f"docker.io/library/{base}"
+    return base if kind == "localimage" else full_name(base, "docker.io")
 
 
 def _run(*args: str) -> str:

@@ -11,31 +11,22 @@ and "Automatic platform ARGs".
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
 from typing import NoReturn
 
 import attrs
 
-from hyperruntime.host.owner import owned_directory
+from hyperruntime.errors import SpecError
 from hyperruntime.images.dockerfile import (
     Instruction,
     parse_dockerfile,
-    read_dockerfile,
     refuse,
     split_flags,
-    split_words,
     trigger,
-    write_dockerfile,
 )
-from hyperruntime.images.pull_errors import full_name
+from hyperruntime.images.variables import Reference, Value, assignments, parse_value
 from hyperruntime.spec import has_transport, is_image_name
 
-_VARIABLE = re.compile(
-    r"\$(?:(?P<short>\w+)|\{(?P<name>\w+)(?:(?P<operator>:?[-+])(?P<word>[^${}]*))?\})", re.ASCII
-)
 AUTOMATIC = re.compile(
     r"\$(\{)?((?:TARGET|BUILD)(?:PLATFORM|OS|OSVERSION|ARCH|VARIANT))(?(1)\}|\b)"
 )
@@ -60,29 +51,45 @@ class NamedImage:
 
 
 class Bases:
-    """Follows the stages of a Dockerfile, and the variables that the names of bases may have."""
+    """Follows the stages of a Dockerfile, and the variables that the names of bases may have.
 
-    def __init__(self, build_args: Mapping[str, str]) -> None:
+    Attributes:
+        known: the values of ``ARG`` before the first FROM; builders differ about the others.
+    """
+
+    def __init__(
+        self, build_args: Mapping[str, str], full_name: Callable[[str], str] = str
+    ) -> None:
         """Begin before the first instruction.
 
         Args:
             build_args: values for ``ARG``.
+            full_name: returns what to write for the name of an image.
         """
+        self.known: dict[str, Value] = {}
         self._given = build_args
-        self._known: dict[str, str] = {}  # before the first FROM: builders differ about the others
+        self._full_name = full_name
         self._stages: set[str] = set()
         self._begun = False
 
     def assign(self, rest: str) -> None:
-        """Follow the text of an ARG."""
-        for word in () if self._begun else split_words(rest):
-            variable, equals, default = word.partition("=")
-            if variable in self._given or equals:
-                value = _expanded(re.sub("[\"']", "", default), self._known)
-                self._known[variable] = self._given.get(variable, value)
+        """Follow the text of an ARG.
+
+        Raises:
+            SpecError: a quote is not closed.
+        """
+        for name, default in () if self._begun else assignments(rest):
+            if name in self._given:
+                self.known[name] = (self._given[name],)
+            elif default is not None:
+                try:
+                    self.known[name] = parse_value(default, self._lookup)
+                except SpecError:  # a form that only some builders know: no base may have it
+                    self.known[name] = (default,)
 
     def begin(self, instruction: Instruction, rest: str) -> str:
-        """Begin a stage; return the text of a FROM after its options, with the values of variables.
+        """Begin a stage; return the text of a FROM after its options, with the values of variables
+        and the full name of an image.
 
         Args:
             instruction: the FROM.
@@ -93,8 +100,13 @@ class Bases:
         """
         self._begun = True
         base, *others = _BLANKS.split(rest)
-        resolved = self.resolve(base)
+        try:
+            resolved = self.resolve(base)
+        except SpecError as error:
+            no(instruction, error.allowed)
         self.check(instruction, resolved)
+        if "$" not in resolved and not self.is_stage(resolved):
+            resolved = self._full_name(resolved)
         if others:
             name = others[-1].lower()
             if [word.lower() for word in others] != ["as", name] or not _STAGE_NAME.fullmatch(name):
@@ -103,8 +115,22 @@ class Bases:
         return rest if resolved == base else " ".join([resolved, *others])
 
     def resolve(self, base: str) -> str:
-        """Return a base with the values of variables; only automatic ones stay in it."""
-        return _expanded(base.strip("\"'"), self._known)
+        """Return a base with the values of variables; only automatic ones without an operator stay
+        in it.
+
+        Raises:
+            SpecError: a quote or brace is not closed, or the form of a variable is not supported.
+        """
+        value = parse_value(base, self._lookup)
+        stay = [part for part in value if isinstance(part, Reference)]
+        text = "".join(part if isinstance(part, str) else f"${{{part.name}}}" for part in value)
+        is_same = text == AUTOMATIC.sub(r"${\2}", base)
+        return base if is_same or any(part != Reference(part.name) for part in stay) else text
+
+    def _lookup(self, name: str) -> Value | None:
+        if name not in self.known and AUTOMATIC.fullmatch(f"${name}"):
+            return (Reference(name),)
+        return self.known.get(name)
 
     def check(self, instruction: Instruction, base: str) -> None:
         """Check that a base is a stage, or the name of an image.
@@ -147,62 +173,6 @@ def named_images(text: str) -> Iterator[NamedImage]:
             yield from (NamedImage(image) for image in sources if not bases.is_stage(image))
 
 
-@contextmanager
-def with_registry(
-    dockerfile: Path,
-    registry: str | None,
-    build_args: Mapping[str, str],
-    is_here: Callable[[str], bool],
-) -> Iterator[Path]:
-    """Yield a Dockerfile in which base images without a registry get one; the given file if
-    ``registry`` is None.
-
-    Args:
-        dockerfile: the file.
-        registry: such as ``docker.io``.
-        build_args: values for ``ARG``.
-        is_here: returns whether an image is on this machine already; such a name is kept.
-    """
-    if registry is None:
-        yield dockerfile
-        return
-    with owned_directory() as directory:
-        made = Path(directory) / dockerfile.name
-        for ignore in (".dockerignore", ".containerignore"):  # of this file alone
-            if (own := dockerfile.with_name(dockerfile.name + ignore)).exists():
-                shutil.copyfile(own, made.with_name(own.name), follow_symlinks=False)
-        write_dockerfile(
-            made, _with_registry(read_dockerfile(dockerfile), registry, build_args, is_here)
-        )
-        yield made
-
-
-def _with_registry(
-    text: str, registry: str, build_args: Mapping[str, str], is_here: Callable[[str], bool]
-) -> str:
-    bases = Bases(build_args)
-    lines = []
-    for each in parse_dockerfile(text):
-        source = each.source
-        rest = split_flags(each.rest)[1]
-        if each.name == "ARG":
-            bases.assign(rest)
-        if each.name == "FROM":
-            written = _BLANKS.split(rest)[0]
-            image = bases.resolve(written)
-            is_named = not bases.is_stage(image)
-            bases.begin(each, rest)  # after it, the name of this stage may be that of the image
-            if is_named and "$" not in image and not is_here(image):
-                source = re.sub(
-                    rf"(?<=\s){re.escape(written)}(?!\S)",
-                    full_name(image, registry),
-                    source,
-                    count=1,
-                )
-        lines.append(source)
-    return "".join(lines)
-
-
 def without_onbuild(instruction: Instruction) -> tuple[str, str, str]:
     """Return the ``ONBUILD`` of an instruction, the name of what it triggers, and the text after
     that name.
@@ -223,22 +193,3 @@ def no(instruction: Instruction, why: str) -> NoReturn:
         SpecError: always.
     """
     refuse(instruction.line, f"{instruction.name} {instruction.rest}", why)
-
-
-def _expanded(text: str, known: Mapping[str, str]) -> str:
-    """Return a text with the values of variables; only automatic ones without an operator stay in
-    it.
-    """
-
-    def value(found: re.Match[str]) -> str:
-        name = found["short"] or found["name"]
-        if name not in known and AUTOMATIC.fullmatch(f"${name}"):
-            return found[0]
-        has = known.get(name, "")
-        operator = found["operator"] or ""
-        is_set = bool(has) if ":" in operator else name in known
-        if operator.endswith("+"):
-            return found["word"] if is_set else ""
-        return found["word"] if operator and not is_set else has
-
-    return _VARIABLE.sub(value, text)

@@ -15,7 +15,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -83,7 +83,10 @@ _SAFE = {
 
 @contextmanager
 def checked_dockerfile(
-    dockerfile: Path, context: Path, build_args: Mapping[str, str]
+    dockerfile: Path,
+    context: Path,
+    build_args: Mapping[str, str],
+    full_name: Callable[[str], str] = str,
 ) -> Iterator[Path]:
     """Yield a Dockerfile that reads nothing of this machine outside its context: the file, or a
     safe copy of it.
@@ -92,6 +95,7 @@ def checked_dockerfile(
         dockerfile: the file.
         context: the build context.
         build_args: values for ``ARG``.
+        full_name: returns what to write in FROM for the name of an image.
 
     Raises:
         SpecError: the file names a base that is not the name of an image, mounts what may lie
@@ -111,7 +115,7 @@ def checked_dockerfile(
     ):
         _check_ignore_file(file, context)
     text = read_dockerfile(dockerfile)
-    checked = check_dockerfile(text, context, build_args)
+    checked = check_dockerfile(text, context, build_args, full_name)
     if checked == text:
         yield dockerfile
         return
@@ -138,7 +142,12 @@ def _check_ignore_file(file: Path, context: Path) -> None:
             raise SpecError("containerfile", str(file), "it must be a file of the build context")
 
 
-def check_dockerfile(text: str, context: Path, build_args: Mapping[str, str]) -> str:
+def check_dockerfile(
+    text: str,
+    context: Path,
+    build_args: Mapping[str, str],
+    full_name: Callable[[str], str] = str,
+) -> str:
     """Return the text of a Dockerfile that every builder reads alike.
 
     Each cache mount has an own identifier, which is not a path. Bases are names: their variables
@@ -148,12 +157,13 @@ def check_dockerfile(text: str, context: Path, build_args: Mapping[str, str]) ->
         text: the text.
         context: the build context.
         build_args: values for ``ARG``.
+        full_name: returns what to write in FROM for the name of an image.
 
     Raises:
         SpecError: see :func:`checked_dockerfile`.
     """
     _check_directives(text)
-    bases = Bases(build_args)
+    bases = Bases(build_args, full_name)
     return "".join(_checked(each, bases, context) for each in parse_dockerfile(text))
 
 

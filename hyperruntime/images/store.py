@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tarfile
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +15,22 @@ from filelock import FileLock
 from hyperruntime.driver import BuildsDefinitions, Image, Images
 from hyperruntime.errors import (
     ImageBuildError,
+    ImageError,
     ImageNotFoundError,
     SpecError,
-    StorageError,
     write_error,
 )
 from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.images.archive_check import check_archive
 from hyperruntime.images.bootstrap import PACKAGES, build_rootfs
-from hyperruntime.images.build_log import BuildLog
+from hyperruntime.images.build_log import BuildLog, cannot_write
 from hyperruntime.images.definition_file import parse_stages
 from hyperruntime.images.definition_rewrite import read_definition
 from hyperruntime.images.definition_to_containerfile import SUFFIX, containerfile_of
-from hyperruntime.images.dockerfile_bases import with_registry
 from hyperruntime.images.dockerfile_checks import checked_dockerfile
 from hyperruntime.images.packages.network import PROXY_VARIABLES, proxies
 from hyperruntime.images.packages.requirements_image import PackageBuild, Start
-from hyperruntime.images.pull_errors import is_local
+from hyperruntime.images.pull_errors import full_name, is_local
 from hyperruntime.images.recipes import (
     BASE,
     DEV,
@@ -48,6 +47,9 @@ log = get_logger(__name__)
 
 _CONTAINERFILE = "Containerfile"
 _INDEX = "PIP_INDEX_URL"
+# Source: the Docker image specification 1.2 ("Combined Image JSON + Filesystem Changeset Format"),
+# OCI image layout.
+_MANIFESTS = frozenset({"manifest.json", "index.json"})
 OnOutput = Callable[[str], None] | None
 
 
@@ -99,10 +101,15 @@ class ImageStore:
         It is the reference itself where the engine lists no image by this reference, such as a
         path.
         """
-        for known in (reference,) if "/" in reference else (reference, f"localhost/{reference}"):
-            if self.exists(known):
-                return next((image.id for image in self.list() if known in image.references), known)
-        return ""
+        known = self._known_as(reference)
+        return next((image.id for image in self.list() if known in image.references), known)
+
+    def _known_as(self, reference: str) -> str:
+        """Return the name under which the engine has an image, or "": Podman builds a name without
+        a registry under localhost/.
+        """
+        names = (reference,) if "/" in reference else (reference, f"localhost/{reference}")
+        return next(filter(self.exists, names), "")
 
     def list(self) -> tuple[Image, ...]:
         """Return every image."""
@@ -125,7 +132,7 @@ class ImageStore:
             ImageError: the file cannot be read, is empty, or does not hold an image.
         """
         path = Path(archive).absolute()
-        check_archive(path)
+        _check_archive(path)
         with _lock(f"load-{path}"):
             return self._images.load(path)
 
@@ -209,10 +216,8 @@ class ImageStore:
         check_image("image", reference)
         if self._ask is not None and not self.identifier(reference):
             self._ask(name)
-        bare = recipe is None and "/" not in reference  # Podman builds it under localhost/
-        for known in (reference, f"localhost/{reference}") if bare else (reference,):
-            if self.exists(known):
-                return known
+        if known := self._known_as(reference):
+            return known
         if recipe is None or not recipe.needs_no_registry:
             raise ImageNotFoundError(reference, f"get it with {how_to_make(name)}")
         if recipe.name in PACKAGES:
@@ -296,14 +301,15 @@ class ImageStore:
         folder = Path(context) if context is not None else path.parent
         if not folder.is_dir():
             raise SpecError("context", str(folder), "name a directory that exists")
-        with (
-            _lock(name),
-            with_registry(path.resolve(), short_names, arguments, self._is_here) as named,
-        ):
-            if force or not self.exists(name):
-                with BuildLog(name, on_output) as lines:
-                    self._build(folder.resolve(), name, named, arguments, lines, force)
-        return name
+        if short_names is not None and path.suffix == SUFFIX:
+            raise SpecError("short_names", short_names, "a definition file names its registry")
+
+        def make_context(lines: BuildLog) -> AbstractContextManager[Path]:
+            return nullcontext(folder.resolve())
+
+        return self._build_any(
+            name, make_context, arguments, force, on_output, path.resolve(), short_names
+        )
 
     def build_requirements(
         self,
@@ -401,13 +407,18 @@ class ImageStore:
         build_args: Mapping[str, str],
         force: bool,
         on_output: OnOutput,
-        file: str = _CONTAINERFILE,
+        file: str | Path = _CONTAINERFILE,
+        short_names: str | None = None,
     ) -> str:
-        """Build a file of a context that is made when it is needed; return the reference."""
+        """Build a file, whose path may be relative to a context that is made when it is needed;
+        return the reference.
+        """
         with _lock(reference):
             if force or not self._is_here(reference):
                 with BuildLog(reference, on_output) as lines, make_context(lines) as folder:
-                    self._build(folder, reference, folder / file, build_args, lines, force)
+                    self._build(
+                        folder, reference, folder / file, build_args, lines, force, short_names
+                    )
         return reference
 
     def _is_here(self, reference: str) -> bool:
@@ -424,12 +435,18 @@ class ImageStore:
         build_args: Mapping[str, str],
         lines: BuildLog,
         force: bool,
+        short_names: str | None,
     ) -> None:
+        def with_registry(image: str) -> str:
+            if short_names is None or self._is_here(image):
+                return image
+            return full_name(image, short_names)
+
         known = proxies(os.environ)
         arguments = {**known, **build_args}
         try:
             if containerfile.suffix != SUFFIX:
-                with checked_dockerfile(containerfile, context, arguments) as safe:
+                with checked_dockerfile(containerfile, context, arguments, with_registry) as safe:
                     self._images.build(
                         context,
                         reference,
@@ -479,8 +496,39 @@ def _lock(name: str) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(
-            f"{path.parent} cannot be written: {error}; set XDG_CACHE_HOME to a writable directory"
-        ) from error
+        raise cannot_write(path.parent, error) from error
     with FileLock(path):
         yield
+
+
+def _check_archive(path: Path) -> None:
+    """Raise an error if a file is not a saved image; the engine checks compressed files and its own
+    formats.
+
+    Raises:
+        SpecError: the file does not exist.
+        ImageError: the file cannot be read, is empty, or does not hold an image.
+    """
+    if not path.is_file():
+        raise SpecError(
+            "archive",
+            str(path),
+            "name a file made by `hyperrun image save`, `podman save` or `docker save`",
+        )
+    try:
+        if not path.stat().st_size:
+            raise ImageError(
+                f"{path} cannot be loaded as an image: it is empty; save the image again"
+            )
+        with path.open("rb") as file, tarfile.open(fileobj=file, mode="r:") as tar:
+            found = any(member.name.removeprefix("./") in _MANIFESTS for member in tar)
+    except tarfile.TarError:
+        return
+    except OSError as error:
+        raise ImageError(f"{path} cannot be read: {error}") from error
+    if not found:
+        raise ImageError(
+            f"{path} cannot be loaded as an image: it is a tar without an image manifest (a "
+            "root file system?); create it with `hyperrun image save`, `podman save` or `docker "
+            "save`"
+        )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,10 @@ from hyperruntime.secrets.known import DIRECTORIES, SECRET_NAME, Secrets
 from hyperruntime.secrets.redact import MARK
 from hyperruntime.storage.run_files import open_regular, read_at_most
 
-# Options of the gateway that say where a key is.
-_NAMES_OF_PLACES = ("key_env", "key_file", "key_name")
 # Tables whose values may all be secret.
 _VARIABLES = ("env", "environ", "environment", "headers", "build_args")
+# Options of the gateway that say where a key is.
+_NAMES_OF_PLACES = ("key_env", "key_file", "key_name")
 _HEADER = re.compile(r"([^\s=:]+)\s*:")
 _IN_A_URL = re.compile(r"(?<=://)[^/\s@'\"]+@")
 _ASSIGNED = re.compile(
@@ -85,56 +85,28 @@ class SecretValues(Secrets):
         except (OSError, ValueError):
             pass  # then no program of ours could read the key
 
-    def learn_values(
-        self,
-        value: Any,  # noqa: ANN401 - any JSON or TOML value
-        name: str = "",
-        *,
-        hidden: bool = False,
-        listed: bool = False,
-    ) -> None:
-        """Collect the secrets of a JSON or TOML value by the names in it.
+    def learn_values(self, value: Any) -> None:  # noqa: ANN401 - any JSON or TOML value
+        """Collect the secrets of a JSON or TOML value by the names in it."""
+        _mapped(value, self._learn_value, str)
 
-        Args:
-            value: the value.
-            name: name of the value, such as the key of a table.
-            hidden: whether every text in it is secret.
-            listed: whether it is an item of a list.
-        """
-        if isinstance(value, Mapping):
-            for key, entry in value.items():
-                self.learn_values(entry, str(key), hidden=hidden or name in _VARIABLES)
-        elif isinstance(value, list | tuple):
-            for entry in value:
-                self.learn_values(entry, name, hidden=hidden, listed=True)
-        elif value is not None and not isinstance(value, bool):
-            self._learn_url(str(value))
-            if hidden or (_is_secret(name) and not isinstance(value, float)):
-                self.learn(str(value))
-            elif secret := _assigned_secret(name, str(value), listed=listed):
-                self.learn(secret)
+    def _learn_value(self, value: object, name: str, hidden: bool, listed: bool) -> None:
+        if value is None or isinstance(value, bool):
+            return
+        self._learn_url(str(value))
+        if hidden or (_is_secret(name) and not isinstance(value, float)):
+            self.learn(str(value))
+        elif secret := _assigned_secret(name, str(value), listed=listed):
+            self.learn(secret)
 
-    def clean_value(
-        self,
-        value: Any,  # noqa: ANN401 - any JSON or TOML value
-        name: str = "",
-        *,
-        hidden: bool = False,
-        listed: bool = False,
-    ) -> Any:  # noqa: ANN401 - any JSON or TOML value
+    def clean_value(self, value: Any) -> Any:  # noqa: ANN401 - any JSON or TOML value
         """Return a JSON or TOML value without secrets.
 
         Booleans and None stay, and numbers unless their name is secret or they are in a table of
-        variables. The arguments are those of :meth:`learn_values`.
+        variables.
         """
-        if isinstance(value, Mapping):
-            hidden = hidden or name in _VARIABLES
-            return {
-                self.clean_text(str(key)): self.clean_value(entry, str(key), hidden=hidden)
-                for key, entry in value.items()
-            }
-        if isinstance(value, list | tuple):
-            return [self.clean_value(entry, name, hidden=hidden, listed=True) for entry in value]
+        return _mapped(value, self._cleaned, self.clean_text)
+
+    def _cleaned(self, value: object, name: str, hidden: bool, listed: bool) -> object:
         if value is None or isinstance(value, bool):
             return value
         if hidden or _is_secret(name):
@@ -189,6 +161,37 @@ class SecretValues(Secrets):
         for found in _IN_A_URL.findall(value):
             for part in found.removesuffix("@").split(":")[1:] or (found.removesuffix("@"),):
                 self.learn(part)
+
+
+def _mapped(
+    value: Any,  # noqa: ANN401 - any JSON or TOML value
+    leaf: Callable[[Any, str, bool, bool], Any],
+    key: Callable[[str], str],
+    name: str = "",
+    *,
+    hidden: bool = False,
+    listed: bool = False,
+) -> Any:  # noqa: ANN401 - any JSON or TOML value
+    """Return a JSON or TOML value with other texts.
+
+    Args:
+        value: the value.
+        leaf: returns what replaces a text, a number, a boolean or None. It gets the value, its
+            name, whether every text in it is secret, and whether it is an item of a list.
+        key: returns what replaces the key of a table.
+        name: name of the value, such as the key of a table.
+        hidden: whether every text in it is secret.
+        listed: whether it is an item of a list.
+    """
+    if isinstance(value, Mapping):
+        hidden = hidden or name in _VARIABLES
+        return {
+            key(str(inner)): _mapped(entry, leaf, key, str(inner), hidden=hidden)
+            for inner, entry in value.items()
+        }
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return [_mapped(entry, leaf, key, name, hidden=hidden, listed=True) for entry in value]
+    return leaf(value, name, hidden, listed)
 
 
 def _is_secret(name: str) -> bool:

@@ -117,8 +117,7 @@ def read_call(path: str, limit_bytes: int, timeout_s: float | None) -> FileCall[
     _check_limit(limit_bytes)
 
     def parse(result: ExecResult) -> bytes:
-        _check_end(result, path, timeout_s)
-        _check_code(result.exit_code, path, result.stderr)
+        _check(result, path, timeout_s)
         if len(result.stdout) > limit_bytes or result.truncated:
             raise _too_large(path, limit_bytes)
         return result.stdout
@@ -282,8 +281,7 @@ def stat_call(path: str, *, follow_symlinks: bool, timeout_s: float | None) -> F
     """
 
     def parse(result: ExecResult) -> FileStat:
-        _check_end(result, path, timeout_s)
-        _check_code(result.exit_code, path, result.stderr)
+        _check(result, path, timeout_s)
         try:
             bits, links, uid, gid, size, modified = result.stdout.split()
             raw = int(bits, 16)
@@ -321,8 +319,7 @@ def list_call(path: str, timeout_s: float | None) -> FileCall[list[str]]:
     """
 
     def parse(result: ExecResult) -> list[str]:
-        _check_end(result, path, timeout_s)
-        _check_code(result.exit_code, path, result.stderr)
+        _check(result, path, timeout_s)
         if result.truncated:
             raise _too_large(path, _LIST_BYTES)
         return sorted(os.fsdecode(name) for name in result.stdout.split(b"\0") if name)
@@ -403,6 +400,11 @@ def _check_end(result: ExecResult, path: str, timeout_s: float | None) -> None:
             f"{format_duration(timeout_s or 0)} (is it a pipe or a device?); raise timeout_s if "
             "it only needs more time"
         )
+
+
+def _check(result: ExecResult, path: str, timeout_s: float | None) -> None:
+    _check_end(result, path, timeout_s)
+    _check_code(result.exit_code, path, result.stderr)
 
 
 def _check_code(code: int, path: str, notes: bytes) -> None:

@@ -190,10 +190,12 @@ class PodmanImages:
         if result.exit_code != 0:
             tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-12:])
             if SHORT_NAME.search(tail):
-                on_output(
+                hint = (
                     "FROM names no registry: write docker.io/ before the name, or use "
                     "--short-names docker.io"
                 )
+                on_output(hint)  # the message about a failed step is made of the output
+                tail += f"\n{hint}"
             raise ImageBuildError(
                 f"image {reference!r} cannot be built from {containerfile}; the last lines of "
                 f"the build:\n{tail}"

@@ -67,31 +67,23 @@ def test_only_the_named_file_is_built(runtime: hr.Runtime, base_image: str, tmp_
         assert container.exec(["cat", "/which"]).stdout == b"named\n"
 
 
-@pytest.mark.parametrize(
-    "step",
-    [
-        "RUN --mount=type=bind,source=link,target=/x cat /x/secret > /seen",
-        "RUN --mount=type=bind,from=first,source=/link,target=/x,rw cat /x/secret > /seen",
-        "RUN --mount=type=cache,from=first,source=/link,target=/x cat /x/secret > /seen",
-    ],
-)
+@pytest.mark.parametrize("mount", ["type=bind,source=link", "type=cache,from=first,source=/link"])
 def test_no_mount_of_a_step_is_a_directory_of_the_host(
-    runtime: hr.Runtime, base_image: str, tmp_path: Path, step: str
+    runtime: hr.Runtime, base_image: str, tmp_path: Path, mount: str
 ) -> None:
     context, outside = tmp_path / "context", tmp_path / "outside"
     context.mkdir()
     outside.mkdir()
     (outside / "secret").write_text(SECRET)
     (context / "link").symlink_to(outside)
-    text = f"FROM {base_image} AS first\nRUN ln -s {outside} /link\nFROM {base_image}\n{step}\n"
+    text = f"FROM {base_image} AS first\nRUN ln -s {outside} /link\nFROM {base_image}\n"
+    text += f"RUN --mount={mount},target=/x cat /x/secret > /seen\n"
     with pytest.raises(SpecError, match="a mount "):
         built(runtime, context / "Dockerfile", text)
     assert not runtime.images.exists(REFERENCE)
 
 
-@pytest.mark.parametrize(
-    "kind", ["docker-archive:", "oci-archive:", "dir:", "DIR:", " dir:", "docker://", "--all "]
-)
+@pytest.mark.parametrize("kind", ["docker-archive:", " dir:", "--all "])
 def test_a_reference_is_a_name_and_never_a_transport(
     runtime: hr.Runtime, tmp_path: Path, kind: str
 ) -> None:
@@ -111,28 +103,18 @@ def test_a_reference_is_a_name_and_never_a_transport(
     "step",
     [
         'COPY --fr"om"={archive} / /x',
-        "COPY --fr\\om={archive} / /x",
-        'ADD --fr"om"={archive} / /x',
-        "ONBUILD COPY --from={archive} / /x",
         "ONBUILD COPY\t--from={archive} / /x",
-        'COPY --chown="0:0 " --from={archive} / /x',
-        "COPY --chown=0:0 \v--from={archive} / /x",
         "COPY --chown=0:0 \udc85--from={archive} / /x",
-        "COPY --link a --from={archive} / /x",
-        "ENV X={archive}\nCOPY --from=$X / /x",
         "ENV X=from={archive}\nCOPY --$X / /x",
-        'FROM --platform="a b" {archive}',
         "FROM ${{TARGETVARIANT:-{archive}}}",
-        "LABEL x=y \\\r\r\nFROM {archive}",
         "LABEL x=y \\\v\nFROM {archive}",
-        "LABEL x=y \\\n\x1c\nFROM {archive}",
     ],
 )
 def test_no_way_to_write_an_option_or_a_line_hides_an_archive_of_the_host(
     runtime: hr.Runtime, base_image: str, tmp_path: Path, step: str
 ) -> None:
     """Builders read quotes, blanks, variables and ends of lines in different ways; Podman would
-    read the archive.
+    read the archive. All the ways are in tests/unit/images/test_dockerfile_checks.py.
     """
     (tmp_path / "secret.tar").write_bytes(b"")
     text = f"FROM {base_image}\n" + step.format(archive=f"docker-archive:{tmp_path}/secret.tar")
@@ -140,14 +122,6 @@ def test_no_way_to_write_an_option_or_a_line_hides_an_archive_of_the_host(
     with pytest.raises(SpecError, match=r"line \d+: "):
         runtime.images.build(REFERENCE, containerfile=tmp_path / "Containerfile", force=True)
     assert not runtime.images.exists(REFERENCE)
-
-
-def test_the_patterns_of_a_context_are_no_file_of_the_host(
-    runtime: hr.Runtime, base_image: str, tmp_path: Path
-) -> None:
-    (tmp_path / ".dockerignore").symlink_to("/etc/passwd")
-    with pytest.raises(SpecError, match=r"\.dockerignore.*a file of the build context"):
-        built(runtime, tmp_path / "Containerfile", f"FROM {base_image}\nRUN <<EOF\ntrue\nEOF\n")
 
 
 def test_a_base_reaches_nothing_of_the_host_in_a_build(

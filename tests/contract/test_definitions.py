@@ -79,39 +79,6 @@ def test_the_error_of_a_failed_step_has_its_output(
     assert not runtime.images.exists(REFERENCE)
 
 
-CONTAINERFILE = """\
-FROM {base}
-ENV GREETING="hello $5" PATH=/opt/new:$PATH
-WORKDIR /srv/work
-COPY --chmod=755 run.sh /opt/new/
-COPY ["a dir", "tree/"]
-RUN [ -f tree/b ] && printf '%s {{{{ x }}}}\\n' "$GREETING" > made \\
-    && echo more >> made
-"""
-
-
-@pytest.mark.slow
-def test_a_containerfile_gives_the_same_image_without_podman_and_docker(
-    runtime: hr.Runtime, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """T4: on a machine with Apptainer only, the Containerfile is converted to a definition file."""
-    monkeypatch.setattr("hyperruntime_apptainer.build.BUILDERS", ())
-    (tmp_path / "a dir").mkdir()
-    (tmp_path / "a dir" / "b").write_text("b")
-    (tmp_path / "run.sh").write_text("#!/bin/sh\necho run\n")
-    text = CONTAINERFILE.format(base=base_image).replace("$5", "\\$5")
-    if runtime.name == "docker":  # without BuildKit, its builder does not support --chmod
-        (tmp_path / "run.sh").chmod(0o755)
-        text = text.replace("--chmod=755 ", "")
-    (tmp_path / "Containerfile").write_text(text)
-    show = "pwd; cat made; cat tree/b; echo; run.sh; echo $GREETING"
-    with built(runtime, REFERENCE, tmp_path / "Containerfile") as container:
-        result = container.exec(["sh", "-c", show])
-    assert result.stdout.decode().splitlines() == [
-        "/srv/work", "hello $5 {{ x }}", "more", "b", "run", "hello $5",
-    ], result.stderr  # fmt: skip
-
-
 def test_build_steps_see_nothing_of_the_host(
     runtime: hr.Runtime, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,7 +22,6 @@ from hyperruntime.errors import (
     ImageNotFoundError,
     SpecError,
     StorageError,
-    UnsupportedOptionError,
 )
 from hyperruntime.host.process import run_process
 from tests.contract.builds import built
@@ -90,73 +89,6 @@ def test_a_build_error_shows_the_failed_step_and_a_log_has_the_whole_output(
     assert stat.S_IMODE(log.stat().st_mode) == 0o600
 
 
-HEREDOCS = """\
-FROM {base} AS first
-ARG WORD=default
-SHELL ["/bin/bash", "-c"]
-RUN cat > /usr/local/bin/fix <<'BASH' && chmod +x /usr/local/bin/fix
-#!/usr/bin/env bash
-candidates=(
-  "a $1"
-)
-# not a comment of this file
-echo "${{candidates[@]}}" \\
-  end
-BASH
-RUN <<EOF
-[[ a == a ]] && printf '%s\\n' "100% '$WORD'" > /ran
-EOF
-RUN <<EOF
-#!/usr/bin/env python3
-print("from\\tpython", file=open("/ran", "a"))
-EOF
-RUN <<-EOF
-	#!/bin/false
-	echo 'from a shell' >> /ran
-	EOF
-WORKDIR /work
-COPY --chmod=750 <<EOF <<-"RAW" files/
-given: ${{WORD}} \\$WORD
-EOF
-	raw: ${{WORD}}
-	RAW
-COPY hello single
-"""
-
-
-@pytest.mark.slow
-def test_here_documents_do_the_same_on_every_engine(
-    runtime: hr.Runtime, odd_path: Path, base_image: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As BuildKit documents them; Apptainer builds without Podman and Docker here."""
-    monkeypatch.setattr("hyperruntime_apptainer.build.BUILDERS", ())
-    (odd_path / "hello").write_text("hello\n")
-    (odd_path / ".dockerignore").write_text("*\n!hello\n")
-    (odd_path / "Dockerfile").write_text(HEREDOCS.format(base=base_image))
-    show = (
-        "fix 1; cat /ran; pwd; cat files/EOF files/RAW single; stat -c '%a %u' files/*; ls -A / "
-        "| grep hyperruntime"
-    )
-    file = odd_path / "Dockerfile"
-    with built(runtime, REFERENCE, file, build_args={"WORD": "given"}) as started:
-        result = started.exec(["sh", "-c", show])
-    assert result.stdout.decode().splitlines() == [
-        "a 1 end", "100% 'given'", "from\tpython", "from a shell", "/work", "given: given $WORD", "raw: ${WORD}",
-        "hello", "750 0", "750 0",
-    ], result.stderr  # fmt: skip
-
-
-def test_a_here_document_that_cannot_be_translated_is_refused_with_its_line(
-    runtime: hr.Runtime, odd_path: Path, base_image: str
-) -> None:
-    if runtime.name == "docker":
-        pytest.skip("Docker 23 and newer build it with BuildKit")
-    (odd_path / "Dockerfile").write_text(f"FROM {base_image}\n\nCOPY <<EOF /x\n$PATH\nEOF\n")
-    with pytest.raises((SpecError, ImageBuildError, UnsupportedOptionError)) as caught:
-        runtime.images.build(REFERENCE, containerfile=odd_path / "Dockerfile", force=True)
-    assert runtime.name == "bubblewrap" or "line 3: COPY <<EOF /x" in str(caught.value)
-
-
 @pytest.mark.slow
 def test_base_images_without_a_registry_get_one_if_the_user_says_so(
     runtime: hr.Runtime, odd_path: Path, busybox_image: str
@@ -177,27 +109,6 @@ def test_base_images_without_a_registry_get_one_if_the_user_says_so(
     if runtime.name == "podman":
         assert build(short_names="registry.invalid") == REFERENCE
         runtime.images.remove(REFERENCE)
-
-
-def test_old_build_logs_are_removed(
-    runtime: hr.Runtime,
-    odd_path: Path,
-    busybox_image: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    builds = tmp_path / "hyperruntime/builds"
-    builds.mkdir(parents=True)
-    for minute in range(30):
-        (builds / f"20200101T00{minute:02}00-x-1.log").touch()
-    (odd_path / "Containerfile").write_text(f"FROM {busybox_image}\nRUN false\n")
-    with pytest.raises(ImageBuildError):
-        runtime.images.build(REFERENCE, containerfile=odd_path / "Containerfile")
-    names = sorted(os.listdir(builds))
-    assert len(names) == 20
-    assert names[0] == "20200101T001100-x-1.log"
-    assert "built_one" in names[-1]
 
 
 def test_errors_of_missing_images_and_files_name_the_next_step(
@@ -221,53 +132,24 @@ def test_errors_of_missing_images_and_files_name_the_next_step(
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (
-            {"CUDA": "12.3"},
-            r"build argument CUDA='12.3' is not allowed: use one of 11.8, 12.1, 12.4, 13.0",
-        ),
-        ({"CUDDA": "12.4"}, r"did you mean 'CUDA'\?"),
-    ],
-)
-def test_invalid_arguments_of_a_recipe_are_refused(
-    runtime: hr.Runtime, given: dict[str, str], said: str
-) -> None:
-    with pytest.raises(SpecError, match=said):
-        runtime.images.build("cuda", build_args=given)
-
-
 def test_a_saved_image_is_loaded_with_its_reference_and_content(
     runtime: hr.Runtime, saved_image: str, tmp_path: Path
 ) -> None:
     archive = tmp_path / 'a b, "c".tar'
     runtime.images.save(saved_image, archive)
     assert [name for name in os.listdir(tmp_path) if "tar" in name] == [archive.name]
+    archive.write_text("mine")
+    with pytest.raises(SpecError, match="does not exist yet"):
+        runtime.images.save(saved_image, archive)
+    assert archive.read_text() == "mine"
+    runtime.images.save(saved_image, archive, force=True)
+    with pytest.raises(StorageError, match="name a file in a writable directory"):
+        runtime.images.save(saved_image, tmp_path / "nothing/mine.tar")
     runtime.images.remove(saved_image)
     assert not runtime.images.exists(saved_image)
     assert runtime.images.load(archive) == (saved_image,)
     with runtime.container(hr.ContainerSpec(image=saved_image)) as started:
         assert started.exec(["cat", "/kept"]).stdout == b"kept\n"
-
-
-def test_an_existing_file_is_replaced_only_with_force(
-    runtime: hr.Runtime, busybox_image: str, tmp_path: Path
-) -> None:
-    archive = tmp_path / "mine.tar"
-    archive.write_text("mine")
-    with pytest.raises(SpecError, match="does not exist yet"):
-        runtime.images.save(busybox_image, archive)
-    assert archive.read_text() == "mine"
-    runtime.images.save(busybox_image, archive, force=True)
-    assert runtime.images.load(archive) == (busybox_image,)
-
-
-def test_an_archive_in_a_missing_directory_is_an_error(
-    runtime: hr.Runtime, busybox_image: str, tmp_path: Path
-) -> None:
-    with pytest.raises(StorageError, match="name a file in a writable directory"):
-        runtime.images.save(busybox_image, tmp_path / "nothing/mine.tar")
 
 
 def test_files_without_an_image_are_refused_in_one_line(

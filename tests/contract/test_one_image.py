@@ -113,17 +113,44 @@ def test_commands_begin_in_the_directory_of_the_base_of_a_stage_or_of_a_variable
             assert started.exec(["sh", "-c", "cat /seen; pwd"]).stdout == b"/srv/project/deep\n" * 2
 
 
-def test_given_arguments_and_the_modes_of_here_documents_count_on_every_engine(
+HEREDOCS = """\
+FROM {base}
+ARG SUB=none
+SHELL ["/bin/bash", "-c"]
+RUN cat > /usr/local/bin/fix <<'BASH' && chmod +x /usr/local/bin/fix
+#!/usr/bin/env bash
+# not a comment of this file
+echo "a $1" \\
+  end
+BASH
+RUN <<EOF
+[[ a == a ]] && printf '%s\\n' "100% '$SUB'" > /ran
+EOF
+RUN <<EOF
+#!/usr/bin/env python3
+print("from\\tpython", file=open("/ran", "a"))
+EOF
+WORKDIR /of/$SUB/x
+COPY --chmod=u+x,go= <<EOF <<-"RAW" files/
+given: ${{SUB}} \\$SUB
+EOF
+\traw: ${{SUB}}
+\tRAW
+"""
+
+
+def test_given_arguments_and_here_documents_count_on_every_engine(
     runtime: hr.Runtime, dockerfile: Path, base_image: str
 ) -> None:
-    text = (
-        f"FROM {base_image}\nARG SUB=none\nCOPY --chmod=u+x,go= <<EOF /file\ntext\nEOF\nWORKDIR "
-        "/of/$SUB/x\n"
-    )
-    dockerfile.write_text(f"{text}RUN pwd > /seen\n")
+    """As BuildKit documents them."""
+    dockerfile.write_text(HEREDOCS.format(base=base_image))
+    show = "fix 1; cat /ran; pwd; cat files/EOF files/RAW; stat -c '%a %u' files/*; ls -A / | grep hyperruntime"
     with built(runtime, REFERENCE, dockerfile, build_args={"SUB": "a given"}) as started:
-        seen = started.exec(["sh", "-c", "cat /seen; pwd; stat -c %a /file"]).stdout.decode()
-    assert seen == "/of/a given/x\n/of/a given/x\n700\n"
+        result = started.exec(["sh", "-c", show])
+    assert result.stdout.decode().splitlines() == [
+        "a 1 end", "100% 'a given'", "from\tpython", "/of/a given/x", "given: a given $SUB", "raw: ${SUB}",
+        "700 0", "700 0",
+    ], result.stderr  # fmt: skip
 
 
 def test_labels_are_those_of_docker(runtime: hr.Runtime, dockerfile: Path, base_image: str) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
 from base64 import b64encode
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -191,29 +189,6 @@ def test_plain_http_is_used_only_on_the_loopback_interface(
         ):
             runtime.images.pull(reference)
         assert not runtime.images.exists(reference)
-
-
-PULLER = """
-import sys
-import hyperruntime as hr
-with hr.open_runtime(sys.argv[1]) as runtime:
-    print(runtime.images.pull(sys.argv[2]))
-"""
-
-
-@pytest.mark.slow
-def test_several_processes_can_pull_one_image_at_the_same_time(
-    runtime: hr.Runtime, runtime_name: str, registry: Registry
-) -> None:
-    reference = registry.push_busybox("many/image", "1", "for many\n")
-    args = [sys.executable, "-c", PULLER, runtime_name, reference]
-    try:
-        with ThreadPoolExecutor(3) as threads:
-            outputs = threads.map(lambda _: run_process(args, timeout_s=120).stdout, range(3))
-        assert list(outputs) == [f"{reference}\n".encode()] * 3
-        assert greeting(runtime, reference) == b"for many\n"
-    finally:
-        runtime.images.remove(reference)
 
 
 @pytest.mark.slow

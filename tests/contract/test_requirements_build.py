@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import ImageBuildError
 from hyperruntime.host.process import run_process
 from tests.doubles.packages import (
     HOST,
@@ -159,42 +158,6 @@ def test_sdist_builds_missing_wheels_on_this_machine_and_only_if_asked(
             started.exec(["python3", "-c", "import needed; assert needed.built"]).check()
     finally:
         runtime.images.remove(REFERENCE)
-
-
-@pytest.mark.slow
-def test_all_that_cannot_be_installed_is_in_one_error_before_dev_is_made(
-    index: PackageIndex,
-    runtime: hr.Runtime,
-    tmp_path: Path,
-    mark: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    fill(index, mark)
-    requirements = tmp_path / "requirements.txt"
-    lines = (
-        "ready",
-        "sourceonly==9.0",
-        "./local",
-        "absent",
-        f"git+https://{HOST}/git/none.git",
-        "needed",
-        "-r no.txt",
-    )
-    requirements.write_text("\n".join(lines))
-    monkeypatch.setattr(runtime.images, "ensure", lambda *_, **__: pytest.fail("dev was made"))
-    with pytest.raises(ImageBuildError) as caught:
-        runtime.images.build_requirements(REFERENCE, requirements, force=True)
-    for reason in (
-        "requirements.txt:2: sourceonly==9.0: no such version; the index has 1.0",
-        "requirements.txt:3: ./local: a path of this machine",
-        "requirements.txt:4: absent: the index does not have it",
-        f"requirements.txt:5: git+https://{HOST}/git/none.git: {HOST} answered 404",
-        "requirements.txt:6: needed: only source code",
-        "no.txt: the file does not exist",
-        "--sdist",
-    ):
-        assert reason in str(caught.value)
-    assert not mark.exists()
 
 
 def has_secret(data: bytes, index: PackageIndex) -> bool:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.adapters.environment import HyperEnvironment, close_shared_pools
 from hyperruntime.errors import SpecError, TransferError
 from tests.contract.pools import make_pool, shell
 
@@ -130,15 +129,3 @@ async def test_git_works_in_a_repository_of_another_user_in_a_slot(
             assert await shell(lease, f"git -C {place} log --format=%s") == "first\n"
         async with await lease.shell() as kept:
             assert (await kept.arun("cd /in/repo && git log --format=%s")).stdout == b"first\n"
-
-
-def test_git_works_in_a_repository_of_another_user_in_an_environment(
-    runtime_name: str, base_image: str, repository: Path
-) -> None:
-    mount = hr.Mount(source=str(repository), target="/in/repo")
-    with HyperEnvironment(base_image, runtime=runtime_name, mounts=(mount,)) as environment:
-        done = environment.execute(
-            "git log --format=%s && cp -r . ~/copy && git -C ~/copy log --format=%s", "/in/repo"
-        )
-    close_shared_pools()
-    assert done == {"output": "first\nfirst\n", "returncode": 0}

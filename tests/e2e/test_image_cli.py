@@ -56,19 +56,6 @@ def test_an_image_is_built_saved_removed_and_loaded(
         runtime.images.remove(REFERENCE)
 
 
-def test_a_failing_build_shows_its_step_and_the_path_of_the_output(
-    runtime_name: str, containerfile: Path
-) -> None:
-    containerfile.write_text(containerfile.read_text() + "RUN echo because of this; exit 3\n")
-    done = hyperrun(runtime_name, "image", "build", REFERENCE, "--file", str(containerfile))
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert "the step `RUN echo because of this; exit 3` failed" in done.stderr
-    assert "Traceback" not in done.stderr
-    log = Path(done.stderr.rstrip().rpartition("the whole output is in ")[2])
-    assert "because of this" in log.read_text()
-
-
 def test_an_image_is_pulled_and_an_unknown_tag_is_reported_without_a_traceback(
     runtime: hr.Runtime, runtime_name: str, tmp_path: Path
 ) -> None:

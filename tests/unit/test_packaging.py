@@ -26,7 +26,7 @@ HOMES = {
     "stevedore": ("hyperruntime/registry.py",),
     "click": ("hyperruntime/cli/",),
     "podman": ("runtimes/hyperruntime_podman/",),
-    "docker": ("runtimes/hyperruntime_docker/", "hyperruntime/images/copied_files.py"),
+    "docker": ("runtimes/hyperruntime_docker/", "hyperruntime/images/older_builders.py"),
     "openai": (),
     "tenacity": ("hyperruntime/concurrency/retry.py",),
     "parsl": ("hyperruntime/cluster/pilots.py",),

@@ -366,10 +366,9 @@ class WheelSearch:
 
     def _stand_in(self, wanted: str) -> bool:
         """Make an empty wheel that satisfies a requirement; return whether a new one was made."""
-        found = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", wanted)
-        if found is None:
+        name = normal_name(wanted).replace("-", "_")
+        if not name:
             return False
-        name = re.sub(r"[-_.]+", "_", found[0]).lower()
         version = _version_for(wanted)
         wheel = self.directory / "stand-ins" / f"{name}-{version}-py3-none-any.whl"
         if wheel.exists():

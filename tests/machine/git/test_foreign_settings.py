@@ -15,19 +15,8 @@ from hyperruntime.git.command import try_git
 from hyperruntime.git.foreign_files import RAW_ATTRIBUTES
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.rollout import origins
+from tests.machine.git.plain_git import CALM, EDITOR
 
-CALM = {
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "PATH": os.environ["PATH"],
-    "LC_ALL": "C",
-}
-EDITOR = {
-    "GIT_AUTHOR_NAME": "a",
-    "GIT_AUTHOR_EMAIL": "a@b",
-    "GIT_COMMITTER_NAME": "c",
-    "GIT_COMMITTER_EMAIL": "c@d",
-}
 PARTIAL = (
     "core.repositoryFormatVersion=1", "extensions.partialClone=e", "remote.e.promisor=true",
     "remote.e.partialCloneFilter=blob:none",
@@ -84,6 +73,14 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "included": ("include.path=INCLUDED",),
     "worktree": ("extensions.worktreeConfig=true",),
 }
+
+
+# A missing object matters where git could fetch it.
+CASES = [
+    (kind, missing)
+    for kind in SETTINGS
+    for missing in (("HEAD", "HEAD:agent.py", "") if kind.startswith("promisor") else ("",))
+]
 
 
 class Host:
@@ -166,19 +163,16 @@ def name_of(repository: Path, revision: str) -> str:
     return done.stdout.strip()
 
 
-@pytest.mark.parametrize(
-    "missing", ["HEAD", "HEAD:agent.py", ""], ids=["no commit", "no file", "complete"]
-)
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+@pytest.mark.parametrize(("kind", "missing"), CASES)
 def test_an_agent_repository_runs_no_program_on_the_host(
-    settings: tuple[str, ...], missing: str, agent: Path, host: Host, tmp_path: Path
+    kind: str, missing: str, agent: Path, host: Host, tmp_path: Path
 ) -> None:
     if missing:
         lose_object(agent / ".git", name_of(agent, missing))
-    host.configure(agent / ".git", settings)
+    host.configure(agent / ".git", SETTINGS[kind])
     os.utime(agent / "agent.py")
     store = RepositoryStore(tmp_path / "store.git")
-    if missing or settings[: len(PARTIAL)] == PARTIAL:
+    if missing or kind.startswith("promisor"):
         with pytest.raises(RepositoryError) as caught:
             store.add_repository(agent)
         assert "\n" not in str(caught.value)
@@ -233,17 +227,14 @@ def test_a_partial_clone_is_refused_by_name(setting: str, agent: Path, tmp_path:
         RepositoryStore(tmp_path / "store.git").add_repository(agent)
 
 
-@pytest.mark.parametrize(
-    "missing", ["HEAD", "HEAD:agent.py", ""], ids=["no commit", "no file", "complete"]
-)
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS.keys())
+@pytest.mark.parametrize(("kind", "missing"), CASES)
 def test_a_repository_of_an_item_runs_no_program_on_the_host(
-    settings: tuple[str, ...], missing: str, agent: Path, host: Host, tmp_path: Path
+    kind: str, missing: str, agent: Path, host: Host, tmp_path: Path
 ) -> None:
     commit = name_of(agent, "HEAD")
     if missing:
         lose_object(agent / ".git", name_of(agent, missing))
-    host.configure(agent / ".git", settings)
+    host.configure(agent / ".git", SETTINGS[kind])
     if missing == "":
         assert origins.default_commit(str(agent), 60) == commit
         origins.fetch(str(agent), commit, str(tmp_path / "fetched.git"), 60)
@@ -338,7 +329,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a linked configuration": (lambda git: link(git / "config"), "its config cannot be read"),
     "a pipe as configuration": (
         lambda git: pipe(git / "config"),
-        "its config is not a regular file",
+        "its config cannot be read: it is a named pipe",
     ),
     "no configuration": (
         lambda git: (git / "config").unlink(),
@@ -350,11 +341,11 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a setting after many": (
         lambda git: add_lines(git / "config", "\n" * 5000),
-        "its config has more than 4096 bytes",
+        "its config cannot be read: it has .* at most 4.* are read",
     ),
     "many attributes": (
         lambda git: (git / "info/attributes").write_text(RAW_ATTRIBUTES + "\n" * 5000),
-        "its info/attributes has more than 4096 bytes",
+        "its info/attributes cannot be read: it has .* at most 4.* are read",
     ),
     "a linked packs' directory": (
         lambda git: link(git / "objects/pack"),

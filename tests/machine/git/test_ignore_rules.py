@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,8 @@ from hypothesis import strategies as st
 
 from hyperruntime.errors import PatchError
 from hyperruntime.git.ignore_rules import Glob, IgnoreRules
+from tests.machine.git.plain_git import CALM
 
-CALM = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
 PIECES = (
     "a", "b", "/", "*", "**", "**/", "/**", "***/", "?", "a*", "*b", "\\a", "\\*", "\\/", "\\", "\\ ", " ", "!", "#",
     "[ab]", "[!a]", "[^/]", "[/]", "[a-b]", "[]a]", "[a-]", "[--b]", "[\\a-b]", "[[:alpha:]]", "[[:x:]]", "[[:]a]",

@@ -28,14 +28,7 @@ from hyperruntime.git.store import RepositoryStore, inspect_repository
 from hyperruntime.git.worktree import WorkTree, compare
 from hyperruntime.host.keeper import run_kept
 from hyperruntime.host.process import ProcessResult, wait_until
-
-CALM = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "PATH": os.environ["PATH"]}
-EDITOR = {
-    "GIT_AUTHOR_NAME": "a",
-    "GIT_AUTHOR_EMAIL": "a@b",
-    "GIT_COMMITTER_NAME": "c",
-    "GIT_COMMITTER_EMAIL": "c@d",
-}
+from tests.machine.git.plain_git import CALM, EDITOR
 
 
 def git(where: Path, *args: str) -> str:

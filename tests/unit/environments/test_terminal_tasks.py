@@ -136,6 +136,27 @@ def test_an_endless_terminals_task_needs_no_settings(tmp_path: Path) -> None:
     assert (task.id, task.workdir, task.uses_pytest) == ("task-1", "/home/user", True)
 
 
+@pytest.mark.parametrize(
+    ("line", "workdir"),
+    [
+        ("mkdir -p /home/user/app", "/home/user"),
+        ("chmod -R 777 /home/user", "/home/user"),
+        ("mkdir /home/username /home/user-x", "/"),
+        ("# no /home/user", "/"),
+    ],
+)
+def test_a_task_begins_in_home_user_if_its_definition_file_makes_it(
+    tmp_path: Path, line: str, workdir: str
+) -> None:
+    files = {
+        "instruction.md": "Do it.",
+        "environment/container.def": f"Bootstrap: docker\nFrom: ubuntu:22.04\n%post\n {line}\n",
+        "tests/test_final_state.py": "def test(): pass",
+    }
+    (task,) = load_tasks(str(make(tmp_path / "task", files)))
+    assert task.workdir == workdir
+
+
 def test_task_directories_are_found_recursively(tmp_path: Path) -> None:
     """In the order of their names, without links and hidden directories."""
     for name in ("b/one", "a", "b/.hidden"):

@@ -189,7 +189,7 @@ def test_copies_have_the_targets_of_the_containerfile(
     [
         "FROM a\nFROM b\nUSER ann\n", "FROM scratch\n", "RUN x\n", "FROM a\nUSER ann\n", "FROM a\nCOPY --from=b c d\n",
         "FROM a\nADD http://x/y /z\n", "FROM a\nADD x.tar.gz /z\n", "FROM a\nRUN --mount=type=cache x\n",
-        "FROM a\nRUN --x <<E\nE\n", "# escape=`\nFROM a\n",
+        "FROM a\nRUN --x <<E\nE\n",
         "FROM a\nCOPY ../x y\n", "FROM a\nONBUILD RUN x\n", "FROM a\nENV A=${B#x}\n",
         "FROM a\nENV A='x\n", "FROM a\nENV A\n", "FROM a\nENV A;x=1\n", "FROM a\nARG $(x)=1\n",
         "FROM a\nLABEL a\n", "FROM a\nLABEL $A=c\n", "FROM a\nLABEL x=1 #y=2\n", "FROM a\nLABEL 'a b'=c\n",

@@ -16,7 +16,7 @@ from hyperruntime.host.process import run_process
 from hyperruntime.images.definition_file import Copied, parse_definition, parse_stages, with_base
 from hyperruntime.images.definition_rewrite import check_contained, checked_definition
 from hyperruntime.images.definition_to_containerfile import containerfile_of, render
-from hyperruntime.images.environment_script import Reference, parse_assignments
+from hyperruntime.images.variables import Reference, parse_assignments
 
 HEAD = "Bootstrap: localimage\nFrom: localhost/x:1\n"
 

@@ -14,6 +14,7 @@ from hyperruntime.images.dockerfile_checks import (
     check_triggers,
     checked_dockerfile,
 )
+from hyperruntime.images.pull_errors import full_name
 
 REFUSED = [
     "FROM dir:/etc\n",
@@ -55,7 +56,9 @@ REFUSED = [
 @pytest.mark.parametrize("text", REFUSED)
 def test_a_dockerfile_cannot_read_the_host(tmp_path: Path, text: str) -> None:
     (tmp_path / "link").symlink_to("/etc")
-    with pytest.raises(SpecError, match=r"must be the name of an image|a mount |a backslash"):
+    with pytest.raises(
+        SpecError, match=r"must be the name of an image|a mount |a backslash|a quote"
+    ):
         check_dockerfile(text, tmp_path, {"GIVEN": "dir:/etc"})
 
 
@@ -160,7 +163,7 @@ def test_the_first_comments_cannot_change_how_the_file_is_read(
         ("'a'", "a"),
         ("$GIVEN", "given"),
         ("a:$LATER", "a:"),
-        ("a:$V-$TARGETARCH", "a:1-$TARGETARCH"),
+        ("a:$V-$TARGETARCH", "a:1-${TARGETARCH}"),
     ],
 )
 def test_a_base_has_its_value_before_a_builder_reads_it(
@@ -176,6 +179,46 @@ def test_a_base_has_its_value_before_a_builder_reads_it(
         return
     found = check_dockerfile(text, tmp_path, {"GIVEN": "given"})
     assert found == text.replace(f"FROM \\\n# c\n  {base}\n", f"FROM {expected}\n\n\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "full"),
+    [
+        ("FROM debian", "FROM docker.io/library/debian"),
+        (
+            "FROM nvidia/cuda:13.0.0-devel-ubuntu22.04",
+            "FROM docker.io/nvidia/cuda:13.0.0-devel-ubuntu22.04",
+        ),
+        (
+            "from --platform=linux/amd64 debian:12 AS x",
+            "FROM --platform=linux/amd64 docker.io/library/debian:12 AS x",
+        ),
+        ("ARG TAG=12\nFROM debian:${TAG}", "ARG TAG=12\nFROM docker.io/library/debian:12"),
+        ("ARG TAG\nFROM debian:$TAG", "ARG TAG\nFROM docker.io/library/debian:given"),
+        (
+            'ARG A=1 TAG="12"\nFROM debian:${TAG:-x}',
+            'ARG A=1 TAG="12"\nFROM docker.io/library/debian:12',
+        ),
+        ("FROM --platform=linux/arm64 a", "FROM --platform=linux/arm64 docker.io/library/a"),
+        ("FROM a AS a\nFROM A", "FROM docker.io/library/a AS a\nFROM A"),
+        ("FROM debian:$TARGETARCH", "FROM debian:$TARGETARCH"),
+        ("FROM quay.io/a/b", "FROM quay.io/a/b"),
+        ("FROM localhost:5000/a", "FROM localhost:5000/a"),
+        ("FROM here:1", "FROM here:1"),
+        ("FROM scratch", "FROM scratch"),
+        (
+            "FROM a AS B\nFROM b\nRUN <<E\nFROM b\nE",
+            "FROM docker.io/library/a AS B\nFROM b\nRUN <<E\nFROM b\nE",
+        ),
+    ],
+)
+def test_base_images_get_a_registry(tmp_path: Path, line: str, full: str) -> None:
+    given = {"TAG": "given"} if "ARG TAG\n" in line else {}
+
+    def full_name_of(image: str) -> str:
+        return image if image == "here:1" else full_name(image, "docker.io")
+
+    assert check_dockerfile(f"{line}\n", tmp_path, given, full_name_of) == f"{full}\n"
 
 
 def test_a_comment_does_not_stand_for_the_option_of_a_step(tmp_path: Path) -> None:

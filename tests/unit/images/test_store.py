@@ -74,16 +74,27 @@ def test_a_requirements_file_becomes_an_image_on_top_of_dev(tmp_path: Path, offl
 
 
 @pytest.mark.slow
-def test_a_missing_wheel_that_no_container_can_build_is_named_with_what_to_do(
-    tmp_path: Path, offline: Path
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("sourceonly\nother\n", r"r.txt:1: sourceonly: only.*r.txt:2: other: only.*--sdist"),
+        (
+            "sourceonly==9.0\n./local\nabsent\nother\n-r no.txt\n",
+            r"r.txt:2: ./local: a path of this machine.*no.txt: the file does not exist"
+            r".*r.txt:1: sourceonly==9.0: no such version; the index has 1.0"
+            r".*r.txt:3: absent: the index does not have it.*r.txt:4: other: only.*--sdist",
+        ),
+    ],
+)
+def test_all_that_is_missing_is_in_one_error_before_dev_is_made(
+    tmp_path: Path, offline: Path, monkeypatch: pytest.MonkeyPatch, lines: str, said: str
 ) -> None:
     make_sdist(offline, "sourceonly", "1.0", tmp_path / "mark")
     make_sdist(offline, "other", "1.0", tmp_path / "mark")
-    (tmp_path / "r.txt").write_text("sourceonly\nother\n")
-    images = ImageStore(cast("Images", Here("localhost/hyperruntime/dev:latest")))
-    with pytest.raises(
-        ImageBuildError, match=r"(?s)r.txt:1: sourceonly: only.*r.txt:2: other: only.*--sdist"
-    ):
+    (tmp_path / "r.txt").write_text(lines)
+    images = store("localhost/hyperruntime/dev:latest")
+    monkeypatch.setattr(images, "ensure", lambda *_, **__: pytest.fail("dev was made"))
+    with pytest.raises(ImageBuildError, match=f"(?s){said}"):
         images.build_requirements("mine", tmp_path / "r.txt")
     assert not (tmp_path / "mark").exists()
 

@@ -55,23 +55,6 @@ def names(folder: Path) -> set[str]:
 
 
 @pytest.mark.slow
-def test_all_missing_wheels_are_listed_also_those_of_dependencies(
-    tmp_path: Path, packages: Path
-) -> None:
-    looking = search(tmp_path, "small", "sourceonly==1.0", "ready", "absent>1")
-    missing = {
-        (one.wanted, one.place, one.is_nowhere)
-        for one in looking.collect(tmp_path / "wheels", only_look=True)
-    }
-    assert missing == {
-        ("sourceonly==1.0", "r.txt:2", False),
-        ("needed<3,>=2", "needed by ready", False),
-        ("absent>1", "r.txt:4", True),
-    }
-    assert not (tmp_path / "mark").exists()
-
-
-@pytest.mark.slow
 def test_the_wheels_that_exist_are_downloaded_without_the_missing_ones(
     tmp_path: Path, packages: Path
 ) -> None:

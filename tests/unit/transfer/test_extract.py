@@ -403,6 +403,11 @@ class Endless(io.RawIOBase):
 BOMBS = {
     "one endless file": (Endless(member(b"top", size=1 << 40), b"\0" * 512), "max_bytes"),
     "endless small files": (Endless(b"", member(b"top/f", data=b"x")), "max_members"),
+    "endless hard links": (
+        Endless(member(b"top/f"), member(b"top/h", b"1", link=b"top/f")),
+        "max_members",
+    ),
+    "endless refused links": (Endless(b"", member(b"top/l", b"2", link=b"/f")), "max_members"),
     "a giant long name": (Endless(member(b"top", b"L", size=1 << 30), b"n" * 512), "header record"),
     "a giant PAX record": (
         Endless(member(b"top", b"x", size=1 << 30), b"n" * 512),

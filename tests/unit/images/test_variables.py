@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hyperruntime.errors import SpecError
-from hyperruntime.images.dockerfile_values import GIVEN, assignments, parse_value
-from hyperruntime.images.environment_script import Reference, Value
+from hyperruntime.images.variables import GIVEN, Reference, Value, assignments, parse_value
 
 KNOWN: dict[str, Value] = {
     "A": ("a b",),
@@ -40,9 +39,11 @@ def test_a_value_is_read_as_docker_reads_it(text: str, value: Value) -> None:
     assert parse_value(text, KNOWN.get) == value
 
 
-@pytest.mark.parametrize("text", ["'a", '"a', "${A", "${A:-x", "${A#x}", "${}", "${BASE:-$A;x}"])
+@pytest.mark.parametrize(
+    "text", ["'a", '"a', "${A", "${A:-x", "${A#x}", "${}", "${BASE:-$A;x}", "${N:-" * 5000]
+)
 def test_what_is_not_closed_or_not_supported_is_refused(text: str) -> None:
-    with pytest.raises(SpecError, match=r"closed|missing|supported|not known"):
+    with pytest.raises(SpecError, match=r"closed|missing|supported|not known|nested"):
         parse_value(text, KNOWN.get)
 
 
