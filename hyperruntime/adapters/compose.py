@@ -194,7 +194,7 @@ def read_variables(given: object) -> dict[str, str | None]:
     """
     values = list(given.values()) if isinstance(given, Mapping) else given
     if not isinstance(values, list) or any(isinstance(value, list | dict) for value in values):
-        raise SpecError("environment", given, "a list such as [NAME=value], or a table")
+        raise SpecError("environment", "...", "a list such as [NAME=value], or a table")
     if isinstance(given, Mapping):
         return {str(name): None if value is None else str(value) for name, value in given.items()}
     words = [str(word).partition("=") for word in values]

@@ -20,6 +20,7 @@ from hyperruntime.adapters.shared_runtime import shared_runtime
 from hyperruntime.concurrency.per_process import LockedDict, PerProcess
 from hyperruntime.errors import PoolClosedError, PoolError, SpecError, WorkdirNotFoundError
 from hyperruntime.pool.sync import SyncPool
+from hyperruntime.pool.tools.command import bash_command
 from hyperruntime.pool_values.config import PoolConfig
 from hyperruntime.pool_values.results import Slot
 from hyperruntime.spec import (
@@ -36,8 +37,6 @@ TIMEOUT_CODE = 124
 INTERRUPTED_CODE = 130
 NOT_RUN_CODE = 126
 DEFAULT_IMAGE = "localhost/hyperruntime/base:latest"
-_ARGUMENT_BYTES = 96 * 1024  # the kernel's limit for one argument is 128 KiB, see execve(2)
-_FROM_STDIN = 'exec 2>&1; eval "$(head -c "$0")"'
 
 # by engine and spec
 _shared: PerProcess[LockedDict[tuple[str | None, ContainerSpec], SyncPool]] = PerProcess(LockedDict)
@@ -152,15 +151,16 @@ class HyperEnvironment:
             PoolError: the environment was cleaned up, or its pool is closed.
             SpecError: an argument is invalid.
         """
-        args, data = _merged(command, stdin_data)
+        args, variables, source = _bash(command, stdin_data)
         seconds = self.timeout if timeout is None else timeout
         work = self._lease.exec(
             args,
             timeout_s=seconds,
-            env={**self._env, **(env or {})},
+            env={**self._env, **(env or {}), **variables},
             workdir=posixpath.join(self._cwd, cwd) or None,
-            input=data,
+            input=source,
             output_limit_bytes=self._limit_bytes,
+            merge_output=True,
         )
         try:
             return _answer(self._finish(work), seconds)
@@ -232,28 +232,22 @@ def _release_soon(pool: SyncPool, slot: Slot) -> None:
         work.close()
 
 
-def _merged(command: str, stdin_data: str | bytes | None) -> tuple[list[str | bytes], bytes | None]:
-    """Return the arguments and the input that run a command with stdout and stderr in one stream.
-
-    A long command is sent before its input: ``head`` reads exactly the bytes of the command.
-    """
+def _bash(
+    command: str, stdin_data: str | bytes | None
+) -> tuple[list[str], dict[str, str], bytes | None]:
+    """Return the arguments, the variables and the input that run a command."""
     if not is_text(command):
         raise SpecError("command", command, "text without NUL and without lone surrogates")
     if not isinstance(stdin_data, (str, bytes, type(None))):
         raise SpecError("stdin_data", stdin_data, "text, bytes or None")
-    text = os.fsencode(command)
-    data = (
-        stdin_data.encode(errors="surrogateescape") if isinstance(stdin_data, str) else stdin_data
-    )
-    if len(text) <= _ARGUMENT_BYTES:
-        return ["bash", "-c", b"exec 2>&1\n" + text], data
-    return ["bash", "-c", _FROM_STDIN, str(len(text))], text + (data or b"")
+    data = os.fsencode(stdin_data) if isinstance(stdin_data, str) else stdin_data
+    return bash_command(os.fsencode(command), data)
 
 
 def _answer(result: ExecResult | None, timeout: float) -> dict[str, Any]:
     if result is None:
         return {"output": "[the command was interrupted]\n", "returncode": INTERRUPTED_CODE}
-    output = (result.stdout + result.stderr).decode(errors="replace")
+    output = result.stdout.decode(errors="replace")
     if result.timed_out:
         between = "" if not output or output.endswith("\n") else "\n"
         return {

@@ -1,13 +1,18 @@
-"""Check a node, and what it shares with the head; each failure with its next step."""
+"""Check a node, and what it shares with the head; each failure with its next step.
+
+Of a shared file system it measures how late the other machine sees a change, and whether it sees
+locks.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import tempfile
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +22,10 @@ from attrs.validators import deep_iterable, max_len
 from hyperruntime.cluster.head import Node
 from hyperruntime.cluster.node_findings import ADMINISTRATOR, Needs, node_findings
 from hyperruntime.cluster.node_services import NodeContext
-from hyperruntime.cluster.shared_directory import is_locked, locked, wait_until_listed, write_whole
 from hyperruntime.driver import Finding
 from hyperruntime.errors import ClusterError
 from hyperruntime.host.process import wait_until
+from hyperruntime.storage.atomic import write_atomic
 from hyperruntime.wire.checks import Line
 from hyperruntime.wire.peer import Answer, Call
 
@@ -30,6 +35,7 @@ LATE_S = 3.0
 _MOST_SKEW_S = 1.0
 _ROUNDS = 5
 _MOST_CONTAINERS = 100_000
+_POLL_S = 0.01
 
 
 @attrs.frozen(kw_only=True)
@@ -95,9 +101,11 @@ async def _answer_see(call: Call) -> Answer:
     if not await asyncio.to_thread(wait_until, lambda: _lists(directory, locked_file), timeout_s):
         return Answer(attrs.asdict(_Seen(waited_s=None, locked=None)))
     await call.emit(Answer())
-    waited = await asyncio.to_thread(wait_until_listed, path, call.body, timeout_s)
+    waited = await asyncio.to_thread(_wait_until_listed, path, call.body, timeout_s)
     return Answer(
-        attrs.asdict(_Seen(waited_s=waited, locked=await asyncio.to_thread(is_locked, locked_file)))
+        attrs.asdict(
+            _Seen(waited_s=waited, locked=await asyncio.to_thread(_is_locked, locked_file))
+        )
     )
 
 
@@ -109,7 +117,7 @@ def _lists(directory: str, path: str) -> bool:
 
 async def _answer_write(call: Call) -> Answer:
     """Answer the head's ``write``: write a file of a shared directory."""
-    await asyncio.to_thread(write_whole, str(call.args["path"]), call.body)
+    await asyncio.to_thread(write_atomic, Path(call.args["path"]), call.body)
     return Answer()
 
 
@@ -174,7 +182,7 @@ async def _shared(node: Node, directory: Path) -> list[Finding]:
     try:
         with tempfile.TemporaryDirectory(prefix=".hyperrun-check-", dir=directory) as place:
             path = os.path.join(place, "file")
-            with locked(f"{path}.lock"):
+            with _locked(f"{path}.lock"):
                 told = await _seen_on_node(node, path, content)
             if told is None:
                 step = "run in a directory that all nodes share, such as one below $HOME"
@@ -182,7 +190,7 @@ async def _shared(node: Node, directory: Path) -> list[Finding]:
                 return [Finding(subject="run directory", ok=False, detail=detail, next_step=step)]
             await asyncio.to_thread(os.listdir, place)
             await node.peer.call("write", {"path": f"{path}.answer"}, content)
-            back = await asyncio.to_thread(wait_until_listed, f"{path}.answer", content, SEEN_S)
+            back = await asyncio.to_thread(_wait_until_listed, f"{path}.answer", content, SEEN_S)
     except OSError as error:
         raise ClusterError(
             f"{directory} cannot be written: {error.strerror or error}; name another one"
@@ -214,7 +222,7 @@ async def _seen_on_node(node: Node, path: str, content: bytes) -> _Seen | None:
         both: set[asyncio.Future[Any]] = {asked, listed}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if is_listed.is_set():
-            await asyncio.to_thread(write_whole, path, content)
+            await asyncio.to_thread(write_atomic, Path(path), content)
         answer = await asked
         return answer if is_listed.is_set() else None
     finally:
@@ -231,3 +239,51 @@ def _seen(subject: str, waited_s: float | None) -> Finding:
         "" if ok else "`hyperrun` waits for it; a directory on another file system may be quicker"
     )
     return Finding(subject=subject, ok=ok, detail=f"after {waited_s * 1e3:.0f} ms", next_step=step)
+
+
+def _wait_until_listed(path: str, content: bytes, timeout_s: float) -> float | None:
+    """Wait until a file is in the listing of its directory, and has this content.
+
+    Args:
+        path: the file.
+        content: all of its content.
+        timeout_s: seconds to wait.
+
+    Returns:
+        The seconds that it took, or None if the time is up.
+    """
+    directory, name = os.path.split(path)
+    begun = time.monotonic()
+    while (waited := time.monotonic() - begun) <= timeout_s:
+        with suppress(OSError):
+            if name in os.listdir(directory):
+                with open(path, "rb") as file:
+                    if file.read() == content:
+                        return waited
+        time.sleep(_POLL_S)
+    return None
+
+
+@contextmanager
+def _locked(path: str) -> Iterator[None]:
+    """Hold flock(2) on a file, which is made if it is missing."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _is_locked(path: str) -> bool:
+    """Return whether another process, perhaps of another machine, is seen to hold flock(2) on a
+    file.
+    """
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

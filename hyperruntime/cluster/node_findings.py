@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,14 @@ from typing import Any
 import attrs
 
 from hyperruntime import registry
+from hyperruntime.cluster.node_services import scratch_directory
 from hyperruntime.driver import Finding
-from hyperruntime.errors import EngineUnavailableError, HyperRuntimeError, UnsupportedOptionError
+from hyperruntime.errors import (
+    ClusterError,
+    EngineUnavailableError,
+    HyperRuntimeError,
+    UnsupportedOptionError,
+)
 from hyperruntime.gpu.devices import load_devices
 from hyperruntime.gpu.grant import gpu_devices, granted_gpus
 from hyperruntime.host.process import find_program, run_process
@@ -129,15 +134,11 @@ def _cgroups() -> Finding:
 
 
 def _scratch(asked: str) -> Finding:
-    place = os.path.expandvars(asked) or tempfile.gettempdir()
-    if "$" in place or not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
-        step = "name in `scratch` a local directory that exists in each job"
-        return Finding(
-            subject="scratch",
-            ok=False,
-            detail=f"{place} is not a writable directory",
-            next_step=step,
-        )
+    try:
+        place = scratch_directory(asked)
+    except ClusterError as error:
+        why, _, step = str(error).removeprefix("scratch: ").partition("; ")
+        return Finding(subject="scratch", ok=False, detail=why, next_step=step)
     free = shutil.disk_usage(place).free
     ok = free >= 4 * GIB or None
     step = "name another directory in `scratch`, or use fewer slots a node"

@@ -1,17 +1,20 @@
-"""Work on the nodes of a cluster, by the rule of retries: what is lost with a node is done again on
-another one.
+"""Which node of a cluster gets the next work of a run or the next lease of a pool: the one with
+most room, or one that had the same work before.
+
+Work follows the rule of retries: what is lost with a node is done again on another one.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
+import attrs
+
 from hyperruntime.cluster.head import Node
-from hyperruntime.cluster.members import Member, roomiest
 from hyperruntime.errors import ClusterError, HyperRuntimeError, NodeLostError
 from hyperruntime.logs import get_logger
 from hyperruntime.runs.retry import Losses
@@ -19,8 +22,109 @@ from hyperruntime.runs.retry import Losses
 log = get_logger(__name__)
 
 T = TypeVar("T")
+_NEAR_KEPT = 256  # keys of work that a node remembers
 _LOOK_S = 0.2  # between two looks at whether the run is interrupted, or no node can be had
 _NEAR_SHARE = 0.5  # of the most room, that a node with the caches of a piece of work must have
+
+
+@attrs.define(eq=False)
+class Member:
+    """A node that works for a pool or a run.
+
+    Attributes:
+        node: the node.
+        slots: how many of its slots may be leased, or how much work it may have, at once.
+        leased: how many are, or are being acquired; how much work it has.
+        near: keys of work that ran there, newest last.
+    """
+
+    node: Node
+    slots: int
+    leased: int = 0
+    near: dict[str, None] = attrs.field(factory=dict)
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether its node takes new work."""
+        return self.node.lost is None and not self.node.leaving
+
+    @property
+    def free(self) -> int:
+        """Slots that may be leased now."""
+        return self.slots - self.leased if self.is_usable else 0
+
+    def take(self) -> Member:
+        """Count one slot as leased, and return this member; the node is in use meanwhile."""
+        self.leased += 1
+        self.node.uses += 1
+        return self
+
+    def give_back(self) -> None:
+        """Count one slot as free."""
+        self.leased -= 1
+        self.node.uses -= 1
+        self.node.idle_since = asyncio.get_running_loop().time()
+
+    def remember(self, near: str) -> None:
+        """Note that work with this key runs here."""
+        if near:
+            self.near.pop(near, None)
+            self.near[near] = None
+            while len(self.near) > _NEAR_KEPT:
+                del self.near[next(iter(self.near))]
+
+
+def roomiest(members: Iterable[Member], near: str, *, least_share: float = 0.0) -> Member | None:
+    """Return the member with most room, or None if none has any.
+
+    Args:
+        members: to choose from.
+        near: key of the work; a member that had this key before is preferred, if it has room.
+        least_share: how much room such a member must have, as a share of the most room.
+    """
+    most = max(members := tuple(members), key=lambda member: member.free, default=None)
+    if most is None or most.free <= 0:
+        return None
+    least = max(1.0, least_share * most.free)
+    close = [member for member in members if near in member.near and member.free >= least]
+    return max(close, key=lambda member: member.free, default=most)
+
+
+class Placement:
+    """The nodes of a pool, and which of them a lease should get.
+
+    Attributes:
+        members: the nodes that have the pool and are not lost.
+    """
+
+    def __init__(self) -> None:
+        """Know no node yet."""
+        self.members: list[Member] = []
+        self._kept: dict[str, Member] = {}
+
+    def choose(self, task_id: str, near: str) -> Member | None:
+        """Return where a task's lease should be, or None if no slot is free.
+
+        Args:
+            task_id: a task gets the node on which it kept its slot.
+            near: key of the work, or "".
+        """
+        kept = self._kept.pop(task_id, None)
+        if kept is not None and kept.free > 0:
+            return kept
+        return roomiest(self.members, near)
+
+    def keep(self, task_id: str, member: Member) -> None:
+        """Note that a task's slot waits for it on a node."""
+        self._kept[task_id] = member
+
+    def lose(self, member: Member) -> bool:
+        """Forget a node; return whether it was known."""
+        if member not in self.members:
+            return False
+        self.members.remove(member)
+        self._kept = {task: kept for task, kept in self._kept.items() if kept is not member}
+        return True
 
 
 class Nodes(Protocol):
@@ -95,7 +199,7 @@ class NodeWorkers:
             work: is given the node, and how often the work went to another one before.
             what: names the work in the log.
             faults: errors of nodes that cannot do it, and then get no more work.
-            near: key of the work; see :func:`~hyperruntime.cluster.members.roomiest`.
+            near: key of the work; see :func:`roomiest`.
             needs_room: whether it waits for a node with room.
             check: raises an error if the work should not wait for a node any more.
 

@@ -86,7 +86,9 @@ class Lease(PooledSandbox[LocalPool]):
         Arguments and errors are those of :meth:`Container.spawn` and :meth:`exec`, but there is no
         time limit unless one is given.
         """
-        return await self._run(lambda slot_exec: slot_exec.aspawn(args, **options))
+        return await self._run(
+            lambda slot_exec: slot_exec.container.aspawn(args, **slot_exec.placed(options))
+        )
 
     async def terminal(
         self,
@@ -102,7 +104,9 @@ class Lease(PooledSandbox[LocalPool]):
         """
 
         async def start(slot_exec: SlotExec) -> Terminal:
-            return await slot_exec.aterminal(args, rows=rows, cols=cols, **options)
+            return await slot_exec.container.aterminal(
+                args, rows=rows, cols=cols, **slot_exec.placed(options)
+            )
 
         return await self._run(start)
 
@@ -124,13 +128,17 @@ class Lease(PooledSandbox[LocalPool]):
         Groups of other slots do not get it. Errors are those of :meth:`Container.signal_group` and
         :meth:`exec`.
         """
-        return await self._run(lambda slot_exec: slot_exec.asignal_group(group, number))
+        return await self._run(
+            lambda slot_exec: slot_exec.container.asignal_group(slot_exec.group_name(group), number)
+        )
 
     async def end_group(self, group: str) -> bool:
         """Kill all processes of a group's commands; return whether none is left; see
         :meth:`Container.end_group`.
         """
-        return await self._run(lambda slot_exec: slot_exec.aend_group(group))
+        return await self._run(
+            lambda slot_exec: slot_exec.container.aend_group(slot_exec.group_name(group))
+        )
 
     async def end_processes(self) -> None:
         """End all processes of the slot, including background processes and persistent shells; its

@@ -6,9 +6,8 @@ All methods must run on the event loop of :meth:`SlotPool.start`.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
@@ -23,28 +22,26 @@ from hyperruntime.errors import (
     HyperRuntimeError,
     PoolClosedError,
     SandboxLostError,
-    SpecError,
     StaleLeaseError,
 )
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.fleet import Fleet
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.lease_table import Grant, LeaseTable, stale
+from hyperruntime.pool.pooled_sandbox import LeasingPool
 from hyperruntime.pool.roster import Cell, CellState, PoolMember
 from hyperruntime.pool.slots.slot_exec import SlotExec
-from hyperruntime.pool.tools import call_tool, run_batch
+from hyperruntime.pool.tools import call_tool
 from hyperruntime.pool.wait_queue import WaitQueue, cannot_start, too_late
 from hyperruntime.pool_values.config import PoolConfig, ToolPolicy, make_layout
-from hyperruntime.pool_values.results import ExecutionResult, PoolStatus, Request, Slot
+from hyperruntime.pool_values.results import ExecutionResult, PoolStatus, Slot
 from hyperruntime.runtime import Runtime
-from hyperruntime.sandbox import Pool
-from hyperruntime.spec import check_seconds
 
 log = get_logger(__name__)
 T = TypeVar("T")
 
 
-class SlotPool(Pool):
+class SlotPool(LeasingPool):
     """A pool of equal slots; ``async with SlotPool(runtime, config) as pool:`` starts and stops it.
 
     Attributes:
@@ -116,15 +113,6 @@ class SlotPool(Pool):
             self._stopping = asyncio.get_running_loop().create_task(self._stop())
         await asyncio.shield(self._stopping)
 
-    async def __aenter__(self) -> SlotPool:
-        """Start the pool."""
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Stop the pool."""
-        await self.stop()
-
     async def acquire(self, task_id: str | None = None, *, timeout_s: float | None = None) -> Slot:
         """Lease a slot, first come first served; the pool starts a container if needed and allowed.
 
@@ -141,11 +129,7 @@ class SlotPool(Pool):
             PoolClosedError: the pool is not started, or was stopped.
         """
         fleet = self._fleet
-        task_id = task_id or os.urandom(8).hex()
-        if not isinstance(task_id, str):
-            raise SpecError("task_id", task_id, "text")
-        if timeout_s is not None and timeout_s != 0:
-            check_seconds("timeout_s", timeout_s)
+        task_id, wait_s = self._asked(task_id, timeout_s)
         cell = fleet.roster.kept_for(task_id)
         if cell is None and not self._queue:
             cell = fleet.roster.next_free()
@@ -153,11 +137,10 @@ class SlotPool(Pool):
             if fleet.layout.spares:
                 asyncio.get_running_loop().call_soon(self._dispatch)
             return self._grant(cell, task_id)
-        timeout_s = self.config.acquire_timeout_s if timeout_s is None else timeout_s
         return await self._queue.wait(
             task_id,
-            timeout_s,
-            too_late=lambda: too_late(self.status(), timeout_s, fleet.backoff.error),
+            wait_s,
+            too_late=lambda: too_late(self.status(), wait_s, fleet.backoff.error),
             joined=self._dispatch,
             give_back=self._give_back,
         )
@@ -196,13 +179,6 @@ class SlotPool(Pool):
         finally:
             await self.release_if_held(slot)
 
-    async def release_if_held(self, slot: Slot) -> None:
-        """Release a slot, except if it was released or its lease expired; for ``finally``
-        blocks.
-        """
-        with suppress(StaleLeaseError):
-            await self.release(slot)
-
     def lease_of(self, slot: Slot) -> Lease:
         """Return the lease of a slot handle, bound to this pool.
 
@@ -239,19 +215,6 @@ class SlotPool(Pool):
         return await self.run(
             slot, lambda slot_exec: call_tool(slot_exec, tool, args, timeout_s, policy)
         )
-
-    async def execute_batch(
-        self, requests: Sequence[Request], *, timeout_s: float | None = None
-    ) -> list[ExecutionResult]:
-        """Call many tools, in different slots at the same time; errors become results, in the order
-        of the requests.
-
-        Args:
-            requests: the slot, the tool's name and its arguments for each call.
-            timeout_s: maximum seconds for each call; None leaves it to the arguments and the
-                policy.
-        """
-        return await run_batch(requests, self.execute, timeout_s=timeout_s)
 
     async def run(self, slot: Slot, work: Callable[[SlotExec], Coroutine[Any, Any, T]]) -> T:
         """Run ``work`` with the slot's :class:`SlotExec`; it is cancelled when the lease ends.

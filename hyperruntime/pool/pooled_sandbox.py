@@ -1,14 +1,16 @@
-"""What all leases have in common: files, tools and the release."""
+"""What all pools and all leases have in common: batches; files, tools and the release."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
-from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.errors import HyperRuntimeError, SpecError, StaleLeaseError
+from hyperruntime.pool.tools.dispatch import run_batch
 from hyperruntime.pool_values.config import ToolPolicy
-from hyperruntime.pool_values.results import ExecutionResult, Slot
+from hyperruntime.pool_values.results import ExecutionResult, Request, Slot
 from hyperruntime.sandbox import Pool, Sandbox
 from hyperruntime.spec import ExecResult, check_seconds
 from hyperruntime.transfer.file_calls import (
@@ -29,6 +31,53 @@ T = TypeVar("T")
 P = TypeVar("P", bound=Pool)
 
 _UNDO_TIMEOUT_S = 5.0
+
+
+class LeasingPool(Pool):
+    """A pool of slots: what does not depend on where they are."""
+
+    async def __aenter__(self) -> Self:
+        """Start the pool."""
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop the pool."""
+        await self.stop()
+
+    async def release_if_held(self, slot: Slot) -> None:
+        """Release a slot, except if it was released or its lease expired; for ``finally``
+        blocks.
+        """
+        with suppress(StaleLeaseError):
+            await self.release(slot)
+
+    async def execute_batch(
+        self, requests: Sequence[Request], *, timeout_s: float | None = None
+    ) -> list[ExecutionResult]:
+        """Call many tools, in different slots at the same time; errors become results, in the order
+        of the requests.
+
+        Args:
+            requests: the slot, the tool's name and its arguments for each call.
+            timeout_s: maximum seconds for each call; None leaves it to the arguments and the
+                policy.
+        """
+        return await run_batch(requests, self.execute, timeout_s=timeout_s)
+
+    def _asked(self, task_id: str | None, timeout_s: float | None) -> tuple[str, float]:
+        """Return the task and the seconds of an acquire, by default a random name and those of the
+        configuration.
+
+        Raises:
+            SpecError: one of them is invalid.
+        """
+        task_id = task_id or os.urandom(8).hex()
+        if not isinstance(task_id, str):
+            raise SpecError("task_id", task_id, "text")
+        if timeout_s is not None and timeout_s != 0:
+            check_seconds("timeout_s", timeout_s)
+        return task_id, self.config.acquire_timeout_s if timeout_s is None else timeout_s
 
 
 class PooledSandbox(Sandbox, Generic[P]):

@@ -19,7 +19,7 @@ from hyperruntime.errors import HyperRuntimeError, PoolClosedError, PoolError
 from hyperruntime.exec.execution import CancelledExecError
 from hyperruntime.exec.options import Stream
 from hyperruntime.remote.requests import CommandEnd
-from hyperruntime.spec import ExecResult
+from hyperruntime.spec import ExecResult, check_env
 from hyperruntime.wire.channel import LARGEST_FRAME_BYTES
 from hyperruntime.wire.checks import Within
 from hyperruntime.wire.peer import Answer, Peer, Streams, checked
@@ -108,6 +108,7 @@ class Calls:
         command: Sequence[str | bytes],
         options: Mapping[str, Any],
         *,
+        text: bytes | None = None,
         sink: Sink | None = None,
         on_started: Callable[[Answer], None] | None = None,
         **fields: Any,  # noqa: ANN401 - JSON
@@ -119,6 +120,7 @@ class Calls:
             verb: as of :meth:`call`.
             command: the command.
             options: keyword arguments of the exec.
+            text: a text of a shell, beside the request; the input is then a stream.
             sink: takes the output on the event loop, in place of the ``on_output`` of the options.
             on_started: called with the event that says that it has started.
             fields: as of :meth:`call`.
@@ -133,12 +135,13 @@ class Calls:
             sink = sink or in_thread(on_output)
         fields |= {**given, "stream": sink is not None, "has_input": source is not None}
         if "env" in given:
-            fields["env"] = dict(given["env"])
-        if isinstance(source, bytes) and len(source) > STREAM_BYTES:
+            fields["env"] = plain_env(given["env"])
+        if isinstance(source, bytes) and (text is not None or len(source) > STREAM_BYTES):
             source = io.BytesIO(source)
-        body = source if isinstance(source, bytes) else b""
+        is_whole = source is None or isinstance(source, bytes)
+        body = text if text is not None else source if isinstance(source, bytes) else b""
         streams = Streams(
-            None if source is None or isinstance(source, bytes) else _reader(source),
+            None if is_whole else _reader(source),
             None if sink is None else _writer(sink, on_started),
         )
         words = [os.fsdecode(word) for word in command]
@@ -186,6 +189,16 @@ class Calls:
     def keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run work in the background, on the event loop."""
         return self._beside.start(work)
+
+
+def plain_env(env: Mapping[str, str]) -> dict[str, str]:
+    """Return variables as a JSON object.
+
+    Raises:
+        SpecError: one of them cannot be passed to a process, as on this machine.
+    """
+    check_env("env", env)
+    return dict(env)
 
 
 def _result_of(answer: Answer) -> ExecResult:

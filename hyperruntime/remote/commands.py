@@ -1,4 +1,6 @@
-"""Processes, terminals and shells in a slot of a node, for their caller on the head's machine."""
+"""Processes, terminals, shells and ports in a slot of a node, for their caller on the head's
+machine. It listens for clients of a port, and each client goes over the connection to the node.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ import stat
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Unpack
 
 import attrs
@@ -32,7 +35,8 @@ from hyperruntime.exec.persistent.shell_lane import check_text
 from hyperruntime.exec.signals import TakesSignals
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal, check_size
-from hyperruntime.remote.calls import Calls, in_thread, wait_cancellable
+from hyperruntime.ports.forward import listen
+from hyperruntime.remote.calls import Calls, in_thread, plain_env, wait_cancellable
 from hyperruntime.spec import ExecResult
 from hyperruntime.wire.checks import Line
 from hyperruntime.wire.peer import Answer, checked
@@ -45,12 +49,12 @@ _ENDED = (SandboxLostError, StaleLeaseError, ContainerStateError, PoolClosedErro
 _numbers = itertools.count(1)
 
 
-def new_name() -> str:
+def _new_name() -> str:
     """Return a new name, by which a node knows an object that it holds for a slot."""
     return str(next(_numbers))
 
 
-async def send_input(
+async def _send_input(
     calls: Calls, name: str, reader: asyncio.StreamReader, on_error: Callable[[], None]
 ) -> None:
     """Send input to an object that a node holds, until the reader's end.
@@ -158,7 +162,7 @@ class RemoteCommand:
         args: Sequence[str | bytes],
         *,
         has_callback: bool = False,
-        **call_args: int,
+        **call_args: Any,  # noqa: ANN401 - JSON
     ) -> None:
         """Prepare; nothing runs yet.
 
@@ -170,7 +174,7 @@ class RemoteCommand:
             call_args: arguments of the method.
         """
         self.calls = calls
-        self.process = new_name()
+        self.process = _new_name()
         self._method = method
         self._args = args
         self._has_callback = has_callback
@@ -215,7 +219,7 @@ class RemoteCommand:
             nonlocal pump
             self.name = checked(_Started, event.value, "the start of a command").name
             if reader is not None:
-                pump = self.calls.keep(send_input(self.calls, self.process, reader, end_input))
+                pump = self.calls.keep(_send_input(self.calls, self.process, reader, end_input))
             on_started()
 
         on_output = self._options.on_output
@@ -393,10 +397,10 @@ class RemoteShell(AsyncClosing, TakesSignals):
     @classmethod
     async def open(cls, calls: Calls, options: SlotShellKeywords) -> RemoteShell:
         """Open a shell in the slot; see :meth:`Lease.shell`."""
-        name = new_name()
+        name = _new_name()
         given: dict[str, Any] = {**options}
-        if options.get("env") is not None:
-            given["env"] = dict(options["env"] or {})
+        if (env := options.get("env")) is not None:
+            given["env"] = plain_env(env)
         await calls.call("shell.open", process=name, **given)
         return cls(calls, name)
 
@@ -413,7 +417,7 @@ class RemoteShell(AsyncClosing, TakesSignals):
         code = check_text(text)
         ExecOptions(**options).checked()
         try:
-            result = await self._calls.run("shell.run", [code], options, process=self._name)
+            result = await self._calls.run("shell.run", [], options, text=code, process=self._name)
         except asyncio.CancelledError:
             self.exit_code = KILLED_EXIT_CODE
             raise
@@ -422,7 +426,7 @@ class RemoteShell(AsyncClosing, TakesSignals):
                 "the shell ended when its slot was released; start another one"
             ) from None
         self.exit_code = result.exit_code
-        return result
+        return attrs.evolve(result, args=(os.fsdecode(code),))
 
     def signal(self, number: int) -> bool:
         """Send a signal to the processes of the running text; see :meth:`Shell.signal`."""
@@ -437,3 +441,83 @@ class RemoteShell(AsyncClosing, TakesSignals):
         if os.getpid() != self._pid:
             return True
         return end_held(self._calls, self._name)
+
+
+class RemotePorts:
+    """The forwarded ports of one slot."""
+
+    def __init__(self, calls: Calls) -> None:
+        """Listen on nothing yet.
+
+        Args:
+            calls: the node of the slot.
+        """
+        self._calls = calls
+        self._servers: dict[tuple[int, str], asyncio.Server] = {}
+        self._clients: set[asyncio.Task[Any]] = set()
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    async def open(self, port: int, host: str) -> tuple[str, int]:
+        """Return the address on this machine that leads to a port of the slot; see
+        :meth:`Lease.forward`.
+        """
+        async with self._opening:
+            server = self._servers.get((port, host))
+            if server is None:
+                await self._calls.call("port.forward", port=port)
+                server = await asyncio.start_server(
+                    partial(self._serve, port), sock=listen(host), limit=CHUNK_BYTES
+                )
+                self._servers[port, host] = server
+                self._check_open()
+        address: tuple[str, int] = server.sockets[0].getsockname()[:2]
+        return address
+
+    def _check_open(self) -> None:
+        if self._closed:
+            self.close()
+            raise StaleLeaseError("the slot was released; acquire another one")
+
+    def close(self) -> None:
+        """Stop listening and end all connections."""
+        self._closed = True
+        for server in self._servers.values():
+            server.close()
+        for client in self._clients:
+            client.cancel()
+
+    async def _serve(
+        self, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._clients.add(task)
+        name = _new_name()
+        sending: asyncio.Task[None] | None = None
+
+        def begin(_: Answer) -> None:
+            nonlocal sending
+            forget = partial(self._calls.soon, "process.end", process=name)
+            sending = self._calls.keep(_send_input(self._calls, name, reader, forget))
+
+        async def show(stream: Stream, chunk: bytes) -> None:
+            if chunk:
+                writer.write(chunk)
+                await writer.drain()
+            else:
+                writer.write_eof()
+
+        try:
+            with suppress(HyperRuntimeError, OSError):  # the client sees that its connection ends
+                await self._calls.run(
+                    "port.connect", [], {}, sink=show, on_started=begin, process=name, port=port
+                )
+        # the lease has ended; a client that does not read must see it too
+        except asyncio.CancelledError:
+            writer.transport.abort()
+        finally:
+            self._clients.discard(task)
+            if sending is not None:
+                sending.cancel()
+            writer.close()

@@ -32,6 +32,7 @@ from hyperruntime.remote.held import (
     HeldConnection,
     HeldProcess,
     HeldTerminal,
+    Served,
     ServedSandbox,
     Target,
 )
@@ -89,9 +90,7 @@ def _file_options(asked: requests.FilePath) -> dict[str, Any]:
     return given if asked.user is None else {**given, "user": asked.user}
 
 
-async def _exec(
-    target: Target[ServedSandbox], asked: requests.StreamedCommand, call: Call
-) -> Answer:
+async def _exec(target: Target[Served], asked: requests.StreamedCommand, call: Call) -> Answer:
     """Run a command to its end; with ``stream``, emit its output while it runs."""
     return _answer_of(
         await _run(target.sandbox.exec, asked.args, _options(asked), call, writes=asked.stream)
@@ -99,11 +98,12 @@ async def _exec(
 
 
 async def _text(target: Target[ServedSandbox], asked: requests.SlotCommand, call: Call) -> Answer:
-    """Run a text in a shell; the command is the text."""
+    """Run a text in a shell; the body of the call is the text, and its stream the input."""
     shell = target.find(asked.process, HeldCommand).command
     options = {name: getattr(asked, name) for name in _TEXT_OPTIONS}
-    text = os.fsencode(asked.args[0])
-    return _answer_of(await _run(shell.arun, text, options, call, writes=asked.stream))
+    given = attrs.evolve(call, body=b"")
+    result = await _run(shell.arun, call.body, options, given, writes=asked.stream)
+    return _answer_of(attrs.evolve(result, args=()))  # its caller knows the text
 
 
 async def _run(
@@ -171,9 +171,7 @@ async def _finished(
     return running.result()
 
 
-async def _start_process(
-    target: Target[ServedSandbox], asked: requests.Command, call: Call
-) -> Answer:
+async def _start_process(target: Target[Served], asked: requests.Command, call: Call) -> Answer:
     """Start a command in the background, whose caller asks for its output."""
     loop = asyncio.get_running_loop()
     news = asyncio.Event()
@@ -228,13 +226,13 @@ async def _run_process(
 
 
 async def _list_processes(
-    target: Target[ServedSandbox], asked: requests.ContainerName, call: Call
+    target: Target[Served], asked: requests.ContainerName, call: Call
 ) -> Answer:
     states = tuple(one.state for one in target.held.values() if isinstance(one, HeldProcess))
     return Answer(to_json(requests.ProcessList(processes=states)))
 
 
-async def _take(target: Target[ServedSandbox], asked: requests.OutputToTake, call: Call) -> Answer:
+async def _take(target: Target[Served], asked: requests.OutputToTake, call: Call) -> Answer:
     """Return the output of a process since the last time."""
     if not 0 <= asked.wait_s <= _MOST_WAIT_S:
         raise SpecError("wait_s", asked.wait_s, f"a number of seconds from 0 to {_MOST_WAIT_S:g}")
@@ -245,7 +243,7 @@ async def _take(target: Target[ServedSandbox], asked: requests.OutputToTake, cal
     return Answer({**to_json(state), **facts}, out + err)
 
 
-async def _write(target: Target[ServedSandbox], asked: requests.InputToWrite, call: Call) -> Answer:
+async def _write(target: Target[Served], asked: requests.InputToWrite, call: Call) -> Answer:
     """Give input; it is taken whole or not at all."""
     held = target.find(asked.process)
     await held.write(call.body, end=asked.end, wait_s=target.input_wait_s)
@@ -253,7 +251,7 @@ async def _write(target: Target[ServedSandbox], asked: requests.InputToWrite, ca
 
 
 async def _signal(
-    target: Target[ServedSandbox], asked: requests.SignalNumber | requests.SignalToSend, call: Call
+    target: Target[Served], asked: requests.SignalNumber | requests.SignalToSend, call: Call
 ) -> Answer:
     number = asked.signal
     if isinstance(number, str):
@@ -270,7 +268,7 @@ async def _resize(target: Target[ServedSandbox], asked: requests.WindowSize, cal
     return Answer()
 
 
-async def _end(target: Target[ServedSandbox], asked: requests.ProcessName, call: Call) -> Answer:
+async def _end(target: Target[Served], asked: requests.ProcessName, call: Call) -> Answer:
     """End what is held; if something is left, the caller can repeat it."""
     ended = await target.find(asked.process).end()
     if ended:
@@ -278,7 +276,7 @@ async def _end(target: Target[ServedSandbox], asked: requests.ProcessName, call:
     return Answer(ended)
 
 
-async def _forget(target: Target[ServedSandbox], asked: requests.ProcessName, call: Call) -> Answer:
+async def _forget(target: Target[Served], asked: requests.ProcessName, call: Call) -> Answer:
     """Forget an unused object; what still runs in it goes on until the lease ends, as on the
     caller's machine.
     """
@@ -422,9 +420,7 @@ async def _tool(target: Target[ServedSandbox], asked: requests.ToolCall, call: C
     return Answer(attrs.asdict(result))
 
 
-async def _read_file(
-    target: Target[ServedSandbox], asked: requests.FileToRead, call: Call
-) -> Answer:
+async def _read_file(target: Target[Served], asked: requests.FileToRead, call: Call) -> Answer:
     given = asked.limit_bytes
     limit_bytes = READ_LIMIT_BYTES if given is None else min(given, READ_LIMIT_BYTES)
     return Answer(
@@ -434,9 +430,7 @@ async def _read_file(
     )
 
 
-async def _write_file(
-    target: Target[ServedSandbox], asked: requests.FileToWrite, call: Call
-) -> Answer:
+async def _write_file(target: Target[Served], asked: requests.FileToWrite, call: Call) -> Answer:
     if asked.mode is not None and not _MODE.fullmatch(asked.mode):
         raise SpecError("mode", asked.mode, "octal digits, such as 0644")
     mode = None if asked.mode is None else int(asked.mode, 8)
@@ -446,7 +440,7 @@ async def _write_file(
     return Answer()
 
 
-async def _stat(target: Target[ServedSandbox], asked: requests.PathToLookAt, call: Call) -> Answer:
+async def _stat(target: Target[Served], asked: requests.PathToLookAt, call: Call) -> Answer:
     found = await target.sandbox.stat(
         asked.path, follow_symlinks=asked.follow_symlinks, **_file_options(asked)
     )
@@ -455,16 +449,12 @@ async def _stat(target: Target[ServedSandbox], asked: requests.PathToLookAt, cal
     )
 
 
-async def _list_directory(
-    target: Target[ServedSandbox], asked: requests.FilePath, call: Call
-) -> Answer:
+async def _list_directory(target: Target[Served], asked: requests.FilePath, call: Call) -> Answer:
     names = await target.sandbox.listdir(asked.path, **_file_options(asked))
     return Answer(to_json(requests.DirectoryNames(names=tuple(names))))
 
 
-async def _read_archive(
-    target: Target[ServedSandbox], asked: requests.FilePath, call: Call
-) -> Answer:
+async def _read_archive(target: Target[Served], asked: requests.FilePath, call: Call) -> Answer:
     """Emit a tar archive of a directory's content, or of a single file."""
     check_inside_path("path", asked.path)
     parent, name = posixpath.split(posixpath.normpath(asked.path))
@@ -480,9 +470,7 @@ async def _read_archive(
     return Answer()
 
 
-async def _write_archive(
-    target: Target[ServedSandbox], asked: requests.FilePath, call: Call
-) -> Answer:
+async def _write_archive(target: Target[Served], asked: requests.FilePath, call: Call) -> Answer:
     """Extract a tar archive, which comes as the body, into a directory, which is made if it does
     not exist.
     """
@@ -494,7 +482,7 @@ async def _write_archive(
 
 
 async def _run_script(
-    target: Target[ServedSandbox],
+    target: Target[Served],
     words: tuple[str, ...],
     asked: requests.FilePath,
     call: Call,
@@ -525,7 +513,7 @@ class Verb:
     """
 
     request: type
-    handler: Callable[[Target[ServedSandbox], Any, Call], Awaitable[Answer]]
+    handler: Callable[[Target[Any], Any, Call], Awaitable[Answer]]
 
 
 VERBS: Mapping[str, Verb] = {

@@ -23,15 +23,61 @@ from hyperruntime.exec.spawn.terminal import FOREGROUND, Terminal
 from hyperruntime.remote.requests import ProcessState, end_of, facts_of
 from hyperruntime.remote.service_errors import InputNotReadError
 from hyperruntime.sandbox import Sandbox
+from hyperruntime.spec import ExecResult
+from hyperruntime.transfer.file_calls import FileStat
 
 
-class ServedSandbox(Sandbox, Protocol):
-    """A sandbox that others can be given: the ends of its processes wake the event loop."""
+class Served(Protocol):
+    """What a sandbox needs so that others can be given its commands and files: also a container
+    has it. The ends of its processes wake the event loop.
+    """
+
+    async def exec(
+        self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]
+    ) -> ExecResult:
+        """Run a command."""
+        ...
 
     async def spawn(
         self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]
     ) -> Process:
         """Start a command in the background."""
+        ...
+
+    async def read_file(
+        self, path: str, *, limit_bytes: int = ..., timeout_s: float | None = ...
+    ) -> bytes:
+        """Return the bytes of a file."""
+        ...
+
+    async def write_file(
+        self,
+        path: str,
+        data: bytes,
+        *,
+        mode: int | None = ...,
+        parents: bool = ...,
+        timeout_s: float | None = ...,
+    ) -> None:
+        """Write a whole file."""
+        ...
+
+    async def stat(
+        self, path: str, *, follow_symlinks: bool = ..., timeout_s: float | None = ...
+    ) -> FileStat:
+        """Return the facts of a path."""
+        ...
+
+    async def listdir(self, path: str, *, timeout_s: float | None = ...) -> list[str]:
+        """Return the sorted names in a directory."""
+        ...
+
+
+class ServedSandbox(Served, Sandbox, Protocol):
+    """A sandbox of which others can be given everything."""
+
+    async def listdir(self, path: str = ..., *, timeout_s: float | None = ...) -> list[str]:
+        """Return the sorted names in a directory."""
         ...
 
     async def terminal(
@@ -46,7 +92,7 @@ class ServedSandbox(Sandbox, Protocol):
         ...
 
 
-S_co = TypeVar("S_co", bound=ServedSandbox, covariant=True)
+S_co = TypeVar("S_co", bound=Served, covariant=True)
 
 
 class Held:

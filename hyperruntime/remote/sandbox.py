@@ -22,8 +22,12 @@ from hyperruntime.exec.spawn.terminal import Terminal
 from hyperruntime.pool.pooled_sandbox import PooledSandbox
 from hyperruntime.pool_values.results import Slot
 from hyperruntime.remote.calls import Calls, wait_cancellable
-from hyperruntime.remote.commands import RemoteShell, start_process, start_terminal
-from hyperruntime.remote.ports import RemotePorts
+from hyperruntime.remote.commands import (
+    RemotePorts,
+    RemoteShell,
+    start_process,
+    start_terminal,
+)
 from hyperruntime.sandbox import Pool
 from hyperruntime.spec import ExecResult
 from hyperruntime.transfer import copy as transfer

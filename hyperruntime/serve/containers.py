@@ -1,27 +1,50 @@
-"""The containers of a service: how many there are, who uses them, and when an unused one ends."""
+"""The service of containers, whose handlers the HTTP server calls: how many containers there are,
+who uses them, and when an unused one ends.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from types import SimpleNamespace
-from typing import Protocol, cast
+from functools import partial
+from typing import Protocol
 
+import attrs
+
+import hyperruntime
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.container import Container
-from hyperruntime.errors import ContainerLostError
+from hyperruntime.errors import ContainerLostError, ContainerStateError, SpecError
+from hyperruntime.exec.spawn.process_input import MOST_BYTES
 from hyperruntime.logs import get_logger
-from hyperruntime.remote.held import ServedSandbox, Target
-from hyperruntime.remote.service_errors import CapacityError, ResourceNotFoundError
+from hyperruntime.remote.handlers import VERBS
+from hyperruntime.remote.held import Served, Target
+from hyperruntime.remote.requests import Command, ContainerName, InputToWrite, Nothing
+from hyperruntime.remote.service_errors import (
+    CapacityError,
+    RequestError,
+    ResourceNotFoundError,
+)
 from hyperruntime.runtime import Runtime
-from hyperruntime.serve.models import ContainerState
+from hyperruntime.serve.models import (
+    ContainerList,
+    ContainerState,
+    ExecCommand,
+    NewContainer,
+    ServiceInfo,
+)
+from hyperruntime.serve.routes import ROUTES, Route
 from hyperruntime.serve.rules import ContainerRules
+from hyperruntime.settings.reader import read, to_json
 from hyperruntime.spec import ContainerSpec
+from hyperruntime.wire.peer import Answer, Call, Handler
 
 log = get_logger(__name__)
 
+_LEAST_BYTES = 2
+_MOST_OUTPUT_BYTES = 16 * 1024**2
 _ENDED_S = 60.0  # time that an ended container is kept, for the last output of its processes
 _MOST_LOST = 1000
 _MOST_INPUT_S = 10.0  # for a request to wait for room
@@ -35,7 +58,20 @@ class RuntimeSource(Protocol):
         ...
 
 
-class Served(Target[ServedSandbox]):
+class ContainerVerbs:
+    """The verbs of a container that have a route, with the names that a lease has."""
+
+    def __init__(self, container: Container) -> None:
+        """Take the container's methods for an event loop."""
+        self.exec = container.aexec
+        self.spawn = container.aspawn
+        self.read_file = container.aread_file
+        self.write_file = container.awrite_file
+        self.stat = container.astat
+        self.listdir = container.alistdir
+
+
+class ServedContainer(Target[Served]):
     """A container of a service.
 
     Attributes:
@@ -52,7 +88,7 @@ class Served(Target[ServedSandbox]):
             container: the container.
             most_processes: how many background processes it may have.
         """
-        super().__init__(_face_of(container))
+        super().__init__(ContainerVerbs(container))
         self.container = container
         self.requests = 0
         self.used_at = time.monotonic()
@@ -97,21 +133,6 @@ class Served(Target[ServedSandbox]):
         )
 
 
-def _face_of(container: Container) -> ServedSandbox:
-    """Return the verbs of a container for an event loop; those that no route has are missing."""
-    return cast(
-        ServedSandbox,
-        SimpleNamespace(
-            exec=container.aexec,
-            spawn=container.aspawn,
-            read_file=container.aread_file,
-            write_file=container.awrite_file,
-            stat=container.astat,
-            listdir=container.alistdir,
-        ),
-    )
-
-
 class Containers:
     """The containers of a service; used on one event loop.
 
@@ -128,17 +149,17 @@ class Containers:
         """
         self.rules = rules
         self._source = source
-        self._served: dict[str, Served] = {}
+        self._served: dict[str, ServedContainer] = {}
         self._starting = 0
         self._is_closed = False
         self._ending = BackgroundTasks("the service")
         self._lost: dict[str, str] = {}  # why containers ended by themselves, by name
 
-    def __iter__(self) -> Iterator[Served]:
+    def __iter__(self) -> Iterator[ServedContainer]:
         """Return all containers."""
         return iter(tuple(self._served.values()))
 
-    async def start(self, spec: ContainerSpec) -> Served:
+    async def start(self, spec: ContainerSpec) -> ServedContainer:
         """Start a container.
 
         Raises:
@@ -159,7 +180,9 @@ class Containers:
             container = await (await self._source.runtime()).acontainer(spec)
         finally:
             self._starting -= 1
-        served = self._served[container.name] = Served(container, self.rules.most_processes)
+        served = self._served[container.name] = ServedContainer(
+            container, self.rules.most_processes
+        )
         self._await_use(served)
         loop = asyncio.get_running_loop()
 
@@ -174,7 +197,7 @@ class Containers:
     def _is_full(self) -> bool:
         return len(self._served) + self._starting + len(self._ending) >= self.rules.most_containers
 
-    def find(self, name: str) -> Served:
+    def find(self, name: str) -> ServedContainer:
         """Return a container; this does not count as its use.
 
         Raises:
@@ -193,7 +216,7 @@ class Containers:
         return served
 
     @contextmanager
-    def using(self, name: str) -> Iterator[Served]:
+    def using(self, name: str) -> Iterator[ServedContainer]:
         """Yield a container, which does not count as unused inside the block.
 
         Raises:
@@ -228,7 +251,7 @@ class Containers:
             self._begin_end(served)
         await self._ending.wait()
 
-    def _await_use(self, served: Served) -> None:
+    def _await_use(self, served: ServedContainer) -> None:
         """Start the timer that ends an unused container; it is short if the container has ended by
         itself.
         """
@@ -245,7 +268,7 @@ class Containers:
         ):
             served.timer = asyncio.get_running_loop().call_later(idle_s, self._end_unused, served)
 
-    def _has(self, served: Served) -> bool:
+    def _has(self, served: ServedContainer) -> bool:
         return self._served.get(served.container.name) is served
 
     async def _end_lost(self) -> None:
@@ -255,11 +278,11 @@ class Containers:
             self._begin_end(served)
         await self._ending.wait()
 
-    def _end_unused(self, served: Served) -> None:
+    def _end_unused(self, served: ServedContainer) -> None:
         if self._has(served) and not served.requests:
             self._begin_end(served)
 
-    def _begin_end(self, served: Served) -> asyncio.Task[None]:
+    def _begin_end(self, served: ServedContainer) -> asyncio.Task[None]:
         """Begin to end a container, which no request can use from now on."""
         name = served.container.name
         why = (
@@ -272,7 +295,7 @@ class Containers:
             served.timer.cancel()
         return self._ending.start(self._end(served, why))
 
-    async def _end(self, served: Served, why: str) -> None:
+    async def _end(self, served: ServedContainer, why: str) -> None:
         name = served.container.name
         try:
             await served.container.aclose()
@@ -288,3 +311,94 @@ class Containers:
             if len(self._lost) > _MOST_LOST:
                 del self._lost[next(iter(self._lost))]
         log.info("container ended", name=name, why=why)
+
+
+class ContainerService:
+    """Containers that a caller starts, uses and ends by calls.
+
+    Attributes:
+        handlers: ``service.info``, ``container.start``, ``list``, ``show`` and ``end``, and the
+            verbs of a sandbox that have a route.
+    """
+
+    def __init__(self, source: RuntimeSource, rules: ContainerRules) -> None:
+        """Start nothing yet.
+
+        Args:
+            source: opens the runtime, and closes it after the service.
+            rules: what callers may have.
+        """
+        self._source = source
+        self._rules = rules
+        self._containers = Containers(source, rules)
+        verbs = [route for route in ROUTES if route.handler in VERBS]
+        self.handlers: Mapping[str, Handler] = {
+            "service.info": self._info,
+            "container.start": self._start,
+            "container.list": self._list,
+            "container.show": self._show,
+            "container.end": self._end,
+            **{route.handler: partial(self._use, route) for route in verbs},
+        }
+
+    async def close(self) -> None:
+        """End all containers."""
+        await self._containers.close()
+
+    async def _use(self, route: Route, call: Call) -> Answer:
+        """Answer a verb of a container."""
+        asked: ContainerName | Command = read(route.request, call.args)
+        with self._containers.using(asked.container) as served:
+            answer = await VERBS[route.handler].handler(served, _allowed(asked, call), call)
+        if answer.value is False:  # only the end of a process
+            raise ContainerStateError("processes of it still run; send the request again")
+        return answer
+
+    async def _info(self, call: Call) -> Answer:
+        read(Nothing, call.args)
+        runtime = await self._source.runtime()
+        rules = self._rules
+        info = ServiceInfo(
+            version=hyperruntime.__version__,
+            runtime=runtime.name,
+            most_containers=rules.most_containers,
+            idle_s=rules.idle_s,
+        )
+        return Answer(to_json(info))
+
+    async def _start(self, call: Call) -> Answer:
+        served = await self._containers.start(self._rules.spec_of(read(NewContainer, call.args)))
+        return Answer(to_json(served.state()))
+
+    async def _list(self, call: Call) -> Answer:
+        read(Nothing, call.args)
+        return Answer(
+            to_json(ContainerList(containers=tuple(one.state() for one in self._containers)))
+        )
+
+    async def _show(self, call: Call) -> Answer:
+        return Answer(
+            to_json(self._containers.find(read(ContainerName, call.args).container).state())
+        )
+
+    async def _end(self, call: Call) -> Answer:
+        await self._containers.end(read(ContainerName, call.args).container)
+        return Answer()
+
+
+def _allowed(asked: ContainerName | Command, call: Call) -> ContainerName | Command:
+    """Return a request for its handler; output that is emitted is not kept, too.
+
+    Raises:
+        SpecError: it keeps too much output in the memory of the service.
+        RequestError: its input is too large to be taken whole.
+    """
+    if isinstance(asked, InputToWrite) and len(call.body) > MOST_BYTES:
+        raise RequestError(413, f"the input has more than {MOST_BYTES} bytes; send it in parts")
+    if not isinstance(asked, Command):
+        return asked
+    if asked.output_limit_bytes > _MOST_OUTPUT_BYTES:
+        allowed = f"at most {_MOST_OUTPUT_BYTES}; a stream has no limit"
+        raise SpecError("output_limit_bytes", asked.output_limit_bytes, allowed)
+    streams = isinstance(asked, ExecCommand) and asked.stream
+    return attrs.evolve(asked, output_limit_bytes=_LEAST_BYTES) if streams else asked

@@ -1,5 +1,5 @@
-"""Turn answers of handlers into HTTP answers: JSON, bytes, and streams at the pace of their
-reader.
+"""Turn answers of handlers into HTTP answers: JSON, bytes, streams at the pace of their reader, and
+errors, which have one table of status codes.
 """
 
 from __future__ import annotations
@@ -14,17 +14,70 @@ from typing import Any
 
 from aiohttp import web
 
-from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.errors import (
+    ContainerLostError,
+    ContainerStateError,
+    EngineUnavailableError,
+    ExecLostError,
+    ExecStartError,
+    HyperRuntimeError,
+    ImageNotFoundError,
+    ImagePullError,
+    SpecError,
+    TransferError,
+    TransferTimeoutError,
+    UnsupportedOptionError,
+    WorkdirNotFoundError,
+)
 from hyperruntime.logs import get_logger
 from hyperruntime.remote.requests import CommandEnd, Stream, facts_of
-from hyperruntime.serve.http_errors import HEADERS, status_of
-from hyperruntime.serve.models import ExecEvent
+from hyperruntime.remote.service_errors import (
+    CapacityError,
+    InputNotReadError,
+    NotAllowedError,
+    RequestError,
+    ResourceNotFoundError,
+)
+from hyperruntime.serve.models import ErrorAnswer, ExecEvent
 from hyperruntime.serve.openapi import BYTES, NDJSON, TAR
 from hyperruntime.serve.routes import Route
 from hyperruntime.settings.reader import fields_of, to_json
+from hyperruntime.transfer.file_errors import (
+    FileTooLargeError,
+    PathIsDirectoryError,
+    PathNotDirectoryError,
+    PathNotFoundError,
+    PathPermissionError,
+)
 from hyperruntime.wire.peer import Answer
 
 log = get_logger(__name__)
+
+HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+STATUS: Mapping[type[HyperRuntimeError], int] = {
+    SpecError: 400,
+    NotAllowedError: 403,
+    PathPermissionError: 403,
+    ResourceNotFoundError: 404,
+    ImageNotFoundError: 404,
+    PathNotFoundError: 404,
+    WorkdirNotFoundError: 404,
+    ContainerStateError: 409,
+    ExecStartError: 409,
+    InputNotReadError: 409,
+    PathIsDirectoryError: 409,
+    PathNotDirectoryError: 409,
+    ContainerLostError: 410,
+    ExecLostError: 410,
+    FileTooLargeError: 413,
+    TransferError: 422,
+    UnsupportedOptionError: 422,
+    CapacityError: 429,
+    ImagePullError: 502,
+    EngineUnavailableError: 503,
+    TransferTimeoutError: 504,
+}
+"""The status of each error; of others that of their nearest base, else 500."""
 
 Emit = Callable[[Answer], Awaitable[None]]
 Run = Callable[[Emit], Awaitable[Answer]]
@@ -82,9 +135,25 @@ def _encoded(data: bytes, encoding: str) -> str:
     return data.decode(errors="replace") if encoding == "text" else base64.b64encode(data).decode()
 
 
-def _json_response(value: object, status: int) -> web.Response:
+def _json_response(
+    value: object, status: int, headers: Mapping[str, str] = HEADERS
+) -> web.Response:
     body = json.dumps(value).encode()
-    return web.Response(status=status, body=body, content_type="application/json", headers=HEADERS)
+    return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+
+
+def status_of(error: HyperRuntimeError) -> int:
+    """Return the status of an error."""
+    if isinstance(error, RequestError):
+        return error.status
+    return next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
+
+
+def error_response(error: HyperRuntimeError) -> web.Response:
+    """Return the answer for an error."""
+    status = status_of(error)
+    headers = {**HEADERS, "WWW-Authenticate": "Bearer"} if status == 401 else HEADERS  # RFC 6750
+    return _json_response(to_json(ErrorAnswer(error=facts_of(error))), status, headers)
 
 
 class _StreamedAnswer:

@@ -24,6 +24,8 @@ from hyperruntime.serve.routes import Route
 from hyperruntime.settings.reader import read
 from hyperruntime.settings.texts import read_text
 
+Take = Callable[[int], None]
+
 _STALLED_S = 60.0
 _LOOK_S = 0.5
 _MOST_FIELDS = 32
@@ -59,24 +61,6 @@ class RequestLimits:
     commands: int = 512
 
 
-class Held:
-    """Bytes and values that one request holds."""
-
-    def __init__(self, budget: RequestBudget) -> None:
-        """Hold nothing yet."""
-        self._budget = budget
-        self.size = 0
-
-    def take(self, size: int) -> None:
-        """Hold more bytes.
-
-        Raises:
-            CapacityError: all requests together hold too much.
-        """
-        self._budget.take(size)
-        self.size += size
-
-
 class RequestBudget:
     """Counts what all requests of a server hold; used on one event loop."""
 
@@ -87,8 +71,10 @@ class RequestBudget:
         self._commands = 0
 
     @contextmanager
-    def request(self, *, runs_command: bool) -> Iterator[Held]:
-        """Yield the counter of a request's bytes; they no longer count after the block.
+    def request(self, *, runs_command: bool) -> Iterator[Take]:
+        """Yield a function that counts bytes of a request; they no longer count after the block.
+
+        The function raises a CapacityError if all requests together hold too much.
 
         Raises:
             CapacityError: it would run a command, and too many requests do.
@@ -96,28 +82,27 @@ class RequestBudget:
         if runs_command and self._commands >= self._most.commands:
             raise CapacityError(f"{self._most.commands} requests run commands now; retry later")
         self._commands += runs_command
-        held = Held(self)
+        held = 0
+
+        def take(size: int) -> None:
+            nonlocal held
+            most = self._most.held_bytes
+            if self._held + size > most:
+                raise CapacityError(
+                    f"the requests hold more than {most} bytes together; retry later"
+                )
+            self._held += size
+            held += size
+
         try:
-            yield held
+            yield take
         finally:
             self._commands -= runs_command
-            self._held -= held.size
-
-    def take(self, size: int) -> None:
-        """Count more bytes.
-
-        Raises:
-            CapacityError: they are too many.
-        """
-        if self._held + size > self._most.held_bytes:
-            raise CapacityError(
-                f"the requests hold more than {self._most.held_bytes} bytes together; retry later"
-            )
-        self._held += size
+            self._held -= held
 
 
 async def call_parts(
-    route: Route, request: web.Request, limits: BodyLimits, held: Held
+    route: Route, request: web.Request, limits: BodyLimits, take: Take
 ) -> tuple[dict[str, Any], bytes]:
     """Return the arguments and the body of the call that a request asks for; the body of an archive
     is not read.
@@ -126,7 +111,7 @@ async def call_parts(
         route: the route of the request.
         request: the request.
         limits: how much is read.
-        held: what the request holds in memory.
+        take: counts what the request holds in memory.
 
     Raises:
         CapacityError: all requests together hold too much.
@@ -141,14 +126,14 @@ async def call_parts(
     if route.takes != "json":
         read(route.request, args)
         return args, await _whole_body(
-            request, limits.file_bytes, held
+            request, limits.file_bytes, take
         ) if route.takes == "bytes" else b""
     if request.content_type != "application/json":
         raise RequestError(
             415,
             f"the body is {request.content_type}; send JSON with `Content-Type: application/json`",
         )
-    body = await _whole_body(request, limits.json_bytes, held, limits.json_values)
+    body = await _whole_body(request, limits.json_bytes, take, limits.json_values)
     args = {**_json_of(body, args), **args}
     read(route.request, args)
     return args, bytes_of(args.pop("input", ""), args.get("encoding", "text"))
@@ -249,7 +234,7 @@ def _is_malformed(request: web.Request) -> bool:
 
 
 async def _whole_body(
-    request: web.Request, most_bytes: int, held: Held, most_values: int | None = None
+    request: web.Request, most_bytes: int, take: Take, most_values: int | None = None
 ) -> bytes:
     too_large = RequestError(
         413, f"the body has more than {most_bytes} bytes; send less, or files as an archive"
@@ -265,13 +250,13 @@ async def _whole_body(
         size += len(piece)
         if size > most_bytes:
             raise too_large
-        held.take(len(piece))
+        take(len(piece))
         if most_values is not None:
             before, values = values, counter.feed(piece)
             if values > most_values:
                 raise RequestError(
                     413, f"the body has more than {most_values} JSON values; send fewer at once"
                 )
-            held.take((values - before) * _BYTES_PER_VALUE)
+            take((values - before) * _BYTES_PER_VALUE)
         pieces.append(piece)
     return b"".join(pieces)

@@ -22,8 +22,7 @@ from hyperruntime.logs import get_logger
 from hyperruntime.ports.http_connection import serving_app
 from hyperruntime.ports.listeners import names_this_machine
 from hyperruntime.remote.service_errors import RequestError
-from hyperruntime.serve.http_answers import Emit, answer_with
-from hyperruntime.serve.http_errors import HEADERS, error_response
+from hyperruntime.serve.http_answers import HEADERS, Emit, answer_with, error_response
 from hyperruntime.serve.http_requests import (
     BodyLimits,
     RequestBudget,
@@ -125,13 +124,13 @@ class HttpServer:
         handler = self._handlers[route.handler]
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            with self._budget.request(runs_command=route.runs_command) as held:
-                args, body = await call_parts(route, request, self._limits, held)
+            with self._budget.request(runs_command=route.runs_command) as take:
+                args, body = await call_parts(route, request, self._limits, take)
                 read = piece_reader(request) if route.takes == "archive" else None
 
                 async def run(emit: Emit) -> Answer:
                     answer = await handler(Call("http", args, body, emit, read))
-                    held.take(len(answer.body))
+                    take(len(answer.body))
                     return answer
 
                 return await answer_with(route, request, args, run)

@@ -8,6 +8,7 @@ docs/design/interfaces.md#settings.
 from __future__ import annotations
 
 import math
+import re
 import types
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
@@ -166,16 +167,20 @@ def _read_class(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401
     for name, field in fields.items():
         if field.default is attrs.NOTHING and name not in value:
             raise SpecError(name, None, "it must be given")
-    given = {
-        name: _read_field(field, value[name], strict)
-        for name, field in fields.items()
-        if name in value
-    }
     try:
+        given = {
+            name: _read_field(field, value[name], strict)
+            for name, field in fields.items()
+            if name in value
+        }
         return kind(**given)
     except SpecError as error:
         place = error.field.removeprefix(f"{kind.__name__}.")
-        raise SpecError(place, error.value, error.allowed) from error.__cause__
+        named = re.split(r"[.\[]", place)[0]
+        # what has a `repr` of its own may be a secret
+        is_shown = named not in fields or fields[named].repr is True
+        shown = error.value if is_shown else "..."
+        raise SpecError(place, shown, error.allowed) from error.__cause__
     except (TypeError, ValueError, AttributeError) as error:
         allowed = f"values of the right types; correct the wrong field ({error})"
         raise SpecError("", "...", allowed) from error

@@ -4,13 +4,12 @@ leaves nothing.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import io
 import os
 import tarfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -18,12 +17,11 @@ import pytest
 
 import hyperruntime as hr
 from hyperruntime.adapters.tool_backend import (
-    SlotState,
     SlotToolBackend,
     create_tool_backend,
     uses_sandbox,
 )
-from hyperruntime.errors import HyperRuntimeError, SlotTimeoutError, StaleLeaseError
+from hyperruntime.errors import HyperRuntimeError
 from tests.doubles.sandbox_config import SandboxConfig
 
 pytestmark = pytest.mark.engine
@@ -69,154 +67,57 @@ def containers(runtime: hr.Runtime) -> set[str]:
     return {found.record.id for found in runtime.containers() if found.owner.pid == os.getpid()}
 
 
-def run(work: Awaitable[None]) -> None:
-    async def go() -> None:
-        await work
-
-    asyncio.run(go())
-
-
-def test_slots_of_two_profiles_are_separate(opened: Opened) -> None:
-    """R15, W2: every call goes to the profile of its slot, and every released slot is free
-    again.
-    """
-
-    async def go() -> None:
-        async with opened() as backend:
-            slots = [
-                await backend.acquire(f"t{n}", profile)
-                for n, profile in enumerate(["plain", "other"] * 2)
-            ]
-            assert len({slot.slot_id for slot in slots}) == 4
-            script = 'echo "$KIND"; pwd'
-            results = await backend.execute_batch(
-                [(slot, "bash", {"command": script}) for slot in slots]
-            )
-            assert [result.stdout.split() for result in results] == [
-                [kind, slot.workspace_dir]
-                for kind, slot in zip(["plain", "other"] * 2, slots, strict=True)
-            ]
-            for slot in slots:
-                await backend.release(slot, reset_workspace=True)
-            again = [
-                await backend.acquire(f"again{n}", profile)
-                for n, profile in enumerate(["other", "plain"] * 2)
-            ]
-            assert [slot.lease.profile for slot in again] == ["other", "plain"] * 2
-            status = backend.get_status()
-            assert status["active_pools"] == ["plain", "other"]
-            assert all(pool["total_slots"] >= 2 for pool in status["pools"].values())
-
-    run(go())
+async def test_a_kept_slot_is_found_again_only_by_its_trajectory(opened: Opened) -> None:
+    async with opened() as backend:
+        slot = await backend.acquire("mine", "plain")
+        await backend.execute_batch([(slot, "write_file", {"path": "note", "content": "kept"})])
+        await backend.release(slot)
+        other = await backend.acquire("not mine", "plain")
+        (seen,) = await backend.execute_batch([(other, "bash", {"command": "cat note"})])
+        assert not seen.success
+        again = await backend.acquire("mine", "plain")
+        assert again.lease != slot.lease
+        (found,) = await backend.execute_batch([(again, "read_file", {"path": "note"})])
+        assert "kept" in found.output
 
 
-@pytest.mark.slow
-def test_a_stale_handle_is_refused_and_has_no_effect(opened: Opened) -> None:
-    """R6, W4: a second lease of the same slot has another handle."""
-
-    async def go() -> None:
-        async with opened(
-            max_containers=1, slots_per_container=1, acquire_timeout_s=12.0
-        ) as backend:
-            first = await backend.acquire("first", "plain")
-            await backend.release(first, reset_workspace=True)
-            second = await backend.acquire("second", "plain")
-            (result,) = await backend.execute_batch(
-                [(first, "bash", {"command": "echo stolen >note"})]
-            )
-            assert not result.success
-            assert result.metadata["returncode"] is None
-            with pytest.raises(StaleLeaseError):
-                await backend.release(first)
-            assert second.state is SlotState.ACQUIRED
-            (listed,) = await backend.execute_batch([(second, "bash", {"command": "ls -A"})])
-            assert listed.stdout == ""
-            with pytest.raises(SlotTimeoutError, match="became free"):
-                async with asyncio.timeout(60):
-                    await backend.acquire("third", "plain")
-
-    run(go())
-
-
-def test_a_kept_slot_is_found_again_only_by_its_trajectory(opened: Opened) -> None:
-    async def go() -> None:
-        async with opened() as backend:
-            slot = await backend.acquire("mine", "plain")
-            await backend.execute_batch([(slot, "write_file", {"path": "note", "content": "kept"})])
-            await backend.release(slot)
-            other = await backend.acquire("not mine", "plain")
-            (seen,) = await backend.execute_batch([(other, "bash", {"command": "cat note"})])
-            assert not seen.success
-            again = await backend.acquire("mine", "plain")
-            assert again.lease != slot.lease
-            (found,) = await backend.execute_batch([(again, "read_file", {"path": "note"})])
-            assert "kept" in found.output
-
-    run(go())
-
-
-def test_artifacts_have_one_schema_and_the_digest_of_the_whole_file(opened: Opened) -> None:
+async def test_artifacts_have_one_schema_and_the_digest_of_the_whole_file(opened: Opened) -> None:
     """R17, W26."""
 
-    async def go() -> None:
-        async with opened() as backend:
-            slot = await backend.acquire("t", "plain")
-            data = bytes(range(256)) * 40
-            script = "mkdir d; cat >'d/a b'; echo hi >d/.hidden; ln -s /etc/passwd d/link"
-            (made,) = await backend.execute_batch([(slot, "bash", {"command": f"base64 -d | ({script})"
-                , "stdin": base64.b64encode(data).decode()})])  # fmt: skip
-            assert made.success, made
-            read = await backend.read_artifact(slot, "d/a b", encoding="base64", max_bytes=100)
-            listed = await backend.list_artifacts(slot, "d", recursive=True)
-            packed = await backend.archive_artifacts(slot, "d", archive_format="tgz")
-            refused = await backend.read_artifact(slot, "../../etc/passwd")
-            assert set(read) == set(listed) == set(packed) == set(refused)
-            assert base64.b64decode(read["content"]) == data[:100]
-            assert (read["sha256"], read["file_size"]) == (
-                hashlib.sha256(data).hexdigest(),
-                len(data),
-            )
-            assert read["truncated"] is True
-            where = f"{slot.workspace_dir}/d"
-            assert sorted(listed["entries"]) == [f"{where}/.hidden", f"{where}/a b"]
-            assert {entry["path"]: entry["type"] for entry in listed["details"]}["link"] == "link"
-            assert (await backend.read_artifact(slot, listed["entries"][-1], max_bytes=1))[
-                "success"
-            ] is True
-            assert packed["archive_base64"] == packed["content"]
-            with tarfile.open(
-                fileobj=io.BytesIO(base64.b64decode(packed["archive_base64"]))
-            ) as archive:
-                assert any(name.endswith("a b") for name in archive.getnames())
-            assert (refused["success"], refused["entries"]) == (False, [])
-            assert "outside the workspace" in refused["error"]
-
-    run(go())
+    async with opened() as backend:
+        slot = await backend.acquire("t", "plain")
+        data = bytes(range(256)) * 40
+        script = "mkdir d; cat >'d/a b'; echo hi >d/.hidden; ln -s /etc/passwd d/link"
+        (made,) = await backend.execute_batch([(slot, "bash", {"command": f"base64 -d | ({script})"
+            , "stdin": base64.b64encode(data).decode()})])  # fmt: skip
+        assert made.success, made
+        read = await backend.read_artifact(slot, "d/a b", encoding="base64", max_bytes=100)
+        listed = await backend.list_artifacts(slot, "d", recursive=True)
+        packed = await backend.archive_artifacts(slot, "d", archive_format="tgz")
+        refused = await backend.read_artifact(slot, "../../etc/passwd")
+        assert set(read) == set(listed) == set(packed) == set(refused)
+        assert base64.b64decode(read["content"]) == data[:100]
+        assert (read["sha256"], read["file_size"]) == (
+            hashlib.sha256(data).hexdigest(),
+            len(data),
+        )
+        assert read["truncated"] is True
+        where = f"{slot.workspace_dir}/d"
+        assert sorted(listed["entries"]) == [f"{where}/.hidden", f"{where}/a b"]
+        assert {entry["path"]: entry["type"] for entry in listed["details"]}["link"] == "link"
+        assert (await backend.read_artifact(slot, listed["entries"][-1], max_bytes=1))[
+            "success"
+        ] is True
+        assert packed["archive_base64"] == packed["content"]
+        with tarfile.open(
+            fileobj=io.BytesIO(base64.b64decode(packed["archive_base64"]))
+        ) as archive:
+            assert any(name.endswith("a b") for name in archive.getnames())
+        assert (refused["success"], refused["entries"]) == (False, [])
+        assert "outside the workspace" in refused["error"]
 
 
-def test_results_report_network_and_isolation(opened: Opened, runtime: hr.Runtime) -> None:
-    """R19, W20: the profile sets the network and the isolation; arguments of a call cannot change
-    them.
-    """
-
-    async def go() -> None:
-        async with opened() as backend:
-            slot = await backend.acquire("t", "plain")
-            asked = {
-                "command": "ls /sys/class/net",
-                "allow_network": True,
-                "require_sandbox": False,
-            }
-            (result,) = await backend.execute_batch([(slot, "bash", asked)])
-            assert result.metadata["network"] == "none"
-            assert result.metadata["sandboxed"] is True
-            assert result.metadata["isolation"] in ("uid", "container", "user")
-            assert result.stdout.split() in ([], ["lo"])
-
-    run(go())
-
-
-def test_programs_use_the_backend_with_their_own_configuration(
+async def test_programs_use_the_backend_with_their_own_configuration(
     runtime: hr.Runtime, runtime_name: str, base_image: str
 ) -> None:
     """The calls and checks of the public integration suite, with its configuration objects."""
@@ -224,68 +125,57 @@ def test_programs_use_the_backend_with_their_own_configuration(
     numbers: dict[str, Any] = {"image": base_image, "max_sandboxes": 3, "slots_per_sandbox": slots}
     script = "echo hello > file1.txt && mkdir subdir && echo nested > subdir/file3.txt"
 
-    async def go() -> None:
-        backend = SlotToolBackend(
-            SandboxConfig(app_name="suite", env_vars={"KIND": "own"}, **numbers),
-            runtime=runtime_name,
-        )
-        assert backend.list_profiles()["default"]["active"] is False
-        await backend.start()
-        held = [await backend.acquire(f"trajectory-{number}") for number in range(3)]
-        if runtime.info.users:
-            assert "/data/" in held[0].workspace_dir
-        status = backend.get_status()
-        assert status["available_slots"] < status["total_slots"]
-        (made,) = await backend.execute_batch(
-            [(held[0], "bash", {"command": f"{script} && echo $KIND"})]
-        )
-        assert (made.success, made.output) == (True, "own\n")
-        assert "hello" in (await backend.read_artifact(held[0], "file1.txt"))["content"]
-        listed = await backend.list_artifacts(held[0], ".", recursive=False)
-        assert sorted(listed["entries"]) == ["file1.txt", "subdir"]
-        assert len((await backend.archive_artifacts(held[0], "."))["archive_base64"]) > 0
-        for number, slot in enumerate(held):
-            await backend.release(slot, reset_workspace=number == 1)
-        assert backend.get_status()["available_slots"] == backend.get_status()["total_slots"]
-        await backend.stop(purge=True)
+    backend = SlotToolBackend(
+        SandboxConfig(app_name="suite", env_vars={"KIND": "own"}, **numbers),
+        runtime=runtime_name,
+    )
+    assert backend.list_profiles()["default"]["active"] is False
+    await backend.start()
+    held = [await backend.acquire(f"trajectory-{number}") for number in range(3)]
+    if runtime.info.users:
+        assert "/data/" in held[0].workspace_dir
+    status = backend.get_status()
+    assert status["available_slots"] < status["total_slots"]
+    (made,) = await backend.execute_batch(
+        [(held[0], "bash", {"command": f"{script} && echo $KIND"})]
+    )
+    assert (made.success, made.output) == (True, "own\n")
+    assert "hello" in (await backend.read_artifact(held[0], "file1.txt"))["content"]
+    listed = await backend.list_artifacts(held[0], ".", recursive=False)
+    assert sorted(listed["entries"]) == ["file1.txt", "subdir"]
+    assert len((await backend.archive_artifacts(held[0], "."))["archive_base64"]) > 0
+    for number, slot in enumerate(held):
+        await backend.release(slot, reset_workspace=number == 1)
+    assert backend.get_status()["available_slots"] == backend.get_status()["total_slots"]
+    await backend.stop(purge=True)
 
-    async def several() -> None:
-        profiles = {name: SandboxConfig(name=name, **numbers) for name in ("default", "compute")}
-        backend = SlotToolBackend.with_profiles("suite", profiles, "default", runtime=runtime_name)
-        await backend.start(profiles_to_start=["default"])
-        active = {name: facts["active"] for name, facts in backend.list_profiles().items()}
-        assert active == {"default": True, "compute": False}
-        for profile in profiles:
-            assert (
-                await backend.acquire(f"on {profile}", profile=profile)
-            ).lease.profile == profile
-        assert backend.list_profiles()["compute"]["active"] is True
-        assert set(backend.get_status()["pools"]) == {"default", "compute"}
-        await backend.stop(purge=True)
-        assert backend.list_profiles()["default"]["active"] is False
-
-    run(go())
-    run(several())
+    profiles = {name: SandboxConfig(name=name, **numbers) for name in ("default", "compute")}
+    backend = SlotToolBackend.with_profiles("suite", profiles, "default", runtime=runtime_name)
+    await backend.start(profiles_to_start=["default"])
+    active = {name: facts["active"] for name, facts in backend.list_profiles().items()}
+    assert active == {"default": True, "compute": False}
+    for profile in profiles:
+        assert (await backend.acquire(f"on {profile}", profile=profile)).lease.profile == profile
+    assert backend.list_profiles()["compute"]["active"] is True
+    assert set(backend.get_status()["pools"]) == {"default", "compute"}
+    await backend.stop(purge=True)
+    assert backend.list_profiles()["default"]["active"] is False
 
 
-def test_nothing_is_left_after_a_stop_or_a_failed_start(
+async def test_nothing_is_left_after_a_stop_or_a_failed_start(
     opened: Opened, runtime: hr.Runtime, runtime_name: str, base_image: str
 ) -> None:
     """W25: a failed start leaves no half-started pool."""
     before = containers(runtime)
-
-    async def go() -> None:
-        async with opened() as backend:
-            await backend.acquire("t", "plain")
-            assert containers(runtime) > before
-        profiles = {
-            "good": {"image": base_image},
-            "bad": {"image": "localhost/hyperruntime/none:such"},
-        }
-        broken = SlotToolBackend.with_profiles(profiles=profiles, runtime=runtime_name)
-        with pytest.raises(HyperRuntimeError, match="not on this machine"):
-            await broken.start(["good", "bad"])
-        assert not uses_sandbox(broken)
-
-    run(go())
+    async with opened() as backend:
+        await backend.acquire("t", "plain")
+        assert containers(runtime) > before
+    profiles = {
+        "good": {"image": base_image},
+        "bad": {"image": "localhost/hyperruntime/none:such"},
+    }
+    broken = SlotToolBackend.with_profiles(profiles=profiles, runtime=runtime_name)
+    with pytest.raises(HyperRuntimeError, match="not on this machine"):
+        await broken.start(["good", "bad"])
+    assert not uses_sandbox(broken)
     assert containers(runtime) <= before

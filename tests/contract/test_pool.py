@@ -46,32 +46,6 @@ async def test_w1_r16_slots_work_at_the_same_time_and_the_event_loop_keeps_runni
         assert all(result.stdout.endswith("met\n") for result in await batch)
 
 
-async def test_r16_a_batch_keeps_its_order_and_a_failure_affects_one_result(
-    runtime: hr.Runtime, base_image: str
-) -> None:
-    async with make_pool(runtime, base_image, max_containers=3) as pool:
-        first, second = await pool.acquire("first"), await pool.acquire("second")
-        gone = await pool.acquire("gone")
-        await pool.release(gone)
-        batch: Batch = [
-            (first, "bash", {"command": "echo 1 >>log"}),
-            (second, "bash", {"command": "exit 3"}),
-            (first, "bash", {"command": "echo 2 >>log; cat log"}),
-            (gone, "bash", {"command": "echo never"}),
-            (second, "bash", {"command": "sleep 30", "timeout": 1}),
-            (second, "bash", {"command": "echo after"}),
-        ]
-        results = await pool.execute_batch(batch)
-        assert [result.exit_code for result in results] == [0, 3, 0, None, 124, 0]
-        assert results[2].stdout == "1\n2\n"
-        assert results[3].metadata["lost"]
-        assert results[4].timed_out
-        assert results[5].stdout == "after\n"
-        with pytest.raises(StaleLeaseError):
-            await pool.execute(gone, "bash", {"command": "true"})
-        assert len({result.execution_id for result in results if result.execution_id}) >= 5
-
-
 async def test_r13_w12_a_killed_container_fails_only_its_own_requests_and_is_replaced(
     runtime: hr.Runtime, base_image: str, engine_command: Any, tmp_path: Path
 ) -> None:

@@ -40,7 +40,7 @@ async def test_r2_r7_r9_an_agent_loop_works_through_both_interfaces(
         assert answers[4] == {"output": "42 a b.py\n", "exit_code": 9}
         assert answers[5]["output"] == "src/a b.py:1:x = 2"
         assert "unknown tool 'execute_code'" in answers[6]["error"]
-        assert "must be a text" in answers[7]["error"]
+        assert "must be text" in answers[7]["error"]
         assert [error.tool for error in tools.errors] == ["execute_code", "terminal"]
         result = await tools.exec_tool("bash", {"command": "cat 'src/a b.py'"})
         assert isinstance(result, ExecutionResult)
@@ -50,17 +50,24 @@ async def test_r2_r7_r9_an_agent_loop_works_through_both_interfaces(
 async def test_r19_a_policy_is_set_by_the_profile_or_for_one_call(
     runtime: hr.Runtime, base_image: str
 ) -> None:
-    policy = hr.ToolPolicy(allow_network=False, tools=("bash",))
+    policy = hr.ToolPolicy(allow_network=False, tools=("terminal",))
     async with (
         make_pool(runtime, base_image, tools=policy) as pool,
         pool.lease("task") as lease,
     ):
-        fine = await lease.tool("bash", {"command": "true", "allow_network": True})
+        asked = {"command": "ls /sys/class/net; true", "allow_network": True}
+        fine, other = await lease.tool("bash", asked), await lease.tool("terminal", asked)
         no_tool = await lease.tool("read_file", {"path": "x"})
         no_network = await lease.tool(
             "bash", {"command": "true"}, policy=hr.ToolPolicy(allow_network=True)
         )
 
-        assert (fine.success, fine.metadata["ignored_arguments"]) == (True, ["allow_network"])
-        assert "not allowed here" in no_tool.error
+        assert (fine.success, other.success) == (True, True)
+        assert fine.stdout.split() in ([], ["lo"])
+        facts = fine.metadata
+        assert facts["ignored_arguments"] == ["allow_network"]
+        assert (facts["network"], facts["sandboxed"]) == ("none", True)
+        assert facts["isolation"] in ("uid", "container", "user")
+        assert "not allowed here; allowed: bash, terminal" in no_tool.error
+        assert no_tool.metadata["returncode"] is None
         assert "has none" in no_network.error

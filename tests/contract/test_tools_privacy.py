@@ -117,39 +117,3 @@ def test_cancelling_a_call_ends_its_command_and_frees_the_slot(container: hr.Con
         )
 
     assert asyncio.run(run()).stdout == "0\n"
-
-
-@pytest.mark.parametrize(
-    ("wanted", "network", "refused"), [(False, "none", 0), (True, "none", 1), (None, "none", 0)]
-)
-def test_a_call_is_refused_if_its_network_policy_cannot_be_met(
-    container: hr.Container, wanted: bool | None, network: str, refused: bool
-) -> None:
-    """R19, W20."""
-    assert container.spec.network == network
-    desk = Desk(
-        slot_exec=SlotExec(container, slot_id="n", workspace="/tmp"),
-        policy=ToolPolicy(allow_network=wanted),
-    )
-
-    result = desk("bash", command="echo ran", allow_network=not wanted)
-
-    assert (result.success, "requires a network" in result.error) == (not refused, bool(refused))
-    other = Desk(slot_exec=SlotExec(container, slot_id="n", workspace="/tmp"), policy=desk.policy)
-    other.slot_exec.network = "bridge"
-    assert other("bash", command="true").success == (wanted is not False)
-    assert other("bash", command="true").metadata["network"] == "bridge"
-
-
-def test_tools_that_are_not_allowed_are_refused_by_every_name(container: hr.Container) -> None:
-    """R9: a tool that the policy does not list is refused."""
-    desk = Desk(
-        slot_exec=SlotExec(container, slot_id="n", workspace="/tmp"),
-        policy=ToolPolicy(tools=("terminal",)),
-    )
-
-    assert desk("bash", command="true").success
-    assert desk("terminal", command="true").success
-    refusal = desk("read_file", path="x")
-    assert "not allowed here; allowed: bash, terminal" in refusal.error
-    assert refusal.metadata["returncode"] is None

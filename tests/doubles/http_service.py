@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -15,7 +15,7 @@ import attrs
 import hyperruntime as hr
 from hyperruntime.ports.listeners import listen_on_loopback
 from hyperruntime.runtime import Runtime
-from hyperruntime.serve.container_service import ContainerService
+from hyperruntime.serve.containers import ContainerService
 from hyperruntime.serve.http_requests import BodyLimits, RequestLimits
 from hyperruntime.serve.http_server import HttpServer, serving
 from hyperruntime.serve.rules import ContainerRules
@@ -24,7 +24,6 @@ from tests.doubles.service_client import TOKEN, ServiceClient
 
 RULES = ContainerRules(limits=hr.Limits(pids=None))
 SMALL = BodyLimits(file_bytes=1 << 20, json_bytes=1 << 20)
-Visit = Callable[[ServiceClient], Awaitable[None]]
 
 
 @attrs.frozen
@@ -35,26 +34,22 @@ class Opened:
         return self.opened
 
 
-def serve(
-    visit: Visit,
+@asynccontextmanager
+async def served(
     rules: ContainerRules = RULES,
     *,
     token: str | None = TOKEN,
     limits: BodyLimits = SMALL,
     most: RequestLimits | None = None,
-) -> None:
-    """Serve while a client visits; afterwards nothing of the service is left."""
-
-    async def run(runtime: Runtime) -> None:
+) -> AsyncIterator[ServiceClient]:
+    """Serve inside the block, for its client; afterwards nothing of the service is left."""
+    with Runtime(FakeDriver()) as runtime:
         service = ContainerService(Opened(runtime), rules)
         server = HttpServer(service.handlers, token, limits=limits, most=most)
         listener = listen_on_loopback(0, 0)
         base = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with aiohttp.ClientSession() as session, serving(server, service, listener):
-            await visit(ServiceClient(session, base, token))
-
-    with Runtime(FakeDriver()) as runtime:
-        asyncio.run(asyncio.wait_for(run(runtime), 60))
+            yield ServiceClient(session, base, token)
         assert [one for one in runtime.containers() if one.owner.pid == os.getpid()] == []
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import cast
 
 import hyperruntime as hr
 from hyperruntime.cluster.cluster import Cluster
@@ -115,7 +115,3 @@ async def pool(
     finally:
         await made.stop()
         await cluster.close()
-
-
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 60))

@@ -9,7 +9,7 @@ import gc
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ from hyperruntime.errors import (
 from hyperruntime.remote.sandbox import RemoteSandbox
 
 pytestmark = [
+    pytest.mark.usefixtures("leftovers_of_parsl_are_collected"),
     pytest.mark.engine,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
@@ -45,15 +46,8 @@ while True:
 """
 
 
-@pytest.fixture(autouse=True)
-def leftovers_of_parsl_are_collected() -> Iterator[None]:
-    """Parsl leaves sockets to the garbage collector; no later test may be blamed for them."""
-    yield
-    gc.collect()
-
-
 @pytest.mark.slow
-def test_a_slot_of_a_node_has_the_processes_terminals_shells_and_ports_of_a_lease_here(
+async def test_a_slot_of_a_node_has_the_processes_terminals_shells_and_ports_of_a_lease_here(
     runtime: hr.Runtime, runtime_name: str, base_image: str, tmp_path: Path
 ) -> None:
     config = hr.PoolConfig(
@@ -61,18 +55,15 @@ def test_a_slot_of_a_node_has_the_processes_terminals_shells_and_ports_of_a_leas
     )
     nodes = hr.ClusterConfig(min_nodes=1, max_nodes=1, runtime=runtime_name)
 
-    async def test() -> None:
-        async with (
-            hr.Cluster(nodes, tmp_path / "jobs") as cluster,
-            hr.ClusterPool(cluster, config) as pool,
-        ):
-            for part in (use_processes, use_terminals, use_shells, use_ports):
-                async with pool.lease(timeout_s=60) as lease:
-                    await part(lease)
-            await end_with_the_lease(pool)
-            await keep_what_a_kept_slot_has(pool)
-
-    asyncio.run(asyncio.wait_for(test(), 240))
+    async with (
+        hr.Cluster(nodes, tmp_path / "jobs") as cluster,
+        hr.ClusterPool(cluster, config) as pool,
+    ):
+        for part in (use_processes, use_terminals, use_shells, use_ports):
+            async with pool.lease(timeout_s=60) as lease:
+                await part(lease)
+        await end_with_the_lease(pool)
+        await keep_what_a_kept_slot_has(pool)
 
 
 async def use_processes(lease: RemoteSandbox) -> None:

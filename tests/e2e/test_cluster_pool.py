@@ -5,9 +5,7 @@ that is killed.
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -20,16 +18,10 @@ from hyperruntime.host.process import wait_until
 from tests.doubles.relay import Relay
 
 pytestmark = [
+    pytest.mark.usefixtures("leftovers_of_parsl_are_collected"),
     pytest.mark.engine,
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def leftovers_of_parsl_are_collected() -> Iterator[None]:
-    """Parsl leaves sockets to the garbage collector; no later test may be blamed for them."""
-    yield
-    gc.collect()
 
 
 def test_slots_of_two_nodes_are_used_and_those_of_a_killed_node_are_lost_alone(
@@ -93,7 +85,7 @@ def test_slots_of_two_nodes_are_used_and_those_of_a_killed_node_are_lost_alone(
 
 
 @pytest.mark.slow
-def test_a_node_is_not_given_back_as_idle_while_a_pool_starts_on_it_and_the_cluster_forgets_the_pool(
+async def test_a_node_is_not_given_back_as_idle_while_a_pool_starts_on_it_and_the_cluster_forgets_the_pool(
     runtime_name: str, base_image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hyperruntime.cluster.cluster._LOOK_S", 0.01)
@@ -101,17 +93,14 @@ def test_a_node_is_not_given_back_as_idle_while_a_pool_starts_on_it_and_the_clus
         spec=hr.ContainerSpec(image=base_image), slots_per_container=1, min_containers=3
     )
 
-    async def test() -> None:
-        nodes = hr.ClusterConfig(max_nodes=1, runtime=runtime_name, idle_s=0.2)
-        async with hr.Cluster(nodes, tmp_path / "jobs") as cluster:
-            known = set(cluster.head._handlers)
-            async with hr.ClusterPool(cluster, config) as pool, pool.lease(timeout_s=60) as lease:
-                assert lease.slot.slot_id.startswith("node-1/"), "the first node"
-                assert (await lease.exec(["echo", "on"])).stdout == b"on\n"
-            assert set(cluster.head._handlers) == known
-            assert cluster._on_node == []
-
-    asyncio.run(asyncio.wait_for(test(), 120))
+    nodes = hr.ClusterConfig(max_nodes=1, runtime=runtime_name, idle_s=0.2)
+    async with hr.Cluster(nodes, tmp_path / "jobs") as cluster:
+        known = set(cluster.head._handlers)
+        async with hr.ClusterPool(cluster, config) as pool, pool.lease(timeout_s=60) as lease:
+            assert lease.slot.slot_id.startswith("node-1/"), "the first node"
+            assert (await lease.exec(["echo", "on"])).stdout == b"on\n"
+        assert set(cluster.head._handlers) == known
+        assert cluster._on_node == []
 
 
 async def use_groups(lease: hr.Sandbox) -> None:
@@ -138,7 +127,7 @@ async def use_groups(lease: hr.Sandbox) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["cut", "silent"])
-def test_a_partition_of_10_s_costs_nothing_and_one_of_60_s_the_node_and_its_containers(
+async def test_a_partition_of_10_s_costs_nothing_and_one_of_60_s_the_node_and_its_containers(
     runtime: hr.Runtime, runtime_name: str, base_image: str, tmp_path: Path, how: str
 ) -> None:
     """Simulated by relays that drop and refuse connections, or go silent; the nodes are processes
@@ -154,40 +143,35 @@ def test_a_partition_of_10_s_costs_nothing_and_one_of_60_s_the_node_and_its_cont
         await asyncio.sleep(seconds)
         relay.recover()
 
-    async def test() -> None:
-        async with hr.Cluster(
-            hr.ClusterConfig(max_nodes=3, runtime=runtime_name), tmp_path / "jobs"
-        ) as cluster:
-            port, nodes = int(cluster.head._addresses[0].rpartition(":")[2]), []
-            for relay in (short, long):
-                cluster.head._addresses = (await relay.start(port),)
-                nodes.append(await cluster.add_node())
-            async with hr.ClusterPool(cluster, config) as pool:
-                slots = {
-                    (slot := await pool.acquire()).slot_id.partition("/")[0]: slot for _ in nodes
-                }
-                kept, lost = (
-                    asyncio.ensure_future(
-                        pool.lease_of(slots[node.name]).exec(["sh", "-c", "sleep 20; echo on"])
-                    )
-                    for node in nodes
+    async with hr.Cluster(
+        hr.ClusterConfig(max_nodes=3, runtime=runtime_name), tmp_path / "jobs"
+    ) as cluster:
+        port, nodes = int(cluster.head._addresses[0].rpartition(":")[2]), []
+        for relay in (short, long):
+            cluster.head._addresses = (await relay.start(port),)
+            nodes.append(await cluster.add_node())
+        async with hr.ClusterPool(cluster, config) as pool:
+            slots = {(slot := await pool.acquire()).slot_id.partition("/")[0]: slot for _ in nodes}
+            kept, lost = (
+                asyncio.ensure_future(
+                    pool.lease_of(slots[node.name]).exec(["sh", "-c", "sleep 20; echo on"])
                 )
-                await asyncio.sleep(1)
-                await asyncio.gather(cut(short, 10), cut(long, 60))
-                assert (await kept).stdout == b"on\n"
-                with pytest.raises(
-                    SandboxLostError, match=f"node {nodes[1].name} .* no connection for 30 s"
-                ):
-                    await lost
-                pid = nodes[1].facts.pid
-                gone = partial(_has_none, runtime, pid)
-                assert await asyncio.to_thread(wait_until, gone, 30, 0.2), (
-                    "the lost node's containers go on"
-                )
-                assert (nodes[0].lost, nodes[0].leaving) == (None, "")
-                assert pool.status().lost == 1
-
-    asyncio.run(asyncio.wait_for(test(), 240))
+                for node in nodes
+            )
+            await asyncio.sleep(1)
+            await asyncio.gather(cut(short, 10), cut(long, 60))
+            assert (await kept).stdout == b"on\n"
+            with pytest.raises(
+                SandboxLostError, match=f"node {nodes[1].name} .* no connection for 30 s"
+            ):
+                await lost
+            pid = nodes[1].facts.pid
+            gone = partial(_has_none, runtime, pid)
+            assert await asyncio.to_thread(wait_until, gone, 30, 0.2), (
+                "the lost node's containers go on"
+            )
+            assert (nodes[0].lost, nodes[0].leaving) == (None, "")
+            assert pool.status().lost == 1
 
 
 def _has_none(runtime: hr.Runtime, pid: int) -> bool:

@@ -184,7 +184,7 @@ async def _serve(
 ) -> None:
     """Serve until this is cancelled, or with a parent until standard input ends."""
     from hyperruntime.ports.listeners import LOOPBACK, listen_on_loopback, listen_on_socket
-    from hyperruntime.serve.container_service import ContainerService
+    from hyperruntime.serve.containers import ContainerService
     from hyperruntime.serve.http_server import HttpServer, serving
     from hyperruntime.storage.token_file import token_of
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import os
 import pickle
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
@@ -16,8 +15,7 @@ import attrs
 
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.head import Node
-from hyperruntime.cluster.members import Member
-from hyperruntime.cluster.slots.placement import Grant, Placement
+from hyperruntime.cluster.node_workers import Member, Placement
 from hyperruntime.cluster.slots.pool_service import to_json
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import (
@@ -25,19 +23,16 @@ from hyperruntime.errors import (
     NodeLostError,
     PoolClosedError,
     SlotTimeoutError,
-    SpecError,
     StaleLeaseError,
 )
 from hyperruntime.logs import get_logger
-from hyperruntime.pool.tools import run_batch
+from hyperruntime.pool.pooled_sandbox import LeasingPool
 from hyperruntime.pool.wait_queue import WaitQueue, cannot_start
 from hyperruntime.pool_values.config import DEFAULT_SLOTS, PoolConfig, ToolPolicy
-from hyperruntime.pool_values.results import ExecutionResult, PoolStatus, Request, Slot
+from hyperruntime.pool_values.results import ExecutionResult, PoolStatus, Slot
 from hyperruntime.remote.calls import Calls
 from hyperruntime.remote.sandbox import RemoteSandbox
 from hyperruntime.runs.retry import Losses
-from hyperruntime.sandbox import Pool
-from hyperruntime.spec import check_seconds
 from hyperruntime.wire.messages import PeerFaultError
 from hyperruntime.wire.peer import Answer
 
@@ -46,7 +41,30 @@ log = get_logger(__name__)
 _numbers = itertools.count(1)
 
 
-class ClusterPool(Pool):
+@attrs.define(eq=False)
+class _Grant:
+    """One lease.
+
+    Attributes:
+        member: the node of its slot.
+        name: identifies it on that node.
+        sandbox: its sandbox.
+        expiry: ends it when its time is up; None without a limit.
+    """
+
+    member: Member
+    name: str
+    sandbox: RemoteSandbox
+    expiry: asyncio.TimerHandle | None = None
+
+    def close(self) -> None:
+        """Let its sandbox ask nothing more, and cancel its expiry."""
+        self.sandbox.close()
+        if self.expiry is not None:
+            self.expiry.cancel()
+
+
+class ClusterPool(LeasingPool):
     """A pool of equal slots on the nodes of a cluster, with the interface of
     :class:`~hyperruntime.pool.pool.SlotPool`.
 
@@ -79,7 +97,7 @@ class ClusterPool(Pool):
         self._placement = Placement()
         self._joining = BackgroundTasks(f"pool {config.name!r}")
         self._beside = BackgroundTasks(f"pool {config.name!r}")
-        self._grants: dict[tuple[str, int], Grant] = {}
+        self._grants: dict[tuple[str, int], _Grant] = {}
         self._queue: WaitQueue[Member] = WaitQueue()
         self._near: dict[str, str] = {}
         self._lost = 0
@@ -125,15 +143,6 @@ class ClusterPool(Pool):
             )
         self._cluster.off_node(self._on_node)
 
-    async def __aenter__(self) -> ClusterPool:
-        """Start the pool."""
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Stop the pool."""
-        await self.stop()
-
     async def acquire(
         self, task_id: str | None = None, *, timeout_s: float | None = None, near: str = ""
     ) -> Slot:
@@ -155,13 +164,8 @@ class ClusterPool(Pool):
             PoolClosedError: the pool is not started, or was stopped.
             LostTooOftenError: ten nodes were lost one after another while they acquired it.
         """
-        task_id = task_id or os.urandom(8).hex()
-        if not isinstance(task_id, str):
-            raise SpecError("task_id", task_id, "text")
-        if timeout_s is not None and timeout_s != 0:
-            check_seconds("timeout_s", timeout_s)
-        timeout_s = self.config.acquire_timeout_s if timeout_s is None else timeout_s
-        deadline = asyncio.get_running_loop().time() + timeout_s
+        task_id, wait_s = self._asked(task_id, timeout_s)
+        deadline = asyncio.get_running_loop().time() + wait_s
         losses = Losses()
         while True:
             member = await self._reserve(
@@ -187,7 +191,7 @@ class ClusterPool(Pool):
             slot = member.node.peer.checked(Slot, answer.value, "pool.acquire")
             slot = attrs.evolve(slot, slot_id=f"{member.node.name}/{slot.slot_id}")
             sandbox = RemoteSandbox(self, slot, Calls(member.node.peer, name))
-            grant = self._grants[slot.slot_id, slot.generation] = Grant(member, name, sandbox)
+            grant = self._grants[slot.slot_id, slot.generation] = _Grant(member, name, sandbox)
             if (expires_s := self.config.lease_timeout_s) is not None:
                 grant.expiry = asyncio.get_running_loop().call_later(expires_s, self._expire, slot)
             return slot
@@ -225,13 +229,6 @@ class ClusterPool(Pool):
         finally:
             await self.release_if_held(slot)
 
-    async def release_if_held(self, slot: Slot) -> None:
-        """Release a slot, except if it was released or its lease expired; for ``finally``
-        blocks.
-        """
-        with suppress(StaleLeaseError):
-            await self.release(slot)
-
     def lease_of(self, slot: Slot) -> RemoteSandbox:
         """Return the lease of a slot handle, bound to this pool.
 
@@ -262,14 +259,6 @@ class ClusterPool(Pool):
         )
         result = grant.member.node.peer.checked(ExecutionResult, answer.value, "slot.tool")
         return attrs.evolve(result, slot_id=slot.slot_id)
-
-    async def execute_batch(
-        self, requests: Sequence[Request], *, timeout_s: float | None = None
-    ) -> list[ExecutionResult]:
-        """Call many tools, in different slots at the same time; see
-        :meth:`SlotPool.execute_batch`.
-        """
-        return await run_batch(requests, self.execute, timeout_s=timeout_s)
 
     async def statuses(self) -> dict[str, PoolStatus]:
         """Return the status of the pool of each node, by the node's name."""
@@ -417,13 +406,13 @@ class ClusterPool(Pool):
         grant = self._end_grant(slot)
         self._end_soon(grant.member, grant.name)
 
-    def _end_grant(self, slot: Slot) -> Grant:
+    def _end_grant(self, slot: Slot) -> _Grant:
         grant = self._grant(slot)
         del self._grants[slot.slot_id, slot.generation]
         grant.close()
         return grant
 
-    def _grant(self, slot: Slot) -> Grant:
+    def _grant(self, slot: Slot) -> _Grant:
         grant = self._grants.get((slot.slot_id, slot.generation))
         if grant is None:
             raise StaleLeaseError(

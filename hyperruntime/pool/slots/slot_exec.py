@@ -12,10 +12,8 @@ from weakref import WeakSet
 from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
 from hyperruntime.exec.named_user import NamedUser, find_named
-from hyperruntime.exec.options import SlotExecKeywords, SlotShellKeywords, SlotTerminalKeywords
+from hyperruntime.exec.options import SlotExecKeywords, SlotShellKeywords
 from hyperruntime.exec.persistent.shell import Shell
-from hyperruntime.exec.spawn.process import Process
-from hyperruntime.exec.spawn.terminal import Terminal
 from hyperruntime.pool_values.config import Isolation
 from hyperruntime.spec import ExecResult
 
@@ -135,30 +133,13 @@ class SlotExec:
         Raises:
             HyperRuntimeError: as in :meth:`Container.aexec`.
         """
-        return await self.container.aexec(args, **self._placed(options))
-
-    async def aspawn(
-        self, args: Sequence[str | bytes], **options: Unpack[SlotExecKeywords]
-    ) -> Process:
-        """Start a command as the slot in the background; see :meth:`Container.spawn`."""
-        return await self.container.aspawn(args, **self._placed(options))
-
-    async def aterminal(
-        self,
-        args: Sequence[str | bytes],
-        *,
-        rows: int,
-        cols: int,
-        **options: Unpack[SlotTerminalKeywords],
-    ) -> Terminal:
-        """Start a command as the slot on a terminal; see :meth:`Container.terminal`."""
-        return await self.container.aterminal(args, rows=rows, cols=cols, **self._placed(options))
+        return await self.container.aexec(args, **self.placed(options))
 
     def open_shell(self, **options: Unpack[SlotShellKeywords]) -> Shell:
         """Return a new persistent bash of the slot, which :meth:`close` ends; see
         :meth:`Container.shell`.
         """
-        shell = self.container.shell(**self._placed(options))
+        shell = self.container.shell(**self.placed(options))
         self._shells.add(shell)
         return shell
 
@@ -168,19 +149,7 @@ class SlotExec:
             self._tool_shells[self.user] = self.open_shell()
         return self._tool_shells[self.user]
 
-    async def asignal_group(self, group: str, number: int) -> bool:
-        """Send a signal to the commands of a group of the slot; see
-        :meth:`Container.signal_group`.
-        """
-        return await self.container.asignal_group(self._group(group), number)
-
-    async def aend_group(self, group: str) -> bool:
-        """Kill all processes of the commands of a group of the slot; see
-        :meth:`Container.end_group`.
-        """
-        return await self.container.aend_group(self._group(group))
-
-    def _placed(self, options: Mapping[str, Any]) -> dict[str, Any]:
+    def placed(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return keyword arguments of a container's method that starts a command as the slot."""
         given = {
             name: value for name, value in options.items() if name != "group" or value is not None
@@ -190,11 +159,11 @@ class SlotExec:
             posixpath.join(self.workspace, given.get("workdir") or "").rstrip("/") or "/"
         )
         if "group" in given:
-            given["group"] = self._group(given["group"])
+            given["group"] = self.group_name(given["group"])
             self._groups.add(given["group"])
         return {**self.options, **given}
 
-    def _group(self, group: str) -> str:
+    def group_name(self, group: str) -> str:
         """Return the container's name of a group of the slot."""
         return f"{self.slot_id}/{group}"
 

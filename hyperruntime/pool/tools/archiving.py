@@ -13,7 +13,7 @@ import tarfile
 import time
 import zipfile
 from contextlib import suppress
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, Literal, cast
 
 import attrs
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _TYPES = {"file": "file", "directory": "directory", "symlink": "link", "hardlink": "link"}
 _TAR_TYPES = {"file": tarfile.REGTYPE, "directory": tarfile.DIRTYPE, "symlink": tarfile.SYMTYPE}
-FORMATS = ("tar.gz", "tar", "zip")
+Form = Literal["tar.gz", "tar", "zip"]
 MAX_CONTENT_BYTES = 1024**3
 _MAX_PROBLEMS = 20
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
@@ -127,14 +127,14 @@ class _Data:
 _Writer = _TarWriter | _ZipWriter
 
 
-def pack(source: BinaryIO, form: str, *, max_bytes: int, max_entries: int) -> Packed:
+def pack(source: BinaryIO, form: Form, *, max_bytes: int, max_entries: int) -> Packed:
     """Read an untrusted tar stream and return an archive of its files, directories and links.
 
     Names in the archive are relative and stay inside it. The archive is built in memory.
 
     Args:
         source: the tar stream.
-        form: one of ``FORMATS``.
+        form: of the archive.
         max_bytes: largest size of the archive.
         max_entries: largest number of members.
 

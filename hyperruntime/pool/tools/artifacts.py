@@ -13,11 +13,22 @@ import os
 from typing import Any
 
 from hyperruntime.errors import TransferError
-from hyperruntime.pool.tools.archiving import FORMATS, Packed, pack
+from hyperruntime.pool.tools.archiving import Form, Packed, pack
 from hyperruntime.pool.tools.files import Window, encode, stream_file
 from hyperruntime.pool.tools.listing import list_entries
 from hyperruntime.pool.tools.slot_scripts import run_inside, show
-from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done, off_loop
+from hyperruntime.pool.tools.tool import (
+    ENCODING,
+    MAX_BYTES,
+    MAX_ENTRIES,
+    PATH,
+    Param,
+    Tool,
+    ToolProblemError,
+    ToolRequest,
+    done,
+    off_loop,
+)
 from hyperruntime.pool_values.results import ExecutionResult
 
 _DRAIN_BYTES = 1 << 20
@@ -157,24 +168,16 @@ def _write_all(descriptor: int, chunk: bytes) -> None:
         rest = rest[os.write(descriptor, rest) :]
 
 
-_MAX_BYTES = Param("max_bytes", "integer", "largest number of bytes", minimum=1)
-_MAX_ENTRIES = Param("max_entries", "integer", "largest number of entries", minimum=1)
-_DIRECTORY = Param("path", "string", "absolute, or relative to the workspace", default=".")
+_DIRECTORY = Param("path", str, "absolute, or relative to the workspace", default=".")
 
 READ_ARTIFACT = Tool(
     name="read_artifact",
     description="Return a file of the workspace with its digest, to keep it; to read a file, use "
     "read_file.",
     params=(
-        Param("path", "string", "absolute, or relative to the workspace", required=True),
-        Param(
-            "encoding",
-            "string",
-            "encoding of the content",
-            default="auto",
-            choices=("auto", "text", "base64"),
-        ),
-        _MAX_BYTES,
+        PATH,
+        ENCODING,
+        MAX_BYTES,
     ),
     run=run_read,
     hidden=True,
@@ -185,8 +188,8 @@ LIST_ARTIFACTS = Tool(
     description="List a directory of the workspace with types, sizes and times, including hidden names.",
     params=(
         _DIRECTORY,
-        Param("recursive", "boolean", "also list subdirectories", default=False),
-        _MAX_ENTRIES,
+        Param("recursive", bool, "also list subdirectories", default=False),
+        MAX_ENTRIES,
     ),
     run=run_list,
     hidden=True,
@@ -198,9 +201,9 @@ ARCHIVE_ARTIFACTS = Tool(
     "digest.",
     params=(
         _DIRECTORY,
-        Param("format", "string", "format of the archive", default="tar.gz", choices=FORMATS),
-        _MAX_BYTES,
-        _MAX_ENTRIES,
+        Param("format", Form, "format of the archive", default="tar.gz"),
+        MAX_BYTES,
+        MAX_ENTRIES,
     ),
     run=run_archive,
     hidden=True,

@@ -28,18 +28,14 @@ async def run_bash(call: ToolRequest) -> ExecutionResult:
     """Run a command in a new bash and return its result."""
     text = _text(call)
     given = None if call.args["stdin"] is None else os.fsencode(call.args["stdin"])
-    bash = ["bash", "--noprofile", "--norc", "-c"]
-    if is_short := len(text) <= _VARIABLE_BYTES:
-        args = [*bash, _RUN, "bash"]
-    else:
-        args = [*bash, _RUN_LONG, "bash", str(len(text)), "" if given is None else "1"]
+    args, env, source = bash_command(text, given)
     try:
         result = await call.slot_exec.aexec(
             args,
             timeout_s=call.remaining_s(),
             workdir=call.args["workdir"],
-            env={_VARIABLE: os.fsdecode(text)} if is_short else None,
-            input=given if is_short else text + (given or b""),
+            env=env,
+            input=source,
             output_limit_bytes=kept_bytes(call.policy.output_chars),
         )
     except WorkdirNotFoundError as error:
@@ -49,6 +45,23 @@ async def run_bash(call: ToolRequest) -> ExecutionResult:
             "the image has no bash, which this tool needs; use an image with bash", returncode=127
         )
     return to_result(call, result)
+
+
+def bash_command(
+    text: bytes, given: bytes | None
+) -> tuple[list[str], dict[str, str], bytes | None]:
+    """Return the arguments, the variables and the input with which a new bash runs a text of any
+    length.
+
+    Args:
+        text: the text, without NUL.
+        given: its standard input; None means an empty one.
+    """
+    bash = ["bash", "--noprofile", "--norc", "-c"]
+    if len(text) <= _VARIABLE_BYTES:
+        return [*bash, _RUN, "bash"], {_VARIABLE: os.fsdecode(text)}, given
+    has_input = "" if given is None else "1"
+    return [*bash, _RUN_LONG, "bash", str(len(text)), has_input], {}, text + (given or b"")
 
 
 async def run_stateful(call: ToolRequest) -> ExecutionResult:
@@ -142,9 +155,9 @@ def show_output(data: bytes, limit_chars: int) -> tuple[str, bool]:
     return f"{head}\n[... {max(missing, 1)} bytes are not shown ...]\n{tail}", True
 
 
-_COMMAND = Param("command", "string", "bash code of one or more lines", required=True)
-_TIMEOUT = Param("timeout", "number", "seconds after which the command and its processes are ended")
-_STDIN = Param("stdin", "string", "standard input; empty by default")
+_COMMAND = Param("command", str, "bash code of one or more lines", required=True)
+_TIMEOUT = Param("timeout", float, "seconds after which the command and its processes are ended")
+_STDIN = Param("stdin", str, "standard input; empty by default")
 
 BASH = Tool(
     name="bash",
@@ -157,7 +170,7 @@ BASH = Tool(
     params=(
         _COMMAND,
         _TIMEOUT,
-        Param("workdir", "string", "working directory: absolute, or relative to the workspace"),
+        Param("workdir", str, "working directory: absolute, or relative to the workspace"),
         _STDIN,
     ),
     run=run_bash,

@@ -12,7 +12,15 @@ import attrs
 
 from hyperruntime.pool.tools.files import Window, replace_file, stream_file
 from hyperruntime.pool.tools.slot_scripts import absolute, run_inside, show
-from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done, off_loop
+from hyperruntime.pool.tools.tool import (
+    PATH,
+    Param,
+    Tool,
+    ToolProblemError,
+    ToolRequest,
+    done,
+    off_loop,
+)
 from hyperruntime.pool.tools.unified import FileDiff, apply_hunks, parse_diff
 from hyperruntime.pool_values.results import ExecutionResult
 
@@ -202,13 +210,11 @@ EDIT_FILE = Tool(
         "unified diff of this one file."
     ),
     params=(
-        Param("path", "string", "absolute, or relative to the workspace", required=True),
-        Param(
-            "old", "string", "the text to replace, with enough surrounding lines to occur only once"
-        ),
-        Param("new", "string", "the new text; 'old' is removed if it is not given"),
-        Param("replace_all", "boolean", "replace every occurrence", default=False),
-        Param("patch", "string", f"instead of 'old' and 'new': {_PATCH}"),
+        PATH,
+        Param("old", str, "the text to replace, with enough surrounding lines to occur only once"),
+        Param("new", str, "the new text; 'old' is removed if it is not given"),
+        Param("replace_all", bool, "replace every occurrence", default=False),
+        Param("patch", str, f"instead of 'old' and 'new': {_PATCH}"),
     ),
     run=run_edit,
 )
@@ -220,13 +226,11 @@ PATCH = Tool(
         "('+++ /dev/null') files. If any part does not fit, nothing is changed."
     ),
     params=(
-        Param("patch", "string", _PATCH, required=True),
-        Param(
-            "path", "string", "path of the file, if the diff changes one file and does not name it"
-        ),
+        Param("patch", str, _PATCH, required=True),
+        Param("path", str, "path of the file, if the diff changes one file and does not name it"),
         Param(
             "workdir",
-            "string",
+            str,
             "directory that the paths in the diff are relative to; the workspace by default",
         ),
     ),

@@ -8,11 +8,22 @@ import os
 import uuid
 from codecs import getincrementaldecoder
 from contextlib import suppress
+from typing import Literal
 
 import attrs
 
 from hyperruntime.pool.tools.slot_scripts import run_inside, show
-from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done, off_loop
+from hyperruntime.pool.tools.tool import (
+    ENCODING,
+    MAX_BYTES,
+    PATH,
+    Param,
+    Tool,
+    ToolProblemError,
+    ToolRequest,
+    done,
+    off_loop,
+)
 from hyperruntime.pool_values.results import ExecutionResult
 
 READ_LIMIT_BYTES = 1024**3
@@ -252,8 +263,6 @@ def _notice(first: int, last: int, window: Window) -> str:
     return f"\n[lines {first} to {last} of {window.lines}; give 'offset' and 'limit' for others]"
 
 
-_PATH = Param("path", "string", "absolute, or relative to the workspace", required=True)
-
 READ_FILE = Tool(
     name="read_file",
     description=(
@@ -261,17 +270,11 @@ READ_FILE = Tool(
         "numbers; a file that is not UTF-8 is returned as base64."
     ),
     params=(
-        _PATH,
-        Param("offset", "integer", "number of the first line", default=1, minimum=1),
-        Param("limit", "integer", "number of lines; all by default", minimum=1),
-        Param("max_bytes", "integer", "largest number of bytes", minimum=1),
-        Param(
-            "encoding",
-            "string",
-            "encoding of the content",
-            default="auto",
-            choices=("auto", "text", "base64"),
-        ),
+        PATH,
+        Param("offset", int, "number of the first line", default=1, minimum=1),
+        Param("limit", int, "number of lines; all by default", minimum=1),
+        MAX_BYTES,
+        ENCODING,
     ),
     run=run_read,
 )
@@ -283,16 +286,10 @@ WRITE_FILE = Tool(
         "created. To change part of a file, use edit_file."
     ),
     params=(
-        _PATH,
-        Param("content", "string", "the new content", required=True),
-        Param(
-            "encoding",
-            "string",
-            "encoding of 'content'",
-            default="text",
-            choices=("text", "base64"),
-        ),
-        Param("append", "boolean", "append to the file", default=False),
+        PATH,
+        Param("content", str, "the new content", required=True),
+        Param("encoding", Literal["text", "base64"], "encoding of 'content'", default="text"),
+        Param("append", bool, "append to the file", default=False),
     ),
     run=run_write,
 )

@@ -8,7 +8,7 @@ import os
 from typing import TypedDict
 
 from hyperruntime.pool.tools.slot_scripts import run_inside, show
-from hyperruntime.pool.tools.tool import Param, Tool, ToolRequest, done
+from hyperruntime.pool.tools.tool import MAX_ENTRIES, Param, Tool, ToolRequest, done
 from hyperruntime.pool_values.results import ExecutionResult
 
 _KINDS = {
@@ -128,10 +128,10 @@ LIST_FILES = Tool(
         "end, files with their size in bytes."
     ),
     params=(
-        Param("path", "string", "directory, absolute or relative to the workspace", default="."),
-        Param("recursive", "boolean", "also list subdirectories", default=False),
-        Param("hidden", "boolean", "also list names that begin with a dot", default=False),
-        Param("max_entries", "integer", "largest number of entries", minimum=1),
+        Param("path", str, "directory, absolute or relative to the workspace", default="."),
+        Param("recursive", bool, "also list subdirectories", default=False),
+        Param("hidden", bool, "also list names that begin with a dot", default=False),
+        MAX_ENTRIES,
     ),
     run=run_list,
 )

@@ -166,26 +166,22 @@ SEARCH = Tool(
     params=(
         Param(
             "pattern",
-            "string",
+            str,
             "an extended regular expression (also \\d, \\w, \\s, \\b), for one line",
             required=True,
         ),
         Param(
             "path",
-            "string",
+            str,
             "directory or file, absolute or relative to the workspace",
             default=".",
         ),
-        Param("literal", "boolean", "treat the pattern as plain text", default=False),
-        Param(
-            "glob", "string", "search only files with matching names, for example *.py or *.{js,ts}"
-        ),
-        Param(
-            "context", "integer", "number of lines to show around each match", default=0, minimum=0
-        ),
-        Param("ignore_case", "boolean", "ignore the case of letters", default=False),
-        Param("hidden", "boolean", "also search names that begin with a dot", default=False),
-        Param("max_results", "integer", "largest number of matches", default=200, minimum=1),
+        Param("literal", bool, "treat the pattern as plain text", default=False),
+        Param("glob", str, "search only files with matching names, for example *.py or *.{js,ts}"),
+        Param("context", int, "number of lines to show around each match", default=0, minimum=0),
+        Param("ignore_case", bool, "ignore the case of letters", default=False),
+        Param("hidden", bool, "also search names that begin with a dot", default=False),
+        Param("max_results", int, "largest number of matches", default=200, minimum=1),
     ),
     run=run_search,
 )

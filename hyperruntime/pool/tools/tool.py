@@ -5,7 +5,6 @@ check of arguments.
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -13,21 +12,16 @@ from typing import Any, Literal, TypeVar
 
 import attrs
 
-from hyperruntime.errors import name_hint
+from hyperruntime.errors import SpecError, name_hint
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool_values.config import POLICY_KEYS, ToolPolicy
 from hyperruntime.pool_values.results import ExecutionResult
+from hyperruntime.settings.reader import read
+from hyperruntime.settings.schema import schema_of
+from hyperruntime.settings.texts import of_text
 
 _INLINE_BYTES = 64 * 1024
-_WORDS = {"true": True, "false": False}
-_KINDS = {
-    "string": "a text",
-    "integer": "a whole number",
-    "number": "a number",
-    "boolean": "true or false",
-}
 T = TypeVar("T")
-Kind = Literal["string", "integer", "number", "boolean"]
 
 
 @attrs.frozen
@@ -36,32 +30,36 @@ class Param:
 
     Attributes:
         name: the parameter's name.
-        kind: its JSON type.
+        kind: its type: ``str``, ``int``, ``float``, ``bool``, or a ``Literal`` of texts.
         description: text for models.
         default: its value if it is missing or null.
         required: whether it must be given.
         minimum: the smallest allowed number; None allows any.
-        choices: the allowed texts; empty allows any.
     """
 
     name: str
-    kind: Kind
+    kind: Any
     description: str
     default: Any = attrs.field(default=None, hash=False)
     required: bool = False
     minimum: int | None = None
-    choices: tuple[str, ...] = ()
 
     def to_schema(self) -> dict[str, Any]:
         """Return the parameter as JSON schema."""
-        schema: dict[str, Any] = {"type": self.kind, "description": self.description}
+        schema = {"type": "string", "description": self.description, **schema_of(self.kind)}
         if self.minimum is not None:
             schema["minimum"] = self.minimum
-        if self.choices:
-            schema["enum"] = list(self.choices)
         if self.default is not None:
             schema["default"] = self.default
         return schema
+
+
+PATH = Param("path", str, "absolute, or relative to the workspace", required=True)
+MAX_BYTES = Param("max_bytes", int, "largest number of bytes", minimum=1)
+MAX_ENTRIES = Param("max_entries", int, "largest number of entries", minimum=1)
+ENCODING = Param(
+    "encoding", Literal["auto", "text", "base64"], "encoding of the content", default="auto"
+)
 
 
 @attrs.frozen(kw_only=True)
@@ -203,61 +201,35 @@ def choose_timeout(asked: object, given_s: float | None, policy: ToolPolicy) -> 
 def _value(tool: str, param: Param, value: object) -> Any:  # noqa: ANN401 - JSON values
     if value is None:
         return param.default
-    checked = _CHECKS[param.kind](value)
-    if checked is None:
-        raise ToolProblemError(
-            f"{param.name!r} of {tool} must be {_KINDS[param.kind]}, not {_shown(value)}"
-        )
-    if param.minimum is not None and not isinstance(checked, str) and checked < param.minimum:
-        raise ToolProblemError(
-            f"{param.name!r} of {tool} must be at least {param.minimum}, not {_shown(value)}"
-        )
-    if param.choices and checked not in param.choices:
-        allowed = ", ".join(param.choices)
-        raise ToolProblemError(
-            f"{param.name!r} of {tool} must be one of {allowed}, not {_shown(value)}"
-        )
-    return checked
-
-
-def _text(value: object) -> str | None:
-    if not isinstance(value, str):
-        return None
     try:
-        os.fsencode(value)
+        return _read(param, value)
+    except SpecError as error:
+        raise ToolProblemError(
+            f"{param.name!r} of {tool} must be {error.allowed}, not {_shown(value)}"
+        ) from None
     except UnicodeEncodeError:
         raise ToolProblemError(
             "a string holds a lone surrogate and cannot be encoded; send valid Unicode"
         ) from None
-    return value
 
 
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        return None
-    try:
-        number = math.nan if isinstance(value, str) and len(value) >= 40 else float(value)
-    except (ValueError, OverflowError):
-        return None
-    return number if math.isfinite(number) else None
+def _read(param: Param, value: Any) -> Any:  # noqa: ANN401 - JSON values
+    """Return the value of a parameter, which is not None; numbers may be texts, and whole numbers
+    may be written as 2.0.
 
-
-def _integer(value: object) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value if abs(value) < 2**63 else None
-    number = _number(value)
-    return (
-        int(number) if number is not None and number.is_integer() and abs(number) < 2**53 else None
-    )
-
-
-def _boolean(value: object) -> bool | None:
+    Raises:
+        SpecError: it has another type, or is too small.
+        UnicodeEncodeError: it is no valid text.
+    """
     if isinstance(value, str):
-        return _WORDS.get(value.strip().lower())
-    return value if isinstance(value, bool) else None
-
-
-_CHECKS = {"string": _text, "number": _number, "integer": _integer, "boolean": _boolean}
+        os.fsencode(value)
+        value = of_text(float if param.kind is int else param.kind, value, param.name)
+    if param.kind is int and isinstance(value, float) and value.is_integer():
+        value = int(value)
+    found = read(param.kind, value, param.name)
+    if param.minimum is not None and found < param.minimum:
+        raise SpecError(param.name, value, f"at least {param.minimum}")
+    return found
 
 
 def _kind_of(value: object) -> str:

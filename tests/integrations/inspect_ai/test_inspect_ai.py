@@ -172,19 +172,6 @@ def test_each_sample_of_an_evaluation_has_its_container(
             UnsupportedOptionError,
             "services",
         ),
-        (
-            "compose.yaml",
-            "services: {a: {image: x, privileged: true}}",
-            UnsupportedOptionError,
-            "privileged",
-        ),
-        (
-            "compose.yaml",
-            "services: {a: {build: {pull: true}}}",
-            UnsupportedOptionError,
-            r"build\.pull",
-        ),
-        ("compose.yaml", "services: {a: {build: {target: x}}}", ValueError, "target"),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(

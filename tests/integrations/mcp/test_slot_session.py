@@ -1,6 +1,4 @@
-"""The slot of a client: leased with the first call, replaced when it is lost, released at the
-end.
-"""
+"""The slot of a client: leased with the first call, released at the end."""
 
 from __future__ import annotations
 
@@ -10,11 +8,6 @@ from typing import cast
 import hyperruntime as hr
 from hyperruntime_mcp.slot_session import SlotSession
 from tests.doubles.slots import PromisedRuntime
-
-LOST = (
-    "this session lost its container, with all files and processes in it; the next call gets a "
-    "new one"
-)
 
 
 def pool_of(runtime: PromisedRuntime) -> hr.SlotPool:
@@ -41,26 +34,6 @@ async def test_a_slot_is_leased_with_the_first_call_and_kept_until_the_end() -> 
             assert full.error.startswith("no slot of pool 'default' became free within 0.05 s")
             assert not full.success
         assert pool.status().leased == 0
-
-
-async def test_a_lost_container_fails_one_call_and_is_replaced() -> None:
-    runtime = PromisedRuntime()
-    async with pool_of(runtime) as pool, SlotSession(pool, pool.config.tools) as session:
-        first = await session.call("bash", {"command": "true"})
-        runtime.containers[-1].end()
-        assert (await session.call("bash", {"command": "true"})).error == LOST
-        assert pool.status().leased == 0
-        after = await session.call("bash", {"command": "true"})
-        assert after.success
-        assert after.slot_id != first.slot_id
-
-
-async def test_the_policy_of_a_session_replaces_that_of_its_pool() -> None:
-    async with (
-        pool_of(PromisedRuntime()) as pool,
-        SlotSession(pool, hr.ToolPolicy(tools=("search",))) as session,
-    ):
-        assert "not allowed" in (await session.call("bash", {"command": "true"})).error
 
 
 async def test_a_pool_that_was_stopped_is_reported() -> None:

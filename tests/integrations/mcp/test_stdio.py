@@ -83,7 +83,7 @@ async def test_what_a_client_cannot_have_is_one_sentence(runtime_name: str) -> N
             ("read_file", {"path": "a\0b"}, "NUL"),
             ("read_file", {}, "'path'"),
             ("write_file", {"path": "/etc/x", "content": "x"}, "outside"),
-            ("write_file", {"path": "x", "content": 7}, "'content' of write_file must be a text"),
+            ("write_file", {"path": "x", "content": 7}, "'content' of write_file must be text"),
             ("edit_file", {"path": "x", "old": "a", "new": "b"}, "does not exist"),
             ("search", {"pattern": "("}, "pattern"),
             ("bash", {"command": "echo a\0b"}, "NUL"),

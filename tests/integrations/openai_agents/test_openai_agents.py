@@ -266,19 +266,12 @@ async def test_a_state_gets_no_container_of_another_client_session_or_image(
 
 
 async def test_a_hostile_archive_is_refused_and_ephemeral_files_stay_behind(session: Any) -> None:
-    for name, kind, link in (
-        ("../x", tarfile.REGTYPE, ""),
-        ("x", tarfile.SYMTYPE, "/etc"),
-        ("x", tarfile.CHRTYPE, ""),
-    ):
-        stream = io.BytesIO()
-        with tarfile.open(fileobj=stream, mode="w") as archive:
-            member = tarfile.TarInfo(name)
-            member.type, member.linkname = kind, link
-            archive.addfile(member)
-        stream.seek(0)
-        with pytest.raises(sdk.WorkspaceArchiveWriteError, match="refused"):
-            await session.hydrate_workspace(stream)
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("../x"))
+    stream.seek(0)
+    with pytest.raises(sdk.WorkspaceArchiveWriteError, match="refused"):
+        await session.hydrate_workspace(stream)
     session.register_persist_workspace_skip_path("src")
     with await session.persist_workspace() as stream, tarfile.open(fileobj=stream) as archive:
         assert sorted(member.name for member in archive) == [".", "notes.txt"]

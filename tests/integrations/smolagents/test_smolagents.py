@@ -111,6 +111,7 @@ def test_errors_are_told_and_variables_stay(executor: Executor, code: str, word:
     with pytest.raises(AgentError) as caught:
         executor("print('before')\n" + code if "= =" not in code else code)
     assert word in str(caught.value)
+    assert "python_loop" not in str(caught.value)
     assert executor("kept").output == "1"
 
 
@@ -203,7 +204,9 @@ def test_images_and_arrays_of_numbers_come_back() -> None:
     assert [list(row) for row in numbers] == [[1, 2], [3, 4]]
 
 
-@pytest.mark.parametrize("reply", [b"[]\n", b"\xff\n", b'{"output": "forged", "more": 1}\n'])
+@pytest.mark.parametrize(
+    "reply", [b"[" * 9999 + b"\n", b"{}\n", b"\xff\n", b'{"output": "forged", "more": 1}\n']
+)
 def test_a_forged_reply_harms_only_its_container(executor: Executor, reply: bytes) -> None:
     forge = (
         "import os\nfor number in range(3, 20):\n    try: os.write(number, {!r})\n    except "

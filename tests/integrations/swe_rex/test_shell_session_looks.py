@@ -12,11 +12,7 @@ from hyperruntime_swe_rex.shell_session import _OTHERS, _Running
 LOOK_S, OUTPUTS = 0.01, 60
 
 
-def test_long_looks_leave_most_of_the_time_to_others() -> None:
-    asyncio.run(_look_slowly())
-
-
-async def _look_slowly() -> None:
+async def test_long_looks_leave_most_of_the_time_to_others() -> None:
     running, looks, is_over = _Running(), 0, False
 
     def look() -> bool | None:
@@ -35,11 +31,7 @@ async def _look_slowly() -> None:
     assert looks <= (time.monotonic() - began) / (LOOK_S * (1 + _OTHERS)) + 2
 
 
-def test_a_session_looks_again_after_each_output() -> None:
-    asyncio.run(_look_quickly())
-
-
-async def _look_quickly() -> None:
+async def test_a_session_looks_again_after_each_output() -> None:
     running = _Running()
     waiting = asyncio.ensure_future(running._until(lambda: len(running._data) > OUTPUTS or None))
     while not waiting.done():

@@ -5,12 +5,10 @@ asked for again.
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -23,18 +21,10 @@ from hyperruntime.errors import ClusterError, NodeLostError
 from hyperruntime.storage.atomic import write_atomic
 from tests.processes import command_line, end
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
-
-@pytest.fixture(autouse=True)
-def leftovers_of_parsl_are_collected() -> Iterator[None]:
-    """Parsl leaves sockets to the garbage collector; no later test may be blamed for them."""
-    yield
-    gc.collect()
-
-
-def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 120))
+pytestmark = [
+    pytest.mark.usefixtures("leftovers_of_parsl_are_collected"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -42,133 +32,115 @@ async def until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.02)
 
 
-def test_the_files_of_jobs_that_nobody_asked_for_go_with_the_cluster(
+async def test_the_files_of_jobs_that_nobody_asked_for_go_with_the_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
 
-    async def test() -> None:
-        async with Cluster(ClusterConfig(max_nodes=1)):
-            assert [path.name[:15] for path in tmp_path.iterdir()] == [".hyperrun-jobs-"]
-        assert list(tmp_path.iterdir()) == []
-        taken = ClusterConfig(max_nodes=1, address="192.0.2.1")  # of no machine
-        with pytest.raises(ClusterError):
-            await Cluster(taken).__aenter__()
-        assert list(tmp_path.iterdir()) == []
-
-    run(test)
+    async with Cluster(ClusterConfig(max_nodes=1)):
+        assert [path.name[:15] for path in tmp_path.iterdir()] == [".hyperrun-jobs-"]
+    assert list(tmp_path.iterdir()) == []
+    taken = ClusterConfig(max_nodes=1, address="192.0.2.1")  # of no machine
+    with pytest.raises(ClusterError):
+        await Cluster(taken).__aenter__()
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
-def test_nodes_come_when_wanted_go_when_idle_and_are_replaced_when_killed(tmp_path: Path) -> None:
-    async def test() -> None:
-        config = ClusterConfig(max_nodes=2, idle_s=3.0)
-        async with Cluster(config, tmp_path) as cluster:
-            joined: list[str] = []
-            cluster.on_node(lambda node: joined.append(node.name))
-            assert cluster.nodes() == []
-            cluster.want(5)
-            first = await cluster.wait_for_node()
-            with first.in_use():
-                await until(lambda: len(cluster.nodes()) == 2)
-                second = next(node for node in cluster.nodes() if node is not first)
-                await until(lambda: second.lost is not None)  # it was idle
-                assert (second.leaving, cluster.nodes()) == ("idle", [first])
-                victim = psutil.Process(first.facts.pid)
-                victim.kill()
-                await until(lambda: first.lost is not None)
-            with pytest.raises(NodeLostError):
-                await first.peer.call("time")
-            third = await cluster.wait_for_node()
-            assert third is not first
-            assert sorted(joined) == ["node-1", "node-2", "node-3"]
-        pids = [node.facts.pid for node in cluster.head.nodes.values()]
-        await until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
-
-    run(test)
-
-
-def test_a_node_that_is_told_to_end_takes_no_new_work_and_finishes_what_it_has(
+async def test_nodes_come_when_wanted_go_when_idle_and_are_replaced_when_killed(
     tmp_path: Path,
 ) -> None:
-    async def test() -> None:
-        async with Cluster(ClusterConfig(max_nodes=2), tmp_path) as cluster:
-            cluster.want(1)
-            node = await cluster.wait_for_node()
-            with node.in_use():
-                server = psutil.Process(node.facts.pid)
-                job = [one for one in server.parents() if "-m" in command_line(one)]
-                end((server, *job), signal.SIGTERM)  # as before a preemption
-                await until(lambda: node.leaving)
-                await until(
-                    lambda: not job[0].is_running() or job[0].status() == psutil.STATUS_ZOMBIE
-                )
-                assert (await node.peer.call("time")).value
-                assert node.lost is None
-                await until(cluster.nodes)  # another one
+    config = ClusterConfig(max_nodes=2, idle_s=3.0)
+    async with Cluster(config, tmp_path) as cluster:
+        joined: list[str] = []
+        cluster.on_node(lambda node: joined.append(node.name))
+        assert cluster.nodes() == []
+        cluster.want(5)
+        first = await cluster.wait_for_node()
+        with first.in_use():
+            await until(lambda: len(cluster.nodes()) == 2)
+            second = next(node for node in cluster.nodes() if node is not first)
+            await until(lambda: second.lost is not None)  # it was idle
+            assert (second.leaving, cluster.nodes()) == ("idle", [first])
+            victim = psutil.Process(first.facts.pid)
+            victim.kill()
+            await until(lambda: first.lost is not None)
+        with pytest.raises(NodeLostError):
+            await first.peer.call("time")
+        third = await cluster.wait_for_node()
+        assert third is not first
+        assert sorted(joined) == ["node-1", "node-2", "node-3"]
+    pids = [node.facts.pid for node in cluster.head.nodes.values()]
+    await until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
-    run(test)
+
+async def test_a_node_that_is_told_to_end_takes_no_new_work_and_finishes_what_it_has(
+    tmp_path: Path,
+) -> None:
+    async with Cluster(ClusterConfig(max_nodes=2), tmp_path) as cluster:
+        cluster.want(1)
+        node = await cluster.wait_for_node()
+        with node.in_use():
+            server = psutil.Process(node.facts.pid)
+            job = [one for one in server.parents() if "-m" in command_line(one)]
+            end((server, *job), signal.SIGTERM)  # as before a preemption
+            await until(lambda: node.leaving)
+            await until(lambda: not job[0].is_running() or job[0].status() == psutil.STATUS_ZOMBIE)
+            assert (await node.peer.call("time")).value
+            assert node.lost is None
+            await until(cluster.nodes)  # another one
 
 
 @pytest.mark.slow
-def test_a_node_takes_no_new_work_before_the_end_of_its_walltime_and_the_next_one_has_a_new_job(
+async def test_a_node_takes_no_new_work_before_the_end_of_its_walltime_and_the_next_one_has_a_new_job(
     tmp_path: Path,
 ) -> None:
     """The walltime begins with the job, which prepares itself for a second before the node server
     runs.
     """
 
-    async def test() -> None:
-        config = ClusterConfig(walltime="00:01:00", drain_s=35, setup=("sleep 1",))
-        async with Cluster(config, tmp_path) as cluster:
-            cluster.want(1)
-            await until(lambda: cluster.head.nodes)
-            node = cluster.head.nodes["node-1"]
-            with node.in_use():
-                await until(lambda: node.leaving)
-                assert node.leaving == "its walltime is nearly over"
-                assert node.facts.age_s >= 1
-                assert asyncio.get_running_loop().time() - node.job_began >= 60 - 35
-                assert (await node.peer.call("time")).value, "it finishes what it has"
-            second = cluster.head.nodes["node-2"]
-            await until(second.joined.is_set)
-            assert second.job_began > node.job_began + 1, "it is in the job whose time is over"
-
-    run(test)
+    config = ClusterConfig(walltime="00:01:00", drain_s=35, setup=("sleep 1",))
+    async with Cluster(config, tmp_path) as cluster:
+        cluster.want(1)
+        await until(lambda: cluster.head.nodes)
+        node = cluster.head.nodes["node-1"]
+        with node.in_use():
+            await until(lambda: node.leaving)
+            assert node.leaving == "its walltime is nearly over"
+            assert node.facts.age_s >= 1
+            assert asyncio.get_running_loop().time() - node.job_began >= 60 - 35
+            assert (await node.peer.call("time")).value, "it finishes what it has"
+        second = cluster.head.nodes["node-2"]
+        await until(second.joined.is_set)
+        assert second.job_began > node.job_began + 1, "it is in the job whose time is over"
 
 
 @pytest.mark.slow
-def test_a_first_job_that_fails_does_not_end_the_cluster(tmp_path: Path) -> None:
+async def test_a_first_job_that_fails_does_not_end_the_cluster(tmp_path: Path) -> None:
     """As one that the batch system ends, or cannot start, before it connects."""
 
-    async def test() -> None:
-        config = ClusterConfig(max_nodes=1, setup=(f"mkdir {tmp_path / 'first'} && exit 3",))
-        async with Cluster(config, tmp_path / "jobs") as cluster:
-            cluster.want(1)
-            await cluster.wait_for_node()
-            assert cluster.error is None
-
-    run(test)
+    config = ClusterConfig(max_nodes=1, setup=(f"mkdir {tmp_path / 'first'} && exit 3",))
+    async with Cluster(config, tmp_path / "jobs") as cluster:
+        cluster.want(1)
+        await cluster.wait_for_node()
+        assert cluster.error is None
 
 
 @pytest.mark.slow
-def test_nodes_come_though_jobs_begin_in_another_directory_than_the_head(
+async def test_nodes_come_though_jobs_begin_in_another_directory_than_the_head(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PBS starts jobs in the home directory."""
     monkeypatch.chdir(tmp_path)
 
-    async def test() -> None:
-        async with Cluster(ClusterConfig(max_nodes=1, setup=("cd /",)), Path("jobs")) as cluster:
-            cluster.want(1)
-            node = await cluster.wait_for_node()
-            assert (tmp_path / "jobs" / f"{node.name}.log").exists()
-
-    run(test)
+    async with Cluster(ClusterConfig(max_nodes=1, setup=("cd /",)), Path("jobs")) as cluster:
+        cluster.want(1)
+        node = await cluster.wait_for_node()
+        assert (tmp_path / "jobs" / f"{node.name}.log").exists()
 
 
 @pytest.mark.slow
-def test_jobs_that_fail_one_after_another_cost_no_node_that_works(
+async def test_jobs_that_fail_one_after_another_cost_no_node_that_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those beyond the limit of an account. After a pause they are asked for again."""
@@ -178,72 +150,58 @@ def test_jobs_that_fail_one_after_another_cost_no_node_that_works(
     def tries() -> int:
         return len(tried.read_text().splitlines()) if tried.exists() else 0
 
-    async def test() -> None:
-        setup = f"mkdir {works} || test -e {go} || {{ echo >>{tried}; exit 3; }}"
-        async with Cluster(
-            ClusterConfig(max_nodes=3, setup=(setup,)), tmp_path / "jobs"
-        ) as cluster:
-            cluster.want(1)
-            first = await cluster.wait_for_node()
-            cluster.want(3)
-            await until(lambda: tries() >= 7)
-            assert (first.lost, first.leaving, cluster.error) == (None, "", None)
-            go.touch()
-            await until(lambda: len(cluster.nodes()) == 3)
-            assert first in cluster.nodes()
-
-    run(test)
+    setup = f"mkdir {works} || test -e {go} || {{ echo >>{tried}; exit 3; }}"
+    async with Cluster(ClusterConfig(max_nodes=3, setup=(setup,)), tmp_path / "jobs") as cluster:
+        cluster.want(1)
+        first = await cluster.wait_for_node()
+        cluster.want(3)
+        await until(lambda: tries() >= 7)
+        assert (first.lost, first.leaving, cluster.error) == (None, "", None)
+        go.touch()
+        await until(lambda: len(cluster.nodes()) == 3)
+        assert first in cluster.nodes()
 
 
 @pytest.mark.slow
-def test_nodes_are_not_given_back_as_idle_while_there_are_fewer_than_the_least(
+async def test_nodes_are_not_given_back_as_idle_while_there_are_fewer_than_the_least(
     tmp_path: Path,
 ) -> None:
-    async def test() -> None:
-        third = f"mkdir {tmp_path / 'a'} || mkdir {tmp_path / 'b'} || sleep 60"
-        config = ClusterConfig(min_nodes=3, max_nodes=3, idle_s=0.5, setup=(third,))
-        async with Cluster(config, tmp_path / "jobs") as cluster:
-            await until(lambda: len(cluster.nodes()) == 2)
-            await asyncio.sleep(3)
-            assert len(cluster.nodes()) == 2
-
-    run(test)
+    third = f"mkdir {tmp_path / 'a'} || mkdir {tmp_path / 'b'} || sleep 60"
+    config = ClusterConfig(min_nodes=3, max_nodes=3, idle_s=0.5, setup=(third,))
+    async with Cluster(config, tmp_path / "jobs") as cluster:
+        await until(lambda: len(cluster.nodes()) == 2)
+        await asyncio.sleep(3)
+        assert len(cluster.nodes()) == 2
 
 
-def test_nodes_that_never_come_are_an_error_that_says_why(tmp_path: Path) -> None:
-    async def test() -> None:
-        config = ClusterConfig(max_nodes=1, setup=("echo the module is missing >&2; exit 3",))
-        async with Cluster(config, tmp_path) as cluster:
-            cluster.want(1)
-            with pytest.raises(
-                ClusterError, match="before it joined: exit code 3, 'the module is missing'"
-            ):
-                await cluster.wait_for_node()
-
-    run(test)
+async def test_nodes_that_never_come_are_an_error_that_says_why(tmp_path: Path) -> None:
+    config = ClusterConfig(max_nodes=1, setup=("echo the module is missing >&2; exit 3",))
+    async with Cluster(config, tmp_path) as cluster:
+        cluster.want(1)
+        with pytest.raises(
+            ClusterError, match="before it joined: exit code 3, 'the module is missing'"
+        ):
+            await cluster.wait_for_node()
 
 
-def test_a_cluster_is_listed_again_when_its_file_can_be_written_again(
+async def test_a_cluster_is_listed_again_when_its_file_can_be_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("hyperruntime.cluster.open_clusters.WRITE_S", 0.01)
     (tmp_path / "cache").write_text("no directory")
 
-    async def test() -> None:
-        file = ClusterFile(Head(), "local", tmp_path)
-        writing = asyncio.ensure_future(file.keep_writing())
-        await asyncio.sleep(0.2)
-        (tmp_path / "cache").unlink()
-        await until(open_clusters)
-        writing.cancel()
-        file.remove()
-        assert open_clusters() == []
-
-    run(test)
+    file = ClusterFile(Head(), "local", tmp_path)
+    writing = asyncio.ensure_future(file.keep_writing())
+    await asyncio.sleep(0.2)
+    (tmp_path / "cache").unlink()
+    await until(open_clusters)
+    writing.cancel()
+    file.remove()
+    assert open_clusters() == []
 
 
-def test_a_closed_cluster_is_not_listed_even_if_its_file_was_just_being_written(
+async def test_a_closed_cluster_is_not_listed_even_if_its_file_was_just_being_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -257,16 +215,13 @@ def test_a_closed_cluster_is_not_listed_even_if_its_file_was_just_being_written(
 
     monkeypatch.setattr("hyperruntime.cluster.open_clusters.write_atomic", write)
 
-    async def test() -> None:
-        file = ClusterFile(Head(), "local", tmp_path)
-        writing = asyncio.ensure_future(file.keep_writing())
-        await until(begun.is_set)
-        writing.cancel()
-        removing = asyncio.ensure_future(asyncio.to_thread(file.remove))
-        await asyncio.sleep(0.1)
-        go.set()
-        await removing
-        await until(done.is_set)
-        assert open_clusters() == []
-
-    run(test)
+    file = ClusterFile(Head(), "local", tmp_path)
+    writing = asyncio.ensure_future(file.keep_writing())
+    await until(begun.is_set)
+    writing.cancel()
+    removing = asyncio.ensure_future(asyncio.to_thread(file.remove))
+    await asyncio.sleep(0.1)
+    go.set()
+    await removing
+    await until(done.is_set)
+    assert open_clusters() == []

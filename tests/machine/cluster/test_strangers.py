@@ -122,66 +122,58 @@ AFTER_HELLO = {
 }
 
 
-def test_what_no_node_sends_ends_its_connection_and_nothing_else() -> None:
+async def test_what_no_node_sends_ends_its_connection_and_nothing_else() -> None:
     async def echo(call: Call) -> Answer:
         return Answer(call.args)
 
-    async def test() -> None:
-        head = Head(heartbeat_s=0.5)
-        await head.start("127.0.0.1")
-        invitation = head.invite("n1")
-        node = head.nodes["n1"]
-        for changed, status in REFUSED:
-            assert (await answer(invitation, request(invitation, **changed))).split()[
-                1
-            ] == status, changed
-        other = request(invitation).replace(b"/node", b"/other")
-        assert (await answer(invitation, other)).split()[1] == b"404"
-        for words in (
-            b"GET\r\n\r\n",
-            b"\0" * 70_000,
-            b"POST /node HTTP/1.1\r\nContent-Length: 9\r\n\r\n",
-        ):
-            assert b" 101 " not in await answer(invitation, words)
-        assert await answer(invitation, request(invitation), tls=False) == b""
-        for said in NO_HELLO:
-            assert b" 101 " in await answer(invitation, request(invitation), said)
-        assert not node.joined.is_set()
-        for sent in AFTER_HELLO.values():
-            assert b'{"received": 0}' in await answer(
-                invitation, request(invitation), hello(), sent
-            )
-        assert node.joined.is_set()
-        assert node.lost is None
-        server = NodeServer(invitation, {"echo": echo})
-        server._session = SESSION
-        served = asyncio.ensure_future(server.serve())
-        assert (await node.peer.call("echo", {"a": 1})).value == {"a": 1}
-        await head.stop()
-        served.cancel()
-        await asyncio.wait([served])
-
-    asyncio.run(asyncio.wait_for(test(), 120))
+    head = Head(heartbeat_s=0.5)
+    await head.start("127.0.0.1")
+    invitation = head.invite("n1")
+    node = head.nodes["n1"]
+    for changed, status in REFUSED:
+        assert (await answer(invitation, request(invitation, **changed))).split()[1] == status, (
+            changed
+        )
+    other = request(invitation).replace(b"/node", b"/other")
+    assert (await answer(invitation, other)).split()[1] == b"404"
+    for words in (
+        b"GET\r\n\r\n",
+        b"\0" * 70_000,
+        b"POST /node HTTP/1.1\r\nContent-Length: 9\r\n\r\n",
+    ):
+        assert b" 101 " not in await answer(invitation, words)
+    assert await answer(invitation, request(invitation), tls=False) == b""
+    for said in NO_HELLO:
+        assert b" 101 " in await answer(invitation, request(invitation), said)
+    assert not node.joined.is_set()
+    for sent in AFTER_HELLO.values():
+        assert b'{"received": 0}' in await answer(invitation, request(invitation), hello(), sent)
+    assert node.joined.is_set()
+    assert node.lost is None
+    server = NodeServer(invitation, {"echo": echo})
+    server._session = SESSION
+    served = asyncio.ensure_future(server.serve())
+    assert (await node.peer.call("echo", {"a": 1})).value == {"a": 1}
+    await head.stop()
+    served.cancel()
+    await asyncio.wait([served])
 
 
-def test_a_stranger_that_says_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_stranger_that_says_nothing_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hyperruntime.cluster.head.HELLO_S", 3.0)
 
-    async def test() -> None:
-        head = Head()
-        await head.start("127.0.0.1")
-        invitation = head.invite("n1")
-        silent = (
-            answer(invitation, tls=False),
-            answer(invitation),
-            answer(invitation, request(invitation)),
-        )
-        *nothing, refused = await asyncio.gather(*silent)
-        assert nothing == [b"", b""]
-        assert b" 101 " in refused
-        await head.stop()
-
-    asyncio.run(asyncio.wait_for(test(), 120))
+    head = Head()
+    await head.start("127.0.0.1")
+    invitation = head.invite("n1")
+    silent = (
+        answer(invitation, tls=False),
+        answer(invitation),
+        answer(invitation, request(invitation)),
+    )
+    *nothing, refused = await asyncio.gather(*silent)
+    assert nothing == [b"", b""]
+    assert b" 101 " in refused
+    await head.stop()
 
 
 _WITHOUT_DESCRIPTORS = """
@@ -436,39 +428,35 @@ async def attack(
 
 
 @pytest.mark.parametrize("messages", [600, pytest.param(10_000, marks=pytest.mark.slow)])
-def test_a_hostile_node_with_a_valid_token_does_not_keep_the_head_from_others(
+async def test_a_hostile_node_with_a_valid_token_does_not_keep_the_head_from_others(
     messages: int,
 ) -> None:
     """The head measures the processor time of its event loop, so that a busy machine does not
     matter.
     """
 
-    async def test() -> None:
-        nodes = 2 + messages * 19 // 20 // FRAMES
-        command, pipe = (sys.executable, "-c", _HEAD, str(nodes)), subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe, limit=1 << 26
-        )
-        assert process.stdin is not None
-        assert process.stdout is not None
-        honest, greeter, *others = (
-            Invitation(**each) for each in json.loads(await process.stdout.readline())
-        )
-        asking = HonestNode(honest)
-        await asking.wait_for(200)
-        process.stdin.write(b"the attack begins\n")
-        await attack(messages, asking, greeter, others)
-        process.stdin.close()
-        result = json.loads(await process.stdout.readline())
-        await asking.close()
-        assert await process.communicate() == (b"", b"")
-        usual, worst = result["worst"]
-        print(f"{messages} messages: worst turn of the head {worst:.3f} s, before {usual:.3f} s")
-        assert worst <= max(BLOCKED_S, 5 * usual)
-        assert sorted(result["lost"]) == sorted(node.name for node in others)
-        assert all(
-            why.isprintable() and "it sent an invalid message" in why
-            for why in result["lost"].values()
-        )
-
-    asyncio.run(asyncio.wait_for(test(), 500))
+    nodes = 2 + messages * 19 // 20 // FRAMES
+    command, pipe = (sys.executable, "-c", _HEAD, str(nodes)), subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=pipe, stdout=pipe, stderr=pipe, limit=1 << 26
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    honest, greeter, *others = (
+        Invitation(**each) for each in json.loads(await process.stdout.readline())
+    )
+    asking = HonestNode(honest)
+    await asking.wait_for(200)
+    process.stdin.write(b"the attack begins\n")
+    await attack(messages, asking, greeter, others)
+    process.stdin.close()
+    result = json.loads(await process.stdout.readline())
+    await asking.close()
+    assert await process.communicate() == (b"", b"")
+    usual, worst = result["worst"]
+    print(f"{messages} messages: worst turn of the head {worst:.3f} s, before {usual:.3f} s")
+    assert worst <= max(BLOCKED_S, 5 * usual)
+    assert sorted(result["lost"]) == sorted(node.name for node in others)
+    assert all(
+        why.isprintable() and "it sent an invalid message" in why for why in result["lost"].values()
+    )

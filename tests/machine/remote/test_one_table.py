@@ -10,7 +10,7 @@ import random
 import sys
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import FrameType
 from typing import Any
@@ -24,8 +24,8 @@ from hyperruntime.remote import handlers
 from hyperruntime.runtime import Runtime
 from hyperruntime.testing import FakeDriver
 from hyperruntime.testing.driver import IMAGE
-from tests.doubles.http_service import raw, serve
-from tests.doubles.node_pool import CONFIG, pool, run
+from tests.doubles.http_service import raw, served
+from tests.doubles.node_pool import CONFIG, pool
 from tests.doubles.service_client import ServiceClient
 
 PIECE = 1_000_000
@@ -170,24 +170,19 @@ class HttpCaller(Caller):
         return answer.error == (409, "ContainerStateError")
 
 
-Use = Callable[[Caller], Awaitable[None]]
+@asynccontextmanager
+async def from_head() -> AsyncIterator[Caller]:
+    async with pool(1) as (made, _), made.lease() as lease:
+        yield HeadCaller(lease)
 
 
-def from_head(use: Use) -> None:
-    async def test() -> None:
-        async with pool(1) as (made, _), made.lease() as lease:
-            await use(HeadCaller(lease))
-
-    run(test)
+@asynccontextmanager
+async def over_http() -> AsyncIterator[Caller]:
+    async with served() as client:
+        yield HttpCaller(client, await client.container(image=IMAGE))
 
 
-def over_http(use: Use) -> None:
-    async def visit(client: ServiceClient) -> None:
-        await use(HttpCaller(client, await client.container(image=IMAGE)))
-
-    serve(visit)
-
-
+CallerOf = Callable[[], AbstractAsyncContextManager[Caller]]
 callers = pytest.mark.parametrize("called", [from_head, over_http])
 
 
@@ -197,30 +192,27 @@ def place() -> str:
 
 
 @callers
-def test_output_that_is_not_taken_stops_its_command_and_nothing_else(
-    called: Callable[[Use], None], place: str
+async def test_output_that_is_not_taken_stops_its_command_and_nothing_else(
+    called: CallerOf, place: str
 ) -> None:
-    async def use(caller: Caller) -> None:
-        async with caller.unread(FLOOD.replace("$HERE", place)):
-            pieces = -1
-            # until it stands still; a caller that takes everything gets thousands of pieces
-            while (now := await count(caller)) != pieces:
-                pieces = now
-                await asyncio.sleep(1)
-            assert 0 <= pieces < MOST_PIECES
-            assert await caller.exec("echo on") == (0, "on\n")
-
     async def count(caller: Caller) -> int:
         return (await caller.exec(f"cat {place} 2>/dev/null"))[1].count("x")
 
-    called(use)
+    async with called() as caller, caller.unread(FLOOD.replace("$HERE", place)):
+        pieces = -1
+        # until it stands still; a caller that takes everything gets thousands of pieces
+        while (now := await count(caller)) != pieces:
+            pieces = now
+            await asyncio.sleep(1)
+        assert 0 <= pieces < MOST_PIECES
+        assert await caller.exec("echo on") == (0, "on\n")
 
 
 @callers
-def test_a_caller_that_goes_away_ends_its_command_with_all_processes(
-    called: Callable[[Use], None], place: str
+async def test_a_caller_that_goes_away_ends_its_command_with_all_processes(
+    called: CallerOf, place: str
 ) -> None:
-    async def use(caller: Caller) -> None:
+    async with called() as caller:
         for _ in range(2):  # the sandbox is used again
             script = f"sleep 300 & echo $! >{place}; wait"
             asking = asyncio.ensure_future(caller.exec(script))
@@ -231,37 +223,31 @@ def test_a_caller_that_goes_away_ends_its_command_with_all_processes(
                 await asyncio.sleep(0.02)
             await caller.exec(f"rm {place}")
 
-    called(use)
-
 
 @callers
-def test_the_end_of_one_direction_is_passed_on_and_the_other_goes_on(
-    called: Callable[[Use], None],
+async def test_the_end_of_one_direction_is_passed_on_and_the_other_goes_on(
+    called: CallerOf,
 ) -> None:
-    async def use(caller: Caller) -> None:
+    async with called() as caller:
         assert await caller.talk("cat; echo after", "given\n") == "given\nafter\n"
         assert await caller.write_in_vain("exec <&-; echo up; exec sleep 60")
 
-    called(use)
-
 
 @callers
-def test_a_deadline_holds_also_if_the_output_is_not_taken(
-    called: Callable[[Use], None], monkeypatch: pytest.MonkeyPatch
+async def test_a_deadline_holds_also_if_the_output_is_not_taken(
+    called: CallerOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handlers, "_LATE_S", 0.5)
 
-    async def use(caller: Caller) -> None:
+    async with called() as caller:
         assert (await caller.exec("sleep 60", 0.3))[0] == 124
         async with caller.unread("exec cat /dev/zero", 0.5) as ended:
             with pytest.raises(TransferTimeoutError, match=r"was not read in 0\.5 s"):
                 await ended
         assert await caller.exec("echo on") == (0, "on\n")
 
-    called(use)
 
-
-def test_a_command_whose_engine_is_slow_to_end_it_keeps_its_result(
+async def test_a_command_whose_engine_is_slow_to_end_it_keeps_its_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(handlers, "_LATE_S", 0.1)
@@ -270,27 +256,21 @@ def test_a_command_whose_engine_is_slow_to_end_it_keeps_its_result(
         await asyncio.sleep(1)
         return ended
 
-    async def test() -> None:
-        assert await handlers._finished(asyncio.ensure_future(slow()), LoopStreams(), 0.1) is ended
-
     ended = hr.ExecResult(args=("sleep",), exit_code=124, timed_out=True)
-    run(test)
+    assert await handlers._finished(asyncio.ensure_future(slow()), LoopStreams(), 0.1) is ended
 
 
-def test_a_request_that_cannot_be_read_is_an_error_of_its_caller_alone() -> None:
-    async def test() -> None:
-        async with pool(1) as (made, cluster), made.lease() as lease:
-            (node,) = cluster.nodes()
-            for verb, fields in (
-                ("exec.run", {"container": "none"}),
-                ("file.read", {"container": "1", "pat": "x"}),
-                ("process.write", {"container": "1"}),
-            ):
-                with pytest.raises(HyperRuntimeError):
-                    await node.peer.call(verb, fields)
-            assert (await lease.exec(["true"])).exit_code == 0
-
-    run(test)
+async def test_a_request_that_cannot_be_read_is_an_error_of_its_caller_alone() -> None:
+    async with pool(1) as (made, cluster), made.lease() as lease:
+        (node,) = cluster.nodes()
+        for verb, fields in (
+            ("exec.run", {"container": "none"}),
+            ("file.read", {"container": "1", "pat": "x"}),
+            ("process.write", {"container": "1"}),
+        ):
+            with pytest.raises(HyperRuntimeError):
+                await node.peer.call(verb, fields)
+        assert (await lease.exec(["true"])).exit_code == 0
 
 
 def entered(seen: set[str]) -> Callable[[FrameType, str, Any], None]:
@@ -314,27 +294,22 @@ async def modules_of(lease: hr.Sandbox) -> set[str]:
     return seen
 
 
-def test_a_call_on_a_node_enters_two_modules_more_on_each_side_and_the_connection() -> None:
-    async def test() -> None:
-        with Runtime(FakeDriver()) as runtime:
-            async with hr.SlotPool(runtime, CONFIG) as local, local.lease() as lease:
-                here = await modules_of(lease)
-        async with pool(1) as (made, _), made.lease() as lease:
-            more = await modules_of(lease) - here
-        rest = {
-            name
-            for name in more
-            if not name.startswith(("hyperruntime.wire.", "hyperruntime.ports."))
-        }
-        head = {"hyperruntime.remote.sandbox", "hyperruntime.remote.calls"}
-        node = {"hyperruntime.cluster.slots.pool_service", "hyperruntime.remote.handlers"}
-        # the request and its reader, values on the wire, the end of a node's job
-        shared = {
-            "hyperruntime.remote.requests",
-            "hyperruntime.json_values",
-            "hyperruntime.settings.reader",
-            "hyperruntime.cluster.node_services",
-        }
-        assert rest <= head | node | shared
-
-    run(test)
+async def test_a_call_on_a_node_enters_two_modules_more_on_each_side_and_the_connection() -> None:
+    with Runtime(FakeDriver()) as runtime:
+        async with hr.SlotPool(runtime, CONFIG) as local, local.lease() as lease:
+            here = await modules_of(lease)
+    async with pool(1) as (made, _), made.lease() as lease:
+        more = await modules_of(lease) - here
+    rest = {
+        name for name in more if not name.startswith(("hyperruntime.wire.", "hyperruntime.ports."))
+    }
+    head = {"hyperruntime.remote.sandbox", "hyperruntime.remote.calls"}
+    node = {"hyperruntime.cluster.slots.pool_service", "hyperruntime.remote.handlers"}
+    # the request and its reader, values on the wire, the end of a node's job
+    shared = {
+        "hyperruntime.remote.requests",
+        "hyperruntime.json_values",
+        "hyperruntime.settings.reader",
+        "hyperruntime.cluster.node_services",
+    }
+    assert rest <= head | node | shared

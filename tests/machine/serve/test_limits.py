@@ -17,7 +17,7 @@ from hyperruntime.serve.http_requests import BodyLimits, RequestLimits
 from hyperruntime.serve.http_server import HttpServer
 from hyperruntime.testing.driver import IMAGE
 from hyperruntime.wire.peer import Answer, Call
-from tests.doubles.http_service import RULES, raw, serve
+from tests.doubles.http_service import RULES, raw, served
 from tests.doubles.service_client import TOKEN, ServiceClient
 
 
@@ -41,8 +41,8 @@ async def send(
 @pytest.mark.parametrize(
     "head", ["PUT {}/files?path=/tmp/x", "POST {}/exec", "PUT {}/archive?path=/tmp/t"]
 )
-def test_a_malformed_chunk_is_answered_and_ends_the_connection(head: str) -> None:
-    async def visit(client: ServiceClient) -> None:
+async def test_a_malformed_chunk_is_answered_and_ends_the_connection(head: str) -> None:
+    async with served() as client:
         one = await client.container(image=IMAGE)
         reader, writer = await send(client, head.format(one), b"", "Expect: 100-continue")
         assert b" 100 " in await reader.readuntil(b"\r\n\r\n")  # the body is awaited
@@ -54,11 +54,9 @@ def test_a_malformed_chunk_is_answered_and_ends_the_connection(head: str) -> Non
         assert (await client.ask("GET", one)).value["requests"] == 0
         assert (await client.ask("GET", f"{one}/stat", params={"path": "/tmp/x"})).status == 404
 
-    serve(visit)
 
-
-def test_a_json_body_has_its_own_limits() -> None:
-    async def visit(client: ServiceClient) -> None:
+async def test_a_json_body_has_its_own_limits() -> None:
+    async with served(limits=BodyLimits(json_bytes=10000, json_values=1000)) as client:
         one = await client.container(image=IMAGE)
         headers = {"Content-Type": "application/json"}
         for body in (b'{"args":[' + b"[]," * 2000, b'{"args":["' + b"x" * 20_000 + b'"]}'):
@@ -69,11 +67,9 @@ def test_a_json_body_has_its_own_limits() -> None:
             await client.ask("PUT", f"{one}/files", params={"path": "/tmp/x"}, data=data)
         ).status == 204
 
-    serve(visit, limits=BodyLimits(json_bytes=10_000, json_values=1000))
 
-
-def test_all_bodies_together_have_a_limit_and_are_given_back() -> None:
-    async def visit(client: ServiceClient) -> None:
+async def test_all_bodies_together_have_a_limit_and_are_given_back() -> None:
+    async with served(most=RequestLimits(held_bytes=100000)) as client:
         one = await client.container(image=IMAGE)
         where = {"path": "/tmp/x"}
         _, waiting = await send(
@@ -91,14 +87,12 @@ def test_all_bodies_together_have_a_limit_and_are_given_back() -> None:
         for _ in range(5):
             assert (await client.ask("GET", f"{one}/files", params=where)).status == 200
 
-    serve(visit, most=RequestLimits(held_bytes=100_000))
 
-
-def test_streams_that_are_not_read_leave_room_for_other_requests() -> None:
-    async def visit(client: ServiceClient) -> None:
+async def test_streams_that_are_not_read_leave_room_for_other_requests() -> None:
+    async with served(most=RequestLimits(commands=2)) as client:
         one = await client.container(image=IMAGE)
         flood = {"args": ["cat", "/dev/zero"], "stream": True}
-        stuck: list[socket.socket] = [await raw(client, f"{one}/exec", flood) for _ in range(2)]
+        stuck = [await raw(client, f"{one}/exec", flood) for _ in range(2)]
         while (await client.ask("GET", one)).value["requests"] != 2:
             await asyncio.sleep(0.02)
         refused = await client.ask("POST", f"{one}/exec", json={"args": ["true"]})
@@ -108,12 +102,12 @@ def test_streams_that_are_not_read_leave_room_for_other_requests() -> None:
             each.close()
         while (await client.ask("POST", f"{one}/exec", json={"args": ["true"]})).status != 200:
             await asyncio.sleep(0.02)
+        left = await raw(client, f"{one}/exec", flood)
+    left.close()  # the service has ended although its client is stuck
 
-    serve(visit, most=RequestLimits(commands=2))
 
-
-def test_an_ended_container_counts_until_its_place_is_needed_and_is_then_gone() -> None:
-    async def visit(client: ServiceClient) -> None:
+async def test_an_ended_container_counts_until_its_place_is_needed_and_is_then_gone() -> None:
+    async with served(attrs.evolve(RULES, most_containers=1)) as client:
         one = await client.container(image=IMAGE, wall_s=0.5)
         while (await client.ask("GET", one)).value["is_alive"]:
             await asyncio.sleep(0.02)
@@ -124,22 +118,18 @@ def test_an_ended_container_counts_until_its_place_is_needed_and_is_then_gone() 
         for method in ("GET", "DELETE"):
             assert (await client.ask(method, one)).error == (410, "ContainerLostError")
 
-    serve(visit, attrs.evolve(RULES, most_containers=1))
 
-
-def test_an_ended_container_is_closed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_ended_container_is_closed_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(containers, "_ENDED_S", 0.2)
 
-    async def visit(client: ServiceClient) -> None:
+    async with served(attrs.evolve(RULES, idle_s=None)) as client:
         one = await client.container(image=IMAGE, wall_s=0.3)
         while (await client.ask("GET", one)).status != 410:
             await asyncio.sleep(0.02)
         assert (await client.ask("GET", "/v1/containers")).value == {"containers": []}
 
-    serve(visit, attrs.evolve(RULES, idle_s=None))
 
-
-def test_a_container_that_cannot_be_removed_can_be_ended_again(
+async def test_a_container_that_cannot_be_removed_can_be_ended_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     refusals = ["the engine is busy"]
@@ -152,7 +142,7 @@ def test_a_container_that_cannot_be_removed_can_be_ended_again(
 
     monkeypatch.setattr(Container, "aclose", aclose)
 
-    async def visit(client: ServiceClient) -> None:
+    async with served(attrs.evolve(RULES, most_containers=1)) as client:
         one = await client.container(image=IMAGE)
         assert (await client.ask("DELETE", one)).error == (409, "ContainerStateError")
         assert (await client.ask("GET", one)).status == 200
@@ -163,11 +153,9 @@ def test_a_container_that_cannot_be_removed_can_be_ended_again(
         assert (await client.ask("DELETE", one)).status == 204
         assert (await client.ask("GET", one)).error == (404, "ResourceNotFoundError")
 
-    serve(visit, attrs.evolve(RULES, most_containers=1))
-
 
 @pytest.mark.parametrize("what", ["exec", "archive"])
-def test_a_bug_during_a_stream_breaks_it_off_and_sends_no_second_answer(
+async def test_a_bug_during_a_stream_breaks_it_off_and_sends_no_second_answer(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = HttpServer.__init__
@@ -181,7 +169,7 @@ def test_a_bug_during_a_stream_breaks_it_off_and_sends_no_second_answer(
 
     monkeypatch.setattr(HttpServer, "__init__", init)
 
-    async def visit(client: ServiceClient) -> None:
+    async with served() as client:
         if what == "exec":
             opened = await raw(client, "/v1/containers/x/exec", {"args": ["true"], "stream": True})
         else:
@@ -201,18 +189,12 @@ def test_a_bug_during_a_stream_breaks_it_off_and_sends_no_second_answer(
         assert b"bug" not in got
         assert not got.endswith(b"0\r\n\r\n")
 
-    serve(visit)
 
-
-def test_a_401_names_the_scheme_and_the_document_says_whether_a_token_is_needed() -> None:
-    async def with_token(client: ServiceClient) -> None:
+async def test_a_401_names_the_scheme_and_the_document_says_whether_a_token_is_needed() -> None:
+    async with served() as client:
         refused = await client.ask("GET", "/v1/info", headers={"Authorization": "Bearer wrong"})
         assert (refused.status, refused.headers["WWW-Authenticate"]) == (401, "Bearer")
         assert client.document["security"] == [{"token": []}]
-
-    async def without(client: ServiceClient) -> None:
+    async with served(token=None) as client:
         assert (await client.ask("GET", "/v1/info")).status == 200
         assert client.document["security"] == []
-
-    serve(with_token)
-    serve(without, token=None)

@@ -17,7 +17,7 @@ from hyperruntime.exec.spawn import process_input
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.serve import containers
 from hyperruntime.testing.driver import IMAGE
-from tests.doubles.http_service import serve
+from tests.doubles.http_service import served
 from tests.doubles.service_client import Answered, ServiceClient
 
 
@@ -59,12 +59,12 @@ async def all_output(client: ServiceClient, path: str) -> tuple[str, Any]:
     return text, last
 
 
-def test_input_that_nobody_reads_is_refused_holds_no_thread_and_is_written_once(
+async def test_input_that_nobody_reads_is_refused_holds_no_thread_and_is_written_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(containers, "_MOST_INPUT_S", 0.2)
 
-    async def visit(client: ServiceClient) -> None:
+    async with served() as client:
         command = "while ! [ -e /tmp/go ]; do sleep 0.05; done; exec cat"
         path = await started(client, command, output_limit_bytes=16 << 20)
         sent = await fill(client, path)
@@ -80,11 +80,9 @@ def test_input_that_nobody_reads_is_refused_holds_no_thread_and_is_written_once(
         ).status == 204
         assert (await all_output(client, path))[0] == sent
 
-    serve(visit)
 
-
-def test_input_waits_for_room_and_arrives_in_order() -> None:
-    async def visit(client: ServiceClient) -> None:
+async def test_input_waits_for_room_and_arrives_in_order() -> None:
+    async with served() as client:
         path = await started(client, "cat", output_limit_bytes=8 << 20)
         assert (await give(client, path, "x" * (process_input.MOST_BYTES + 1))).error == (
             413,
@@ -99,15 +97,13 @@ def test_input_waits_for_room_and_arrives_in_order() -> None:
         assert text == "".join(letter * 1_000_000 for letter in letters)
         assert last["truncated"] is False
 
-    serve(visit)
 
-
-def test_the_deletion_of_a_process_ends_a_request_that_waits_to_write(
+async def test_the_deletion_of_a_process_ends_a_request_that_waits_to_write(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(containers, "_MOST_INPUT_S", 0.2)
 
-    async def visit(client: ServiceClient) -> None:
+    async with served() as client:
         path = await started(client, "sleep 1000")
         await fill(client, path)
         monkeypatch.setattr(containers, "_MOST_INPUT_S", 50.0)
@@ -117,11 +113,25 @@ def test_the_deletion_of_a_process_ends_a_request_that_waits_to_write(
         assert (await client.ask("DELETE", path)).status == 204
         assert (await asked).error == (409, "ContainerStateError")
 
-    serve(visit)
+
+async def test_a_process_of_which_something_is_left_stays_until_a_deletion_ends_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    close = Process.close
+    left = [True]
+
+    async with served() as client:
+        path = await started(client, "sleep 1000")
+        monkeypatch.setattr(
+            Process, "close", lambda process: close(process) and not (left and left.pop())
+        )
+        assert (await client.ask("DELETE", path)).error == (409, "ContainerStateError")
+        assert (await client.ask("DELETE", path)).status == 204
+        assert (await client.ask("DELETE", path)).error == (404, "ResourceNotFoundError")
 
 
-def test_output_that_was_cut_says_so_in_the_take_that_lacks_it() -> None:
-    async def visit(client: ServiceClient) -> None:
+async def test_output_that_was_cut_says_so_in_the_take_that_lacks_it() -> None:
+    async with served() as client:
         command = "head -c 100000 /dev/zero | tr '\\0' x; touch /tmp/written; read line; echo $line"
         path = await started(client, command, output_limit_bytes=1000)
         one = path.partition("/processes")[0]
@@ -136,15 +146,13 @@ def test_output_that_was_cut_says_so_in_the_take_that_lacks_it() -> None:
         text, last = await all_output(client, path)
         assert (text[-6:], last["end"]["truncated"]) == ("short\n", True)
 
-    serve(visit)
 
-
-def test_a_process_whose_end_is_unknown_gives_its_last_output_and_does_not_spoil_the_list(
+async def test_a_process_whose_end_is_unknown_gives_its_last_output_and_does_not_spoil_the_list(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Process, "wait", failing(Process.wait))
 
-    async def visit(client: ServiceClient) -> None:
+    async with served() as client:
         path = await started(client, "echo last words")
         text, last = await all_output(client, path)
         assert text == "last words\n"
@@ -152,8 +160,6 @@ def test_a_process_whose_end_is_unknown_gives_its_last_output_and_does_not_spoil
         assert last["error"] == {"type": "ExecLostError", "message": "its shell is gone"}
         (listed,) = (await client.ask("GET", path.rpartition("/")[0])).value["processes"]
         assert listed["error"]["type"] == "ExecLostError"
-
-    serve(visit)
 
 
 def failing(wait: Any) -> Any:
@@ -164,7 +170,7 @@ def failing(wait: Any) -> Any:
     return fail
 
 
-def test_what_a_process_writes_while_its_output_is_read_comes_with_the_next_output(
+async def test_what_a_process_writes_while_its_output_is_read_comes_with_the_next_output(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     take = Process.take
@@ -176,7 +182,7 @@ def test_what_a_process_writes_while_its_output_is_read_comes_with_the_next_outp
             process.wait(20)
         return got
 
-    async def visit(client: ServiceClient) -> None:
+    async with served() as client:
         path = await started(
             client, "trap 'echo last; exit 0' TERM; echo ready; while :; do sleep 0.02; done"
         )
@@ -187,5 +193,3 @@ def test_what_a_process_writes_while_its_output_is_read_comes_with_the_next_outp
         assert (second["stdout"], second["end"]) == ("", None)
         text, last = await all_output(client, path)
         assert (text, last["end"]["exit_code"]) == ("last\n", 0)
-
-    serve(visit)

@@ -4,7 +4,6 @@ are used.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import itertools
 import json
@@ -191,27 +190,24 @@ def test_the_expected_interface_is_complete() -> None:
     )
 
 
-def test_a_slot_has_the_attributes_that_programs_read() -> None:
-    async def go() -> None:
-        made = backend(FakePools())
-        await made.start()
-        slot = await made.acquire("t1")
-        assert set(slot.to_dict()) == set(SLOT)
-        assert all(hasattr(slot, name) for name in SLOT)
-        assert json.loads(json.dumps(slot.to_dict()))["state"] == "acquired"
-        assert (slot.trajectory_id, slot.workspace_dir, slot.is_acquired) == (
-            "t1",
-            "/workspace",
-            True,
-        )
-        await made.release(slot)
-        assert (slot.state, slot.trajectory_id, slot.is_available) == (
-            SlotState.AVAILABLE,
-            None,
-            True,
-        )
-
-    asyncio.run(go())
+async def test_a_slot_has_the_attributes_that_programs_read() -> None:
+    made = backend(FakePools())
+    await made.start()
+    slot = await made.acquire("t1")
+    assert set(slot.to_dict()) == set(SLOT)
+    assert all(hasattr(slot, name) for name in SLOT)
+    assert json.loads(json.dumps(slot.to_dict()))["state"] == "acquired"
+    assert (slot.trajectory_id, slot.workspace_dir, slot.is_acquired) == (
+        "t1",
+        "/workspace",
+        True,
+    )
+    await made.release(slot)
+    assert (slot.state, slot.trajectory_id, slot.is_available) == (
+        SlotState.AVAILABLE,
+        None,
+        True,
+    )
 
 
 def test_a_result_is_json_for_programs_that_know_tools_only() -> None:
@@ -227,116 +223,88 @@ def test_a_result_is_json_for_programs_that_know_tools_only() -> None:
     }
 
 
-def test_slots_are_used_only_while_a_backend_is_started() -> None:
-    async def go() -> None:
-        made = backend(FakePools())
-        seen = [uses_sandbox(None), uses_sandbox(made)]
+async def test_a_backend_that_fails_to_start_is_closed() -> None:
+    pools = FakePools(broken=True)
+    made = backend(pools)
+    with pytest.raises(EngineUnavailableError):
         await made.start()
-        seen.append(uses_sandbox(made))
+    assert pools.ended == 1
+    assert not uses_sandbox(made)
+
+
+async def test_calls_to_a_backend_that_is_not_started_are_rejected() -> None:
+    made = backend(FakePools())
+    with pytest.raises(PoolError, match="await its start"):
+        await made.acquire()
+    with pytest.raises(PoolError, match="await its start"):
+        made.get_status()
+
+
+async def test_a_backend_may_be_started_again_and_stopped_twice() -> None:
+    """R4."""
+
+    pools = FakePools()
+    made = backend(pools)
+    assert not uses_sandbox(made)
+    for _ in range(2):
+        await made.start()
+        await made.start()
+        assert uses_sandbox(made)
+        slot = await made.acquire()
+        await made.stop(purge=True)
         await made.stop()
-        seen.append(uses_sandbox(made))
-        assert seen == [False, False, True, False]
-
-    asyncio.run(go())
-
-
-def test_a_backend_that_fails_to_start_is_closed() -> None:
-    async def go() -> None:
-        pools = FakePools(broken=True)
-        made = backend(pools)
-        with pytest.raises(EngineUnavailableError):
-            await made.start()
-        assert pools.ended == 1
+        assert slot.state is SlotState.AVAILABLE
         assert not uses_sandbox(made)
-
-    asyncio.run(go())
-
-
-def test_calls_to_a_backend_that_is_not_started_are_rejected() -> None:
-    async def go() -> None:
-        made = backend(FakePools())
-        with pytest.raises(PoolError, match="await its start"):
-            await made.acquire()
-        with pytest.raises(PoolError, match="await its start"):
-            made.get_status()
-
-    asyncio.run(go())
+    assert pools.started == ["default", "default"]
+    assert pools.ended == 2
 
 
-def test_a_backend_may_be_started_again_and_stopped_twice() -> None:
-    async def go() -> None:
-        pools = FakePools()
-        made = backend(pools)
-        for _ in range(2):
-            await made.start()
-            await made.start()
-            slot = await made.acquire()
-            await made.stop(purge=True)
-            await made.stop()
-            assert slot.state is SlotState.AVAILABLE
-        assert pools.started == ["default", "default"]
-        assert pools.ended == 2
-
-    asyncio.run(go())
-
-
-def test_a_slot_has_the_named_profile_or_the_default_one() -> None:
+async def test_a_slot_has_the_named_profile_or_the_default_one() -> None:
     """R15: a slot carries its profile; it does not depend on the slot's number."""
 
-    async def go() -> None:
-        pools = FakePools()
-        made = backend(pools, "big", "small")
-        await made.start(["small", "big"])
-        assert pools.started == ["small", "big"]
-        slots = [await made.acquire("a"), await made.acquire("b", "small")]
-        assert [slot.lease.profile for slot in slots] == ["big", "small"]
-
-    asyncio.run(go())
+    pools = FakePools()
+    made = backend(pools, "big", "small")
+    await made.start(["small", "big"])
+    assert pools.started == ["small", "big"]
+    slots = [await made.acquire("a"), await made.acquire("b", "small")]
+    assert [slot.lease.profile for slot in slots] == ["big", "small"]
 
 
-def test_an_unknown_profile_is_refused() -> None:
-    async def go() -> None:
-        config = PoolConfig(name="big", spec=hr.ContainerSpec(image="a"), min_containers=0)
-        profiles, runtime = Profiles.of(config), PromisedRuntime()
-        made = SlotToolBackend(
-            profiles, lambda: hr.PoolManager(cast(hr.Runtime, runtime), profiles)
-        )
-        with pytest.raises(SpecError, match="did you mean 'big'"):
-            await made.start(["big", "bgi"])
-        assert not uses_sandbox(made)
-        await made.start()
-        with pytest.raises(SpecError, match="did you mean 'big'"):
-            await made.acquire("c", "bgi")
-        await made.stop()
-        assert runtime.open == []
-
-    asyncio.run(go())
+async def test_an_unknown_profile_is_refused() -> None:
+    config = PoolConfig(name="big", spec=hr.ContainerSpec(image="a"), min_containers=0)
+    profiles, runtime = Profiles.of(config), PromisedRuntime()
+    made = SlotToolBackend(profiles, lambda: hr.PoolManager(cast(hr.Runtime, runtime), profiles))
+    with pytest.raises(SpecError, match="did you mean 'big'"):
+        await made.start(["big", "bgi"])
+    assert not uses_sandbox(made)
+    await made.start()
+    with pytest.raises(SpecError, match="did you mean 'big'"):
+        await made.acquire("c", "bgi")
+    await made.stop()
+    assert runtime.open == []
 
 
-def test_the_status_has_the_numbers_that_programs_read() -> None:
-    async def go() -> None:
-        one, several = backend(FakePools()), backend(FakePools(), "big", "small")
-        await one.start()
-        await several.start(["small"])
-        known = {
-            "sandboxes",
-            "healthy_sandboxes",
-            "max_sandboxes",
-            "total_slots",
-            "available_slots",
-        }
-        assert known | {"slots_per_sandbox"} <= set(one.get_status())
-        assert one.get_status()["total_slots"] == 20
-        status = several.get_status()
-        assert (status["profiles"], status["active_pools"]) == (["big", "small"], ["small"])
-        assert (status["default_profile"], set(status["pools"])) == ("big", {"small"})
-        assert known <= set(status["pools"]["small"])
-        assert "secret" not in json.dumps([several.list_profiles(), status])
-        assert several.list_profiles()["big"]["env"] == ["KEY"]
-        active = {name: facts["active"] for name, facts in several.list_profiles().items()}
-        assert active == {"big": False, "small": True}
-
-    asyncio.run(go())
+async def test_the_status_has_the_numbers_that_programs_read() -> None:
+    one, several = backend(FakePools()), backend(FakePools(), "big", "small")
+    await one.start()
+    await several.start(["small"])
+    known = {
+        "sandboxes",
+        "healthy_sandboxes",
+        "max_sandboxes",
+        "total_slots",
+        "available_slots",
+    }
+    assert known | {"slots_per_sandbox"} <= set(one.get_status())
+    assert one.get_status()["total_slots"] == 20
+    status = several.get_status()
+    assert (status["profiles"], status["active_pools"]) == (["big", "small"], ["small"])
+    assert (status["default_profile"], set(status["pools"])) == ("big", {"small"})
+    assert known <= set(status["pools"]["small"])
+    assert "secret" not in json.dumps([several.list_profiles(), status])
+    assert several.list_profiles()["big"]["env"] == ["KEY"]
+    active = {name: facts["active"] for name, facts in several.list_profiles().items()}
+    assert active == {"big": False, "small": True}
 
 
 def test_create_tool_backend_returns_a_backend_for_slots_and_none_for_default() -> None:
@@ -351,6 +319,7 @@ def test_create_tool_backend_returns_a_backend_for_slots_and_none_for_default() 
         False,
     )
     assert create_tool_backend() is None
+    assert not uses_sandbox(None)
     assert not uses_sandbox(create_tool_backend("default"))
     with pytest.raises(ValueError, match="unknown tool backend 'modal'"):
         create_tool_backend("modal")
@@ -440,62 +409,53 @@ def test_a_profiles_file_is_read_and_its_unknown_keys_are_rejected(tmp_path: Pat
         SlotToolBackend.with_profiles(profiles_file=path)
 
 
-def test_a_slot_is_executing_while_its_requests_run() -> None:
-    async def go() -> None:
-        pools = FakePools()
-        made = backend(pools)
-        await made.start()
-        slot = await made.acquire("t")
-        states: list[SlotState] = []
-        pools.during = lambda: states.append(slot.state)
-        results = await made.execute_batch(
-            [(slot, "bash", {"command": "true"}), (slot.lease, "search", {})]
-        )
-        await made.execute_batch([(slot, "bash", {})], timeout_s=2)
-        assert states == [SlotState.EXECUTING, SlotState.EXECUTING]
-        assert slot.state is SlotState.ACQUIRED
-        assert [result.output for result in results] == ["bash", "search"]
-        assert pools.timeouts == [None, 2]
-
-    asyncio.run(go())
+async def test_a_slot_is_executing_while_its_requests_run() -> None:
+    pools = FakePools()
+    made = backend(pools)
+    await made.start()
+    slot = await made.acquire("t")
+    states: list[SlotState] = []
+    pools.during = lambda: states.append(slot.state)
+    results = await made.execute_batch(
+        [(slot, "bash", {"command": "true"}), (slot.lease, "search", {})]
+    )
+    await made.execute_batch([(slot, "bash", {})], timeout_s=2)
+    assert states == [SlotState.EXECUTING, SlotState.EXECUTING]
+    assert slot.state is SlotState.ACQUIRED
+    assert [result.output for result in results] == ["bash", "search"]
+    assert pools.timeouts == [None, 2]
 
 
-def test_changing_a_slot_view_does_not_revive_a_stale_lease() -> None:
-    async def go() -> None:
-        made = backend(FakePools())
-        await made.start()
-        slot = await made.acquire("t")
-        await made.release(slot, reset_workspace=True)
-        slot.ended = SlotState.ACQUIRED
-        with pytest.raises(StaleLeaseError):
-            await made.release(slot)
-        with pytest.raises(StaleLeaseError):
-            await made.release(BackendSlot(lease=slot.lease))
-
-    asyncio.run(go())
+async def test_changing_a_slot_view_does_not_revive_a_stale_lease() -> None:
+    made = backend(FakePools())
+    await made.start()
+    slot = await made.acquire("t")
+    await made.release(slot, reset_workspace=True)
+    slot.ended = SlotState.ACQUIRED
+    with pytest.raises(StaleLeaseError):
+        await made.release(slot)
+    with pytest.raises(StaleLeaseError):
+        await made.release(BackendSlot(lease=slot.lease))
 
 
-def test_artifact_methods_call_the_tools_with_the_given_limits() -> None:
-    async def go() -> None:
-        pools = FakePools()
-        made = backend(pools)
-        await made.start()
-        slot = await made.acquire("t")
-        answers = [
-            await made.read_artifact(slot, "a", max_bytes=5),
-            await made.list_artifacts(slot, recursive=True),
-            await made.archive_artifacts(slot, "d", archive_format="zip"),
-        ]
-        assert [tool for _, tool, _ in pools.seen] == [
-            "read_artifact",
-            "list_artifacts",
-            "archive_artifacts",
-        ]
-        assert all(answer["success"] is True and answer["error"] == "" for answer in answers)
-        assert [args for _, _, args in pools.seen] == [
-            {"path": "a", "encoding": "text", "max_bytes": 5},
-            {"path": ".", "recursive": True},
-            {"path": "d", "format": "zip"},
-        ]
-
-    asyncio.run(go())
+async def test_artifact_methods_call_the_tools_with_the_given_limits() -> None:
+    pools = FakePools()
+    made = backend(pools)
+    await made.start()
+    slot = await made.acquire("t")
+    answers = [
+        await made.read_artifact(slot, "a", max_bytes=5),
+        await made.list_artifacts(slot, recursive=True),
+        await made.archive_artifacts(slot, "d", archive_format="zip"),
+    ]
+    assert [tool for _, tool, _ in pools.seen] == [
+        "read_artifact",
+        "list_artifacts",
+        "archive_artifacts",
+    ]
+    assert all(answer["success"] is True and answer["error"] == "" for answer in answers)
+    assert [args for _, _, args in pools.seen] == [
+        {"path": "a", "encoding": "text", "max_bytes": 5},
+        {"path": ".", "recursive": True},
+        {"path": "d", "format": "zip"},
+    ]

@@ -18,8 +18,8 @@ from hyperruntime.cluster.head import Head
 from hyperruntime.cluster.node_findings import Needs, node_findings
 from hyperruntime.cluster.node_server import run_node
 from hyperruntime.cluster.node_services import NodeContext, NodeSettings
-from hyperruntime.cluster.shared_directory import write_whole
 from hyperruntime.driver import Finding
+from hyperruntime.storage.atomic import write_atomic
 
 ENGINES = ("podman", "docker", "apptainer", "bubblewrap")
 
@@ -87,14 +87,14 @@ def test_a_simulated_nfs_with_late_listings_and_broken_locks_is_found_out(
 ) -> None:
     """Delayed by a timer, and flock(2) by a function that always succeeds: no NFS is here."""
 
-    def late(path: str, content: bytes) -> None:
-        threading.Timer(check_module.LATE_S + 0.5, write_whole, (path, content)).start()
+    def late(path: Path, content: bytes) -> None:
+        threading.Timer(check_module.LATE_S + 0.5, write_atomic, (path, content)).start()
 
     monkeypatch.setattr(check_module, "node_findings", lambda needs: [])
     monkeypatch.setattr(check_module, "LATE_S", 0.5)
     assert checked(tmp_path)["flock"].ok is True
-    monkeypatch.setattr(check_module, "write_whole", late)
-    monkeypatch.setattr(check_module, "is_locked", lambda path: False)
+    monkeypatch.setattr(check_module, "write_atomic", late)
+    monkeypatch.setattr(check_module, "_is_locked", lambda path: False)
     found = checked(tmp_path)
     for subject in (
         "a file renamed by the head is seen on the node",

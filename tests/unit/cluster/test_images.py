@@ -131,158 +131,129 @@ def head_without_images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images_module, "_identify_here", lambda reference: None)
 
 
-def test_each_of_64_nodes_pulls_an_image_once(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with registry() as (address, asked):
-            stores = [Store(address) for _ in range(64)]
-            source = ImageSource(tmp_path)
-            async with nodes(stores, tmp_path) as joined:
-                given = await asyncio.gather(
-                    *(source.give(node, PUBLIC, []) for node in joined for _ in range(5))
-                )
-                assert Counter(given) == {"pulled": 64, "present": 256}
-                assert asked == {f"/{PUBLIC}": 64}
-                with pytest.raises(ImagePullError):
-                    await source.give(joined[0], "registry.example/missing:1", [])
-
-    asyncio.run(test())
+async def test_each_of_64_nodes_pulls_an_image_once(tmp_path: Path) -> None:
+    async with registry() as (address, asked):
+        stores = [Store(address) for _ in range(64)]
+        source = ImageSource(tmp_path)
+        async with nodes(stores, tmp_path) as joined:
+            given = await asyncio.gather(
+                *(source.give(node, PUBLIC, []) for node in joined for _ in range(5))
+            )
+            assert Counter(given) == {"pulled": 64, "present": 256}
+            assert asked == {f"/{PUBLIC}": 64}
+            with pytest.raises(ImagePullError):
+                await source.give(joined[0], "registry.example/missing:1", [])
 
 
 @pytest.mark.parametrize(
     "why", ["each node would convert it", "the registry has another one by now"]
 )
-def test_nodes_that_would_get_another_image_of_a_registry_get_the_first_one(
+async def test_nodes_that_would_get_another_image_of_a_registry_get_the_first_one(
     tmp_path: Path, why: str
 ) -> None:
-    async def test() -> None:
-        async with registry(changes="another" in why) as (address, asked):
-            stores = [Store(address, converts="convert" in why) for _ in range(16)]
-            async with nodes(stores, tmp_path) as joined:
-                source = ImageSource(tmp_path)
-                given = await asyncio.gather(*(source.give(node, PUBLIC, []) for node in joined))
-        assert Counter(given) == {"pulled": 1, "loaded": 15}
-        assert len({store.identifier(PUBLIC) for store in stores}) == 1
-        if "convert" in why:
-            assert asked == {f"/{PUBLIC}": 1}
-
-    asyncio.run(test())
+    async with registry(changes="another" in why) as (address, asked):
+        stores = [Store(address, converts="convert" in why) for _ in range(16)]
+        async with nodes(stores, tmp_path) as joined:
+            source = ImageSource(tmp_path)
+            given = await asyncio.gather(*(source.give(node, PUBLIC, []) for node in joined))
+    assert Counter(given) == {"pulled": 1, "loaded": 15}
+    assert len({store.identifier(PUBLIC) for store in stores}) == 1
+    if "convert" in why:
+        assert asked == {f"/{PUBLIC}": 1}
 
 
-def test_an_archive_is_made_once_and_read_where_it_is_shared_or_else_sent(
+async def test_an_archive_is_made_once_and_read_where_it_is_shared_or_else_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def test() -> None:
-        content = LOCAL.encode() * 400_000
-        stores = [Store(), Store(base=content), Store(), Store()]
+    content = LOCAL.encode() * 400_000
+    stores = [Store(), Store(base=content), Store(), Store()]
+    source = ImageSource(tmp_path)
+    async with nodes(stores, tmp_path) as joined:
+        assert await source.give(joined[1], "base", joined) == "present"
+        assert await source.give(joined[0], "base", joined) == "loaded"
+        sees_nothing = joined[2:]
+        for node in sees_nothing:
+            real = node.peer.call
+
+            async def call(
+                method: str, args: dict[str, Any], *more: Any, real: Any = real
+            ) -> Answer:
+                if args.get("archive"):
+                    args = {**args, "archive": args["archive"] + ".elsewhere"}
+                return Answer(False) if method == "directory" else await real(method, args, *more)
+
+            monkeypatch.setattr(node.peer, "call", call)
+        assert [await source.give(node, "base", joined) for node in sees_nothing] == [
+            "sent",
+            "sent",
+        ]
+    assert len(content) > 3 * PART_BYTES
+    assert [store.loaded for store in stores] == [[content], [], [content], [content]]
+    assert len(list(tmp_path.iterdir())) == 1  # the archive
+
+
+async def test_what_one_node_converted_is_given_to_the_other_nodes_of_its_engine(
+    tmp_path: Path,
+) -> None:
+    stores = [Store(base=b"x", engine="podman"), *(Store(engine="apptainer") for _ in range(8))]
+    async with nodes(stores, tmp_path) as joined:
         source = ImageSource(tmp_path)
-        async with nodes(stores, tmp_path) as joined:
-            assert await source.give(joined[1], "base", joined) == "present"
-            assert await source.give(joined[0], "base", joined) == "loaded"
-            sees_nothing = joined[2:]
-            for node in sees_nothing:
-                real = node.peer.call
-
-                async def call(
-                    method: str, args: dict[str, Any], *more: Any, real: Any = real
-                ) -> Answer:
-                    if args.get("archive"):
-                        args = {**args, "archive": args["archive"] + ".elsewhere"}
-                    return (
-                        Answer(False) if method == "directory" else await real(method, args, *more)
-                    )
-
-                monkeypatch.setattr(node.peer, "call", call)
-            assert [await source.give(node, "base", joined) for node in sees_nothing] == [
-                "sent",
-                "sent",
-            ]
-        assert len(content) > 3 * PART_BYTES
-        assert [store.loaded for store in stores] == [[content], [], [content], [content]]
-        assert len(list(tmp_path.iterdir())) == 1  # the archive
-
-    asyncio.run(test())
+        given = await asyncio.gather(*(source.give(node, "base", [joined[0]]) for node in joined))
+    assert Counter(given) == {"present": 1, "loaded": 8}
+    loaded = Counter(store.loaded[0] for store in stores[1:])
+    assert loaded == {b"by podman": 1, b"by apptainer": 7}
+    assert {len(store.loaded) for store in stores[1:]} == {1}
 
 
-def test_what_one_node_converted_is_given_to_the_other_nodes_of_its_engine(tmp_path: Path) -> None:
-    async def test() -> None:
-        stores = [Store(base=b"x", engine="podman"), *(Store(engine="apptainer") for _ in range(8))]
-        async with nodes(stores, tmp_path) as joined:
-            source = ImageSource(tmp_path)
-            given = await asyncio.gather(
-                *(source.give(node, "base", [joined[0]]) for node in joined)
-            )
-        assert Counter(given) == {"present": 1, "loaded": 8}
-        loaded = Counter(store.loaded[0] for store in stores[1:])
-        assert loaded == {b"by podman": 1, b"by apptainer": 7}
-        assert {len(store.loaded) for store in stores[1:]} == {1}
-
-    asyncio.run(test())
-
-
-def test_nodes_with_another_image_of_the_same_name_get_that_of_the_cluster(tmp_path: Path) -> None:
-    async def test() -> None:
-        stores = [Store(base=content) for content in (b"new", b"old", b"new", b"older")]
-        async with nodes(stores, tmp_path) as joined:
-            source = ImageSource(tmp_path)
-            given = [await source.give(node, "base", []) for node in joined]
-            assert given == ["present", "loaded", "present", "loaded"]
-        assert [store.has for store in stores] == [{LOCAL: b"new"}] * 4
-
-    asyncio.run(test())
-
-
-def test_an_image_that_nobody_has_is_made_on_one_node_and_given_to_the_others(
+async def test_nodes_with_another_image_of_the_same_name_get_that_of_the_cluster(
     tmp_path: Path,
 ) -> None:
-    async def test() -> None:
-        stores = [Store() for _ in range(16)]
-        async with nodes(stores, tmp_path) as joined:
-            source = ImageSource(tmp_path)
-            given = await asyncio.gather(*(source.give(node, "base", []) for node in joined))
-        assert Counter(given) == {"made": 1, "loaded": 15}
-        assert [store.made for store in stores if store.made] == [["base"]]
-        assert len({store.identifier(LOCAL) for store in stores}) == 1
-
-    asyncio.run(test())
+    stores = [Store(base=content) for content in (b"new", b"old", b"new", b"older")]
+    async with nodes(stores, tmp_path) as joined:
+        source = ImageSource(tmp_path)
+        given = [await source.give(node, "base", []) for node in joined]
+        assert given == ["present", "loaded", "present", "loaded"]
+    assert [store.has for store in stores] == [{LOCAL: b"new"}] * 4
 
 
-def test_nodes_that_share_a_store_load_an_image_once(tmp_path: Path) -> None:
-    async def test() -> None:
-        shared = Store()
-        async with nodes([Store(base=b"x"), *[shared] * 16], tmp_path) as joined:
-            source = ImageSource(tmp_path)
-            given = await asyncio.gather(
-                *(source.give(node, "base", [joined[0]]) for node in joined)
-            )
-        assert Counter(given) == {"present": 16, "loaded": 1}
-        assert shared.loaded == [b"x"]
-
-    asyncio.run(test())
-
-
-def test_an_image_that_nobody_has_and_nobody_can_make_is_named_with_the_next_step(
+async def test_an_image_that_nobody_has_is_made_on_one_node_and_given_to_the_others(
     tmp_path: Path,
 ) -> None:
-    async def test() -> None:
-        async with nodes([Store()], tmp_path) as joined:
-            with pytest.raises(
-                ClusterError, match="neither on the head's machine nor on a node; make it"
-            ):
-                await ImageSource(tmp_path).give(joined[0], "localhost/mine:1", joined)
+    stores = [Store() for _ in range(16)]
+    async with nodes(stores, tmp_path) as joined:
+        source = ImageSource(tmp_path)
+        given = await asyncio.gather(*(source.give(node, "base", []) for node in joined))
+    assert Counter(given) == {"made": 1, "loaded": 15}
+    assert [store.made for store in stores if store.made] == [["base"]]
+    assert len({store.identifier(LOCAL) for store in stores}) == 1
 
-    asyncio.run(test())
+
+async def test_nodes_that_share_a_store_load_an_image_once(tmp_path: Path) -> None:
+    shared = Store()
+    async with nodes([Store(base=b"x"), *[shared] * 16], tmp_path) as joined:
+        source = ImageSource(tmp_path)
+        given = await asyncio.gather(*(source.give(node, "base", [joined[0]]) for node in joined))
+    assert Counter(given) == {"present": 16, "loaded": 1}
+    assert shared.loaded == [b"x"]
 
 
-def test_a_damaged_archive_is_not_loaded(tmp_path: Path) -> None:
-    async def test() -> None:
-        store = Store()
-        service = ImageService(Simulated(store, tmp_path))
+async def test_an_image_that_nobody_has_and_nobody_can_make_is_named_with_the_next_step(
+    tmp_path: Path,
+) -> None:
+    async with nodes([Store()], tmp_path) as joined:
+        with pytest.raises(
+            ClusterError, match="neither on the head's machine nor on a node; make it"
+        ):
+            await ImageSource(tmp_path).give(joined[0], "localhost/mine:1", joined)
 
-        async def emit(_: Answer) -> None: ...
 
-        args = {"digest": "0" * 64, "offset": 0, "last": True}
-        with pytest.raises(ClusterError, match="damaged"):
-            await service.handlers["image.part"](Call("head", args, b"x", emit))
-        assert store.loaded == []
+async def test_a_damaged_archive_is_not_loaded(tmp_path: Path) -> None:
+    store = Store()
+    service = ImageService(Simulated(store, tmp_path))
 
-    asyncio.run(test())
+    async def emit(_: Answer) -> None: ...
+
+    args = {"digest": "0" * 64, "offset": 0, "last": True}
+    with pytest.raises(ClusterError, match="damaged"):
+        await service.handlers["image.part"](Call("head", args, b"x", emit))
+    assert store.loaded == []

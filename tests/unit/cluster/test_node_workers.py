@@ -9,8 +9,7 @@ from typing import TypeVar
 import pytest
 
 from hyperruntime.cluster.head import Node
-from hyperruntime.cluster.members import Member, roomiest
-from hyperruntime.cluster.node_workers import NodeWorkers
+from hyperruntime.cluster.node_workers import Member, NodeWorkers, roomiest
 from hyperruntime.errors import ClusterError, EngineUnavailableError, NodeLostError
 from hyperruntime.runs.retry import MOST_FAULTS, MOST_LOSSES, LostTooOftenError
 

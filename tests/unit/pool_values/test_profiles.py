@@ -123,11 +123,6 @@ def test_the_profiles_in_the_documentation_load() -> None:
             "profiles.a.limits.memory",
             "memory_bytes",
         ),
-        (
-            "[profiles.a]\nimage='x'\n[profiles.a.tools]\ntool=['x']",
-            "profiles.a.tools.tool",
-            "'tools'",
-        ),
         ("[profile.a]\nimage='x'", "profile", "did you mean 'profiles'"),
         ("[profiles.a]\nmax_containers=3", "profiles.a.image", "an image reference"),
         (
@@ -135,43 +130,17 @@ def test_the_profiles_in_the_documentation_load() -> None:
             "profiles.a.max_containers",
             "a whole number",
         ),
-        (
-            "[profiles.a]\nimage='x'\nread_only_rootfs='yes'",
-            "profiles.a.read_only_rootfs",
-            "true or false",
-        ),
         ("[profiles.a]\nimage='x'\nmounts=[{from='/a'}]", "profiles.a.mounts[0].from", "known: "),
         ("[profiles.a]\nimage='x'\nenv=['A']", "profiles.a.env", "a table"),
-        ("[profiles.a]\nimage='x'\nnetwork='lan'", "profiles.a.network", "one of none"),
         (
             "default_profile='b'\n[profiles.a]\nimage='x'",
             "default_profile",
             "the name of a profile",
         ),
         (
-            "default_profile=['a']\n[profiles.a]\nimage='x'",
-            "default_profile",
-            "the name of a profile",
-        ),
-        (
-            "[profiles.a]\nimage='x'\ntools={allow_network='no'}",
-            "profiles.a.tools.allow_network",
-            "true or false",
-        ),
-        (
             "[profiles.a]\nimage='x'\ntools={allow_network=0}",
             "profiles.a.tools.allow_network",
             "true or false",
-        ),
-        (
-            "[profiles.a]\nimage='x'\ntools={require_sandbox=true}",
-            "profiles.a.tools.require_sandbox",
-            "a known key",
-        ),
-        (
-            "[profiles.a]\nimage='x'\ntools={file_roots=false}",
-            "profiles.a.tools.file_roots",
-            "a list of texts",
         ),
         ("profiles=3", "profiles", "a table"),
         ("[profiles.a", "profiles", "TOML"),

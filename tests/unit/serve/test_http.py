@@ -8,27 +8,21 @@ import asyncio
 import base64
 import io
 import json
-import os
 import random
-import socket
 import tarfile
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import aiohttp
 import attrs
-import psutil
 import pytest
 from openapi_spec_validator import validate
 
 import hyperruntime as hr
-from hyperruntime.concurrency.blocking import RESETS, blocking
-from hyperruntime.host.process import wait_until
 from hyperruntime.serve.http_requests import BodyLimits
 from hyperruntime.serve.routes import ROUTES
 from hyperruntime.testing.driver import IMAGE
-from tests.doubles.http_service import RULES, raw, serve
+from tests.doubles.http_service import RULES, served
 from tests.doubles.service_client import TOKEN, ServiceClient
 
 SMALLEST = BodyLimits(file_bytes=65536, json_bytes=65536)
@@ -50,8 +44,8 @@ def files_of(archive: bytes) -> dict[str, bytes]:
         return {one.name: opened.extractfile(one).read() for one in opened if one.isfile()}  # type: ignore[union-attr]
 
 
-def test_the_document_is_valid_has_every_route_and_real_answers_fit_it() -> None:
-    async def visit(client: ServiceClient) -> None:
+async def test_the_document_is_valid_has_every_route_and_real_answers_fit_it() -> None:
+    async with served() as client:
         ask = client.ask
         assert (await ask("GET", "/v1/info")).value["runtime"] == "fake"
         validate(client.document)
@@ -94,8 +88,6 @@ def test_the_document_is_valid_has_every_route_and_real_answers_fit_it() -> None
         assert (await ask("GET", one)).error == (404, "ResourceNotFoundError")
         assert client.seen == {(route.method, route.path) for route in ROUTES}
 
-    serve(visit)
-
 
 async def talk_to_a_process(client: ServiceClient, one: str) -> None:
     """Use all routes of background processes."""
@@ -136,8 +128,8 @@ async def talk_to_a_process(client: ServiceClient, one: str) -> None:
     assert (await client.ask("DELETE", path)).error == (404, "ResourceNotFoundError")
 
 
-def test_a_stream_has_every_byte_in_order_and_the_end() -> None:
-    async def visit(client: ServiceClient) -> None:
+async def test_a_stream_has_every_byte_in_order_and_the_end() -> None:
+    async with served(limits=BodyLimits()) as client:
         one = await client.container(image=IMAGE)
         data = random.Random(1).randbytes(700_000)
         fields = {"input": base64.b64encode(data).decode(), "encoding": "base64", "stream": True}
@@ -168,8 +160,6 @@ def test_a_stream_has_every_byte_in_order_and_the_end() -> None:
         (end,) = (await client.ask("POST", f"{one}/exec", json=late)).value
         assert (end["result"]["exit_code"], end["result"]["timed_out"]) == (124, True)
 
-    serve(visit, limits=BodyLimits())
-
 
 STRANGERS = [
     ({"Authorization": "Bearer wrong"}, 401),
@@ -187,8 +177,8 @@ STRANGERS = [
 ]
 
 
-def test_only_a_program_of_this_machine_with_the_token_is_answered() -> None:
-    async def visit(client: ServiceClient) -> None:
+async def test_only_a_program_of_this_machine_with_the_token_is_answered() -> None:
+    async with served() as client:
         for headers, status in STRANGERS:
             for method, path in (
                 ("GET", "/v1/containers"),
@@ -200,8 +190,6 @@ def test_only_a_program_of_this_machine_with_the_token_is_answered() -> None:
                 assert TOKEN.encode() not in refused.body
                 assert not {"Access-Control-Allow-Origin", "Set-Cookie"} & set(refused.headers)
         assert (await client.ask("GET", "/v1/info", headers={"Host": "localhost:1"})).status == 200
-
-    serve(visit)
 
 
 def deep(levels: int) -> bytes:
@@ -279,8 +267,8 @@ HOSTILE: list[tuple[str, str, dict[str, Any], tuple[int, str]]] = [
 ]
 
 
-def test_a_hostile_request_gets_an_error_of_the_fixed_form() -> None:
-    async def visit(client: ServiceClient) -> None:
+async def test_a_hostile_request_gets_an_error_of_the_fixed_form() -> None:
+    async with served(limits=SMALLEST) as client:
         one = await client.container(image=IMAGE)
         for method, path, how, expected in HOSTILE:
             headers = {"Content-Type": "application/json"} | how.get("headers", {})
@@ -299,11 +287,9 @@ def test_a_hostile_request_gets_an_error_of_the_fixed_form() -> None:
             "exit_code"
         ] == 0
 
-    serve(visit, limits=SMALLEST)
 
-
-def test_a_body_of_unknown_length_is_refused_when_it_is_too_large() -> None:
-    async def visit(client: ServiceClient) -> None:
+async def test_a_body_of_unknown_length_is_refused_when_it_is_too_large() -> None:
+    async with served(limits=SMALLEST) as client:
         one = await client.container(image=IMAGE)
 
         async def pieces() -> Any:
@@ -321,10 +307,8 @@ def test_a_body_of_unknown_length_is_refused_when_it_is_too_large() -> None:
             "PathNotFoundError",
         )
 
-    serve(visit, limits=SMALLEST)
 
-
-def test_the_rules_of_the_service_hold() -> None:
+async def test_the_rules_of_the_service_hold() -> None:
     rules = attrs.evolve(
         RULES,
         images=(IMAGE,),
@@ -333,7 +317,7 @@ def test_the_rules_of_the_service_hold() -> None:
         limits=hr.Limits(pids=None, wall_s=9),
     )
 
-    async def visit(client: ServiceClient) -> None:
+    async with served(rules) as client:
         for fields in (
             {"image": "other:1"},
             {"network": "host"},
@@ -355,104 +339,27 @@ def test_the_rules_of_the_service_hold() -> None:
         await client.ask("DELETE", one)
         await client.container(image=IMAGE)
 
-    serve(visit, rules)
 
-
-def test_an_unused_container_ends_after_a_time() -> None:
-    async def visit(client: ServiceClient) -> None:
+async def test_an_unused_container_ends_after_a_time() -> None:
+    async with served(attrs.evolve(RULES, idle_s=0.5)) as client:
         one = await client.container(image=IMAGE)
         while (await client.ask("GET", one)).status == 200:
             await asyncio.sleep(0.02)
         assert (await client.ask("GET", "/v1/containers")).value == {"containers": []}
 
-    serve(visit, attrs.evolve(RULES, idle_s=0.5))
-
 
 @pytest.mark.slow
-def test_a_request_that_takes_longer_than_the_idle_time_keeps_its_container() -> None:
-    async def visit(client: ServiceClient) -> None:
+async def test_a_request_that_takes_longer_than_the_idle_time_keeps_its_container() -> None:
+    async with served(attrs.evolve(RULES, idle_s=3)) as client:
         one = await client.container(image=IMAGE)
         long = {"args": ["sleep", "4"], "stream": True}
         assert (await client.ask("POST", f"{one}/exec", json=long)).value[-1]["event"] == "end"
         while (await client.ask("GET", one)).status == 200:
             await asyncio.sleep(0.02)
 
-    serve(visit, attrs.evolve(RULES, idle_s=3))
 
-
-def sleepers(seconds: str) -> list[int]:
-    """Return the processes that sleep for so long."""
-    found = psutil.process_iter(["cmdline"])
-    return [one.pid for one in found if one.info["cmdline"] == ["sleep", seconds]]
-
-
-async def until(check: Callable[[], bool]) -> None:
-    assert await blocking(RESETS, lambda: wait_until(check, 20, 0.02))
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_the_processes_of_a_command_end_when_its_client_goes_away(stream: bool) -> None:
-    seconds = f"{os.getpid()}{random.randrange(10**6)}"
-
-    async def visit(client: ServiceClient) -> None:
-        one = await client.container(image=IMAGE)
-        args = ["sh", "-c", f"sleep {seconds} & sleep {seconds}"]
-        asking = asyncio.ensure_future(
-            client.ask("POST", f"{one}/exec", json={"args": args, "stream": stream})
-        )
-        await until(lambda: len(sleepers(seconds)) == 2)
-        asking.cancel()
-        await until(lambda: not sleepers(seconds))
-        assert (await client.ask("GET", one)).value["is_alive"]
-
-    serve(visit)
-
-
-def test_a_client_that_does_not_read_stops_its_command_and_nothing_else() -> None:
-    flood = "head -c 1000000 /dev/zero | tr '\\0' x; echo x >> /tmp/rounds"
-
-    async def visit(client: ServiceClient) -> None:
-        one = await client.container(image=IMAGE)
-        endless = {"args": ["sh", "-c", f"while :; do {flood}; done"], "stream": True}
-        stuck = await raw(client, f"{one}/exec", endless)
-        # A client that reads gets all of this in the same time; the buffers of the other one hold a
-        # part of it.
-        much = {"args": ["sh", "-c", "head -c 80000000 /dev/zero | tr '\\0' x"], "stream": True}
-        async with client.session.post(
-            f"{client.base}{one}/exec", json=much, headers=client.headers
-        ) as answer:
-            assert sum([len(piece) async for piece in answer.content.iter_any()]) > 80_000_000
-        found = await client.ask("GET", f"{one}/files", params={"path": "/tmp/rounds"})
-        assert found.status == 404 or found.body.count(b"x") < 40
-        assert (await client.ask("GET", one)).value["requests"] == 1
-        left.append(await raw(client, f"{one}/exec", endless))
-        stuck.close()
-        while (await client.ask("GET", one)).value["requests"] != 1:
-            await asyncio.sleep(0.02)
-
-    left: list[socket.socket] = []
-    serve(visit)  # which ends although a client is stuck
-    left[0].close()
-
-
-@pytest.mark.slow
-def test_the_deadline_of_a_command_holds_if_its_client_does_not_read() -> None:
-    async def visit(client: ServiceClient) -> None:
-        one = await client.container(image=IMAGE)
-        stuck = await raw(
-            client, f"{one}/exec", {"args": ["cat", "/dev/zero"], "stream": True, "timeout_s": 0.5}
-        )
-        while (await client.ask("GET", one)).value["requests"] != 1:
-            await asyncio.sleep(0.02)
-        while (await client.ask("GET", one)).value["requests"]:
-            await asyncio.sleep(0.05)
-        stuck.close()
-
-    serve(visit)
-
-
-def test_the_end_of_a_container_is_told_in_the_stream() -> None:
-    async def visit(client: ServiceClient) -> None:
+async def test_the_end_of_a_container_is_told_in_the_stream() -> None:
+    async with served() as client:
         one = await client.container(image=IMAGE)
         fields = {"args": ["sh", "-c", "echo begun; sleep 100"], "stream": True}
         url = f"{client.base}{one}/exec"
@@ -462,5 +369,3 @@ def test_the_end_of_a_container_is_told_in_the_stream() -> None:
             (last,) = [json.loads(line) async for line in answer.content]
         assert last["event"] == "error"
         assert last["error"]["type"] in ("ContainerLostError", "ContainerStateError")
-
-    serve(visit)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -11,8 +13,9 @@ from hypothesis import strategies as st
 
 import hyperruntime as hr
 from hyperruntime.errors import SpecError
+from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.tools import tool_schemas
-from hyperruntime.pool.tools.dispatch import TOOLS
+from hyperruntime.pool.tools.dispatch import TOOLS, check_rights
 from hyperruntime.pool.tools.tool import ToolProblemError, check_arguments, choose_timeout
 from hyperruntime.pool_values.config import ToolPolicy
 
@@ -49,7 +52,7 @@ def test_any_arguments_are_accepted_or_rejected_with_a_one_line_error(name: str,
         ({}, "needs 'command'; it takes command, [timeout]"),
         ({"command": None}, "needs 'command'"),
         ({"comand": "x"}, "did you mean 'command'?"),
-        ({"command": 3}, "'command' of bash must be a text, not 3"),
+        ({"command": 3}, "'command' of bash must be text, not 3"),
         ({"command": "x", "timeout": "soon"}, "must be a number, not 'soon'"),
         ({"command": "x", "timeout": math.nan}, "must be a number, not nan"),
         ({"command": "x", "timeout": math.inf}, "must be a number, not inf"),
@@ -91,6 +94,22 @@ def test_settings_that_only_the_configuration_may_change_are_ignored_and_noted()
 
     assert noted == ("allow_network", "require_sandbox", "user")
     assert not checked.keys() & set(noted)
+
+
+@pytest.mark.parametrize(
+    ("network", "wanted", "problem"),
+    [
+        ("none", False, ""), ("none", None, ""), ("none", True, "requires a network"),
+        ("bridge", True, ""), ("bridge", None, ""), ("bridge", False, r"has one \(bridge\)"),
+    ],
+)  # fmt: skip
+def test_a_slot_has_the_network_that_the_policy_requires_or_is_refused(
+    network: str, wanted: bool | None, problem: str
+) -> None:
+    """R19, W20."""
+    slot_exec = cast(SlotExec, SimpleNamespace(network=network))
+    with pytest.raises(ToolProblemError, match=problem) if problem else nullcontext():
+        check_rights(slot_exec, ToolPolicy(allow_network=wanted))
 
 
 @pytest.mark.parametrize(
