@@ -16,17 +16,27 @@ import attrs
 from hyperenvironment_swe.controls import make_controls, make_variations
 from hyperenvironment_swe.items import (
     SweItem,
+    builtin_rows,
     check_repo_dir,
     image_of,
     is_python,
+    load_rows,
     parse_row,
     row_id,
 )
-from hyperenvironment_swe.judging import UNKNOWN_TEST, Court, Findings, JudgeError, Trial
+from hyperenvironment_swe.judging import (
+    UNKNOWN_TEST,
+    Court,
+    Findings,
+    JudgeError,
+    Trial,
+    base_faults,
+    not_installed,
+    nothing,
+    verdict,
+)
 from hyperenvironment_swe.locate import is_cut, locate_tests
-from hyperenvironment_swe.rows import builtin_rows, load_rows
 from hyperenvironment_swe.state import State, files_of_tests, pytest_settings, read_out, write_state
-from hyperenvironment_swe.verdicts import base_faults, not_installed, nothing, verdict
 from hyperruntime.datasets.left_out import SKIP, UNSUPPORTED, LeftOut
 from hyperruntime.errors import SpecError
 from hyperruntime.host.rmtree import remove_tree

@@ -1,4 +1,5 @@
-"""Run a state's installation and tests in a fresh container, and read the result of each test.
+"""Run a state's installation and tests in a fresh container, read the result of each test, and turn
+the results into a verdict.
 
 Code of the state (the candidate) runs as one user; a process of another user returns its reports.
 Each test runs in a process of its own. For what the candidate could still forge, see SECURITY.md.
@@ -9,15 +10,18 @@ from __future__ import annotations
 import json
 import random
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
 import attrs
 
 from hyperenvironment_swe.controls import Control, Variation
+from hyperenvironment_swe.items import SweItem
+from hyperenvironment_swe.state import State
 from hyperruntime.errors import HyperRuntimeError, TransferError
 from hyperruntime.json_values import json_object
+from hyperruntime.rollout.environment import Verdict
 from hyperruntime.sandbox import Sandbox
 
 # What is reported of a test that pytest does not know: it ends normally, without a report.
@@ -27,6 +31,10 @@ _MARGIN_S = 60.0
 _PREPARE_S = 600.0
 _TESTS_PER_TIMEOUT = 50
 _ANSWER_BYTES = 128 * 1024 * 1024
+# What is reported of tests that skip themselves, or are expected to fail. A skip is no failure.
+_NO_RESULT = ("setup skipped", "call skipped", "call passed")
+_LISTED = 20
+_TAIL = 4000
 _ROOT = "/hyperruntime-judge"
 _MAKE_ROOT = f"mkdir -m 755 {_ROOT} 2>/dev/null && echo {_ROOT} || {{ chmod 755 . && pwd; }}"
 _PYTHON = 'if [ -x .venv/bin/python ]; then exec .venv/bin/python "$@"; fi; exec python3 "$@"'
@@ -385,3 +393,99 @@ def _problems(name: str, ended: Ended) -> Iterator[str]:
 
 def _source(name: str) -> str:
     return resources.files("hyperenvironment_swe").joinpath("inside", name).read_text("utf-8")
+
+
+def nothing(detail: str, state: State | None = None) -> Verdict:
+    """Return the verdict on an agent that left nothing to judge."""
+    return Verdict(
+        reward=0.0, phase="agent", detail=detail, facts={} if state is None else _facts(state)
+    )
+
+
+def not_installed(state: State, failure: Findings) -> Verdict:
+    """Return the verdict on a state that does not install, although its base does."""
+    facts = {**_facts(state), "output": failure.output[-_TAIL:]}
+    return Verdict(
+        reward=0.0,
+        parts={"install": 0.0},
+        phase="install",
+        detail="it does not install",
+        facts=facts,
+    )
+
+
+def base_faults(problems: Mapping[str, str], keep: Collection[str]) -> list[str]:
+    """Return the tests that no agent can pass, by their results on the base.
+
+    Args:
+        problems: why tests did not pass on the base, or "", by id.
+        keep: the tests that must pass on the base; other tests must be known to the test runner.
+    """
+    return [
+        test
+        for test, why in problems.items()
+        if why == UNKNOWN_TEST or (test in keep and why and not why.startswith(_NO_RESULT))
+    ]
+
+
+def verdict(
+    item: SweItem,
+    state: State,
+    tested: Findings,
+    tests: Mapping[str, Sequence[str]],
+    *,
+    skipped: Collection[str],
+    shaped: bool,
+) -> Verdict:
+    """Return the verdict on a state whose tests ran.
+
+    Args:
+        item: the problem.
+        state: the state.
+        tested: the results.
+        tests: the tests that each wanted id means.
+        skipped: tests without a result on the base either; they do not count.
+        shaped: whether a part of the tests gives a part of the reward.
+    """
+    failed = {}
+    for name, means in tests.items():
+        if missing := [test for test in means if test not in tested.passed and test not in skipped]:
+            failed[name] = tested.problems.get(missing[0], "")
+    passed = tests.keys() - failed.keys()
+    parts = {"install": 1.0, "pass_to_pass": _part(item.pass_to_pass, passed)}
+    if set(item.fail_to_pass) <= tests.keys():
+        parts["fail_to_pass"] = _part(item.fail_to_pass, passed)
+    protections = dict(tested.protections)
+    facts = {
+        **_facts(state),
+        "separate_user": protections["separate_user"],
+        "protections": protections,
+    }
+    facts |= {
+        "forged": bool(tested.unfailed),
+        "unfailed_controls": list(tested.unfailed),
+        "tests": len(tests),
+    }
+    facts |= {
+        "failed": dict(list(failed.items())[:_LISTED]),
+        "output": tested.output[-_TAIL:] if failed else "",
+    }
+    if skipped:
+        facts["skipped_on_base"] = sorted(skipped)[:_LISTED]
+    detail = f"{len(failed)} of {len(tests)} tests did not pass" if failed else "every test passed"
+    if tested.unfailed:
+        detail = "tests that must fail did not, so no test counts"
+    reward = 1.0 if not failed else 0.5 * len(passed) / len(tests) if shaped else 0.0
+    return Verdict(reward=reward, parts=parts, phase="tests", detail=detail, facts=facts)
+
+
+def _facts(state: State) -> dict[str, Any]:
+    facts = {
+        "dropped": [list(one) for one in state.dropped[:_LISTED]],
+        "patch_bytes": state.patch_bytes,
+    }
+    return {**facts, "submodules": list(state.submodules[:_LISTED])} if state.submodules else facts
+
+
+def _part(ids: Sequence[str], passed: Collection[str]) -> float:
+    return sum(name in passed for name in ids) / len(ids) if ids else 1.0

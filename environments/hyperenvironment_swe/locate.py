@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from hyperenvironment_swe.items import SweItem
-from hyperenvironment_swe.state import patched_files, with_tests
+from hyperenvironment_swe.state import TreeFiles, patched_files, with_tests
 from hyperruntime.errors import SpecError
 from hyperruntime.rollout.repositories import Checkout
 
@@ -80,16 +80,14 @@ def is_cut(name: str) -> bool:
     return "::" in name and name.count("[") > name.count("]") and not name.endswith("]")
 
 
-def _refuse_django(
-    item: SweItem, located: Mapping[str, tuple[str, ...]], files: Mapping[str, bytes]
-) -> None:
+def _refuse_django(item: SweItem, located: Mapping[str, tuple[str, ...]], files: TreeFiles) -> None:
     """Refuse tests of Django itself, which need the settings and databases that its own runner
     makes.
     """
     for name, tests in located.items():
         folder = tests[0].partition("::")[0]
         while "::" not in name and (folder := posixpath.dirname(folder)):
-            if f"{folder}/{_RUNNER_OF_DJANGO}" in files:
+            if f"{folder}/{_RUNNER_OF_DJANGO}" in files.paths:
                 allowed = (
                     "tests that pytest or unittest can run; this one needs "
                     f"{folder}/{_RUNNER_OF_DJANGO}"
@@ -102,16 +100,18 @@ def _refuse_django(
 class _Finder:
     """The tests in the files of a repository."""
 
-    def __init__(self, files: Mapping[str, bytes], patched: Sequence[str]) -> None:
+    def __init__(self, files: TreeFiles, patched: Sequence[str]) -> None:
         self._files = files
         self._parsed: dict[str, list[_Test]] = {}
-        tests = [path for path in files if _TEST_FILE.fullmatch(path)]
-        self._wanted = [path for path in patched if path in files and path.endswith(".py")] or tests
+        tests = [path for path in files.paths if _TEST_FILE.fullmatch(path)]
+        self._wanted = [
+            path for path in patched if path in files.paths and path.endswith(".py")
+        ] or tests
 
     def tests_of(self, name: str) -> tuple[str, ...]:
         """Return the tests that an id means."""
         if "::" in name:
-            return (name,) if name.partition("::")[0] in self._files else ()
+            return (name,) if name.partition("::")[0] in self._files.paths else ()
         if match := _UNITTEST.fullmatch(name):
             return self._of_unittest(match["method"], match["path"])
         tests = [test for path in self._wanted for test in self._tests(path)]
@@ -125,17 +125,23 @@ class _Finder:
         ends = [f"{module.replace('.', '/')}{end}" for end in (".py", "/__init__.py")]
         paths = [
             path
-            for path in self._files
+            for path in self._files.paths
             if any(path == end or path.endswith(f"/{end}") for end in ends)
         ]
-        paths = [path for path in paths if re.search(rf"\b{case}\b".encode(), self._files[path])]
+        paths = [
+            path
+            for path in paths
+            if re.search(rf"\b{case}\b".encode(), self._files.read(path) or b"")
+        ]
         paths = [path for path in paths if path in self._wanted] or paths
         return (f"{paths[0]}::{case}::{method}",) if len(paths) == 1 else ()
 
     def _tests(self, path: str) -> list[_Test]:
         if path not in self._parsed:
             try:
-                self._parsed[path] = list(_functions(path, ast.parse(self._files[path])))
+                self._parsed[path] = list(
+                    _functions(path, ast.parse(self._files.read(path) or b""))
+                )
             except (SyntaxError, ValueError, RecursionError):
                 self._parsed[path] = []
         return self._parsed[path]

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -64,33 +65,17 @@ class State:
     patch_bytes: int = 0
 
 
-class TreeFiles(Mapping[str, bytes]):
-    """The files of a commit by path; a content is read when it is needed."""
+@attrs.frozen
+class TreeFiles:
+    """The files of a commit.
 
-    def __init__(self, store: RepositoryStore, commit: str) -> None:
-        """List the files of a commit."""
-        self._store = store
-        self._commit = commit
-        self._names = dict.fromkeys(os.fsdecode(path) for path in store.entries(commit))
+    Attributes:
+        paths: their paths, in order.
+        read: returns the content of one of them; None if it is no file.
+    """
 
-    def __getitem__(self, path: str) -> bytes:
-        """Return the content of a file."""
-        content = self._store.read_file(self._commit, path) if path in self._names else None
-        if content is None:
-            raise KeyError(path)
-        return content
-
-    def __contains__(self, path: object) -> bool:
-        """Return whether the commit has a file."""
-        return path in self._names
-
-    def __iter__(self) -> Iterator[str]:
-        """Iterate over the paths."""
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        """Return the number of files."""
-        return len(self._names)
+    paths: Mapping[str, None]
+    read: Callable[[str], bytes | None]
 
 
 def patched_files(patch: str) -> list[str]:
@@ -106,7 +91,9 @@ def with_tests(item: SweItem, checkout: Checkout) -> Iterator[TreeFiles]:
         RepositoryError: the test patch of the item does not apply to its base.
     """
     with checkout.store() as store:
-        yield TreeFiles(store, _add_tests(store, item, checkout))
+        commit = _add_tests(store, item, checkout)
+        paths = dict.fromkeys(os.fsdecode(path) for path in store.entries(commit))
+        yield TreeFiles(paths, partial(store.read_file, commit))
 
 
 def protected_paths(item: SweItem, tests: Iterable[str]) -> tuple[str, ...]:

@@ -14,12 +14,25 @@ import attrs
 
 from hyperenvironment_terminal.carry import StateError, carry
 from hyperenvironment_terminal.compose import ROOT
-from hyperenvironment_terminal.control import Control, control_run, solve
 from hyperenvironment_terminal.image import task_image
-from hyperenvironment_terminal.judge import Finding, VerifierError, run_tests
+from hyperenvironment_terminal.judge import (
+    Control,
+    Finding,
+    VerifierError,
+    control_run,
+    run_tests,
+    solve,
+)
 from hyperenvironment_terminal.load import BUILTIN, load_tasks
-from hyperenvironment_terminal.needs import check_network, describe, networks
-from hyperenvironment_terminal.task import FRESH, SAME, TEST_BEGINNING, Task
+from hyperenvironment_terminal.task import (
+    FRESH,
+    SAME,
+    TEST_BEGINNING,
+    Task,
+    check_network,
+    describe,
+    networks,
+)
 from hyperenvironment_terminal.users import agents_lease, check_users
 from hyperruntime.datasets.left_out import SKIP, UNSUPPORTED, LeftOut
 from hyperruntime.errors import SpecError, TransferError

@@ -1,8 +1,11 @@
-"""Run a task's tests in a container, and read their reward.
+"""Run a task's tests in a container, read their reward, and find out whether they can run here.
 
 ``/tests`` and ``/logs`` are created again just before the tests, so that files of the agent in them
 have no effect; both belong to the user of the tests. The tests get the environment of the image and
 of the task, not of the agent's shell.
+
+A ``test.sh`` that cannot download its test runner writes the same 0 as one whose tests failed. The
+known solution tells the two apart: it must get more than 0.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -20,6 +24,7 @@ import attrs
 
 from hyperenvironment_terminal.task import (
     LOGS,
+    SOLUTION,
     TEST_BEGINNING,
     TEST_SCRIPT,
     TEST_STATE,
@@ -27,7 +32,7 @@ from hyperenvironment_terminal.task import (
     TOOLS,
     Task,
 )
-from hyperenvironment_terminal.users import judges_lease, make_directory
+from hyperenvironment_terminal.users import agents_lease, judges_lease, make_directory
 from hyperruntime.errors import ExtraMissingError, HyperRuntimeError, SpecError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.pool.user_lease import UserLease
@@ -39,6 +44,13 @@ REWARD_JSON = f"{LOGS}/verifier/reward.json"
 _MAKE_ANEW = f"rm -rf {TESTS} {LOGS} {TOOLS} && mkdir -p {TESTS} {LOGS}/verifier {LOGS}/agent"
 _SHOWN = 4000
 _REWARD_LIMIT = 65536
+_SHOWN_OF_CONTROL = 500
+_REPORT = re.compile(rf"{LOGS}/verifier/(?!reward\.)[\w.-]+\.(?:json|xml)\b")
+_OFFLINE = re.compile(
+    r"Could not resolve|Temporary failure (?:in name resolution|resolving)|Name or service not known|Failed to fetch"
+    r"|Unable to locate package|Network is unreachable|No route to host|dns error|Failed to download",
+    re.IGNORECASE,
+)
 # by pytest's exit code; 2 includes a test file that cannot be imported
 _REWARDS = {0: 1.0, 1: 0.0, 2: 0.0}
 # Exit code 70 differs from those of pytest: without pytest there is no verdict.
@@ -271,3 +283,106 @@ def _left_out(directory: str, names: list[str]) -> set[str]:
         for name in names
         if name == "__pycache__" or name.endswith(".so") or (few is not None and name not in few)
     }
+
+
+@attrs.frozen(kw_only=True)
+class Control:
+    """The result of a control run.
+
+    Attributes:
+        works: False if the tests cannot run here.
+        detail: what was seen.
+    """
+
+    works: bool
+    detail: str
+
+
+async def solve(
+    task: Task, container: Sandbox, env: Mapping[str, str], timeout_s: float | None
+) -> ExecResult:
+    """Run a task's known solution as the task's agent.
+
+    Args:
+        task: the task.
+        container: where it runs.
+        env: more environment variables of the solution.
+        timeout_s: its timeout; None means no timeout.
+
+    Raises:
+        SpecError: the task has no known solution.
+        TransferError: the solution cannot be copied.
+    """
+    if task.solution is None:
+        raise SpecError("task", task.id, "a task with solution/solve.sh")
+    agent = await agents_lease(task, container)
+    await make_directory(SOLUTION, container, agent)
+    await agent.put(str(task.solution), SOLUTION)
+    args = ["/bin/sh", "-c", f'exec "$(command -v bash || command -v sh)" {SOLUTION}/solve.sh']
+    return await agent.exec(args, env=env, timeout_s=timeout_s)
+
+
+async def control_run(
+    task: Task,
+    container: Sandbox,
+    env: Mapping[str, str],
+    solution_env: Mapping[str, str],
+    timeout_s: float,
+) -> Control:
+    """Run a task's tests with its known solution; without a solution, look for signs that they did
+    not run.
+
+    Args:
+        task: the task.
+        container: an unused container.
+        env: more environment variables of the tests.
+        solution_env: more environment variables of the solution.
+        timeout_s: timeout of the solution.
+
+    Raises:
+        VerifierError, TransferError: the container cannot be prepared.
+    """
+    if task.solution is None:
+        return await _without_work(task, container, env)
+    solved = await solve(task, container, solution_env, timeout_s)
+    if solved.timed_out:
+        return Control(
+            works=True, detail=f"unknown: the known solution did not end in {timeout_s:g} s"
+        )
+    await container.end_processes()
+    finding = await run_tests(task, container, env)
+    reward = finding.rewards.get("reward")
+    if reward is not None and reward > 0:
+        return Control(works=True, detail=f"the known solution has the reward {reward:g}")
+    given = "no reward" if reward is None else f"the reward {reward:g}"
+    ended = f"exit code {solved.exit_code} of the solution, {finding.exit_code} of the tests"
+    return Control(
+        works=False, detail=f"its known solution has {given} too ({ended}): {_tail(finding)}"
+    )
+
+
+async def _without_work(task: Task, container: Sandbox, env: Mapping[str, str]) -> Control:
+    """Run the tests in an untouched container; a failed download or a missing report says that they
+    did not run.
+    """
+    finding = await run_tests(task, container, env)
+    if offline := _OFFLINE.search(finding.output):
+        return Control(
+            works=False, detail=f"they failed to download ({offline[0]!r}): {_tail(finding)}"
+        )
+    for path in () if task.uses_pytest else _reports(task):
+        if (await container.exec(["test", "-s", path], workdir="/")).exit_code != 0:
+            return Control(
+                works=False, detail=f"they did not write their report {path}: {_tail(finding)}"
+            )
+    return Control(works=True, detail="no known solution; the tests ran without the agent's work")
+
+
+def _reports(task: Task) -> list[str]:
+    """Return the reports that ``test.sh`` tells its test runner to write."""
+    text = (task.tests / TEST_SCRIPT).read_text(errors="replace")
+    return list(dict.fromkeys(_REPORT.findall(text)))
+
+
+def _tail(finding: Finding) -> str:
+    return finding.output[-_SHOWN_OF_CONTROL:].strip() or "no output"

@@ -69,7 +69,7 @@ from hyperruntime.rollout.loading import load_environment
 from hyperruntime.rollout.models.tokenizer import with_object
 from hyperruntime.rollout.run.episode import EpisodeContext, Job, Specs, run_episode
 from hyperruntime.rollout.run.options import RolloutOptions
-from hyperruntime.rollout.run.scheduler import until_done
+from hyperruntime.rollout.run.runner import until_done
 from hyperruntime.rollout.run.slot_pools import PooledSlots
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
 from hyperruntime.rollout.run_files.turn_journal import TurnJournal

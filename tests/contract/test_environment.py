@@ -40,6 +40,12 @@ def environment(runtime_name: str, image: str) -> Iterator[HyperEnvironment]:
         yield made
 
 
+def sleepers(environment: HyperEnvironment, seconds: str) -> int:
+    """Return how many processes of a container sleep for so long."""
+    search = f"grep -al '[s]leep.{seconds}' /proc/[0-9]*/cmdline 2>/dev/null | wc -l"
+    return int(environment.execute(search)["output"])
+
+
 def test_both_outputs_are_merged_in_the_order_of_writing(environment: HyperEnvironment) -> None:
     script = "for n in 1 2 3; do echo out $n; echo err $n >&2; done; (exit 7)"
     assert environment.execute(script) == {
@@ -184,12 +190,7 @@ def test_a_deadline_ends_all_processes_and_keeps_the_output(environment: HyperEn
             )
     assert result["returncode"] == 124
     assert result["output"] == "begun\n[timed out after 0.6 s]\n"
-    assert (
-        environment.execute("grep -al 'sleep.841[23]' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")[
-            "output"
-        ]
-        == "0\n"
-    )
+    assert sleepers(environment, "841[23]") == 0
     assert environment.execute("exit 124") == {"output": "", "returncode": 124}
 
 
@@ -201,12 +202,7 @@ def test_another_thread_can_interrupt_running_commands(environment: HyperEnviron
         assert wait_until(lambda: environment.execute("ls")["output"].count("began") == 2, 60)
         assert environment.interrupt() == 2
         assert [future.result(timeout=60)["returncode"] for future in running] == [130, 130]
-    assert (
-        environment.execute("grep -al '[s]leep.8414' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")[
-            "output"
-        ]
-        == "0\n"
-    )
+    assert sleepers(environment, "8414") == 0
     assert environment.execute("echo on")["output"] == "on\n"
     assert environment.interrupt() == 0
 
@@ -227,12 +223,7 @@ def test_ctrl_c_ends_the_running_command(environment: HyperEnvironment) -> None:
     finally:
         signal.signal(signal.SIGINT, before)
     assert result["returncode"] == 130
-    assert (
-        environment.execute("grep -al '[s]leep.8415' /proc/[0-9]*/cmdline 2>/dev/null | wc -l")[
-            "output"
-        ]
-        == "0\n"
-    )
+    assert sleepers(environment, "8415") == 0
 
 
 def test_two_tasks_share_no_directory_file_or_process(runtime_name: str, image: str) -> None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hyperruntime.rollout.agent.hermes import render_hermes
+from hyperruntime.rollout.agent.tool_calls import CLOSE, OPEN
 
 START, END = "<|im_start|>", "<|im_end|>"
 _MARKS = {START: 256, END: 257}
@@ -77,3 +77,10 @@ def _parsed(arguments: Any) -> Any:
         return json.loads(arguments, strict=False) if isinstance(arguments, str) else arguments
     except ValueError:
         return arguments
+
+
+def render_hermes(name: str, arguments: Mapping[str, Any]) -> str:
+    """Return a call in the form that a model writes."""
+    return (
+        f"{OPEN}\n{json.dumps({'name': name, 'arguments': arguments}, ensure_ascii=False)}\n{CLOSE}"
+    )

@@ -16,6 +16,7 @@ import attrs
 
 from hyperruntime.rollout.agent.tool_calls import normalized_message
 from hyperruntime.rollout.models.tokenizer import ChatTokenizer
+from hyperruntime.rollout.run_files.record import Segment
 from tests.doubles.byte_tokenizer import ByteTokenizer
 from tests.doubles.upstream import Received, Reply, json_reply, scripted_upstream
 
@@ -175,6 +176,11 @@ def in_turn(*texts: str) -> Speak:
     """Return a function that answers with one text after the other, then always with ``done``."""
     left = iter(texts)
     return lambda _: next(left, "done")
+
+
+def emitted(segments: Sequence[Segment]) -> tuple[int, ...]:
+    """Return the unmasked ids of all segments in order."""
+    return tuple(token for s in segments for token, mask in zip(s.ids, s.mask, strict=True) if mask)
 
 
 def _usage(turn: Emitted) -> dict[str, int]:

@@ -23,6 +23,7 @@ from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.runner import Parts, run_rollouts
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.record import Trajectory
+from hyperruntime.rollout.run_files.run_dir import read_trajectories
 from hyperruntime.rollout.run_files.turn_journal import TURNS
 
 COMMANDS = 4
@@ -197,6 +198,12 @@ def journaled(run_dir: Path) -> set[tuple[str, int]]:
             whole = [line for line in lines if line.endswith(b"\n")]
             found |= {(who, turn) for turn in range(sum(b'{"is":"turn"' in line for line in whole))}
     return found
+
+
+def timeless(run_dir: Path) -> list[Trajectory]:
+    """Return what two runs that make the same have in common."""
+    found = sorted(read_trajectories(run_dir), key=lambda trajectory: trajectory.id)
+    return [attrs.evolve(each, timing={}, started_at=0.0, attempts=0, replay={}) for each in found]
 
 
 if __name__ == "__main__":

@@ -22,9 +22,8 @@ from typing import Any
 import attrs
 import pytest
 
-from hyperruntime.rollout.agent.hermes import render_hermes
 from tests.blocks import PAGES, ROOT, SHELLS, Block, blocks
-from tests.doubles.byte_tokenizer import START
+from tests.doubles.byte_tokenizer import START, render_hermes
 from tests.doubles.tokenserver import token_server
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]

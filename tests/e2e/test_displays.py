@@ -65,14 +65,15 @@ def finish(name):
 )
 ROLLOUTS = WRITERS.format(
     imports="""
-from hyperruntime.cli.rollout.progress import BarDisplay
+from hyperruntime.cli.progress import LiveDisplay
+from hyperruntime.cli.rollout.run import Tracker
 from hyperruntime.rollout.run.progress import RolloutEvent
 def begin(name):
     display.on_event(RolloutEvent(kind="start", id="x", done=0, wanted=9, mean_reward=None))
 def finish(name):
     display.on_event(RolloutEvent(kind="done", id="x", done=1, wanted=9, mean_reward=None))
 """,
-    display="display = BarDisplay()",
+    display="display = LiveDisplay(Tracker())",
 )
 
 

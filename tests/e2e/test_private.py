@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import signal
-import stat
 import subprocess
 import tempfile
 import threading
@@ -26,7 +25,6 @@ import pytest
 from hyperruntime import Runtime
 from hyperruntime.loop.run.plan import plan_resume, plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
-from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from tests.command import cli
 from tests.e2e.test_hostile import said_by_meta, said_by_tasks, write_agent, write_table
@@ -265,28 +263,6 @@ def _let_go(world: World, tightened: threading.Event, done: threading.Event) -> 
             for ready in world.run_dir.glob("work/*/agent/out/ready"):
                 with suppress(FileNotFoundError):
                     ready.with_name("go").touch()
-
-
-@pytest.mark.slow
-def test_only_its_user_can_enter_the_work_and_repository_directories_of_a_run(
-    world: World, runtime: Runtime
-) -> None:
-    world.use_agent()
-    start_run(runtime, plan_run(GenerateOptions(**world.options)))
-    modes = {
-        name: stat.S_IMODE((world.run_dir / name).stat().st_mode)
-        for name in ("work", "repository.git", "gen_1")
-    }
-    assert modes == {"work": 0o700, "repository.git": 0o700, "gen_1": 0o775}
-    for path in (world.run_dir / "work", world.run_dir / "repository.git"):
-        path.chmod(0o755)
-    resume_run(
-        runtime,
-        plan_resume(world.run_dir, max_generation=load_run(world.run_dir).options.max_generation),
-    )
-    assert {
-        stat.S_IMODE((world.run_dir / name).stat().st_mode) for name in ("work", "repository.git")
-    } == {0o700}
 
 
 def _containers(runtime: Runtime, run_id: str) -> list[str]:

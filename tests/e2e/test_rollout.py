@@ -18,16 +18,12 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.cli import main
 from hyperruntime.host.process import wait_until
-from hyperruntime.rollout.agent.hermes import render_hermes
-from hyperruntime.rollout.agent.recorder import emitted
-from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
 from hyperruntime.rollout.run_files.turn_journal import TURNS
 from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
-from tests.command import cli
+from tests.doubles.byte_tokenizer import render_hermes
 from tests.doubles.tokenizers import write_byte_tokenizer
-from tests.doubles.tokenserver import in_turn, token_server
-from tests.doubles.upstream import json_reply, scripted_upstream
+from tests.doubles.tokenserver import emitted, in_turn, token_server
 from tests.e2e.rollout_world import WORLD, rollout
 from tests.params import first_quick
 
@@ -234,40 +230,6 @@ def test_a_model_server_that_is_down_ends_the_command_with_one_sentence(
     assert last.startswith("hyperrun: error: no model server answers at http://127.0.0.1:9/v1 (")
     assert last.endswith("; start it, or correct --base-url")
     assert not run_dir.exists()
-
-
-@pytest.mark.slow
-def test_rollouts_that_start_at_once_each_get_their_own_directory(
-    runtime_name: str, base_image: str, tmp_path: Path
-) -> None:
-    with scripted_model(fixing) as model:
-        words = [f"--environment={WORLD}", "--model=m", f"--base-url={model.url}", "--max-items=1"]
-        asked = cli("--runtime", runtime_name, "rollout", "run", *words)
-        begun = [
-            subprocess.Popen(
-                asked, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-            for _ in range(3)
-        ]
-        said = [process.communicate(timeout=200)[1] for process in begun]
-    assert [process.returncode for process in begun] == [0, 0, 0], said
-    made = list((tmp_path / "outputs").iterdir())
-    assert [len(read_trajectories(path)) for path in made] == [1, 1, 1]
-
-
-def test_w23_a_model_server_that_fails_gives_no_reward(
-    runtime_name: str, base_image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    more = ("--max-items", "1", "--attempts", "1", "--patience", "1s")
-    with scripted_upstream(lambda _: json_reply({}, status=500)) as server:
-        assert main(arguments(runtime_name, server.url, tmp_path, *more)) == 1
-    found: Trajectory = read_trajectories(tmp_path)[0]
-    assert (found.status, found.reward, (found.error or {})["kind"]) == (
-        "infrastructure",
-        None,
-        "ModelError",
-    )
-    assert "ModelError" in capsys.readouterr().err
 
 
 def test_options_come_from_a_file_unless_the_command_line_sets_them(

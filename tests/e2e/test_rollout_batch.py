@@ -96,20 +96,24 @@ def test_every_row_runs_in_its_own_slot_with_its_image(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
 def test_a_killed_batch_can_be_resumed_and_leaves_no_container(
-    runtime_name: str, runtime: hr.Runtime, base_image: str, tmp_path: Path
-) -> None:
-    prompts = write(
-        tmp_path / "prompts.jsonl", [{"prompt": "look", "id": f"r{n}"} for n in range(12)]
-    )
+    number: signal.Signals, code: int, runtime_name: str, runtime: hr.Runtime, base_image: str,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    rows = [{"prompt": "look", "id": f"r{n}"} for n in range(12)]
+    prompts = write(tmp_path / "prompts.jsonl", rows)
     results = tmp_path / "out" / "results.jsonl"
     with scripted_model(works) as model:
-        words = command(runtime_name, prompts, model.url, "--parallel", "3")
+        words = command(runtime_name, prompts, model.url, "--parallel", "2")
         with started(words) as process:
             assert wait_until(
                 lambda: results.exists() and results.read_bytes().count(b"\n") >= 3, 120
             )
-            process.send_signal(signal.SIGKILL)
+            process.send_signal(number)
+            said = process.communicate(timeout=60)[1]
+        assert process.returncode == code, said
+        assert number == signal.SIGKILL or "interrupted" in said
         assert wait_until(
             lambda: all(found.owner.pid != process.pid for found in runtime.containers()), 60
         )
@@ -121,36 +125,3 @@ def test_a_killed_batch_can_be_resumed_and_leaves_no_container(
     assert Counter(line["id"] for line in lines(tmp_path / "out")) == Counter(
         f"r{n}" for n in range(12)
     )
-
-
-@pytest.mark.slow
-def test_an_interrupted_batch_exits_with_143_and_leaves_no_container(
-    runtime_name: str, runtime: hr.Runtime, base_image: str, tmp_path: Path
-) -> None:
-    prompts = write(
-        tmp_path / "prompts.jsonl", [{"prompt": "look", "id": f"r{n}"} for n in range(400)]
-    )
-    results = tmp_path / "out" / "results.jsonl"
-    with scripted_model(works) as model:
-        words = command(runtime_name, prompts, model.url, "--parallel", "2")
-        with started(words) as process:
-            assert wait_until(
-                lambda: results.exists() and results.read_bytes().count(b"\n") >= 2, 120
-            )
-            process.send_signal(signal.SIGTERM)
-            said = process.communicate(timeout=60)[1]
-    assert process.returncode == 143, said
-    assert "interrupted" in said
-    assert all(found.owner.pid != process.pid for found in runtime.containers())
-
-
-def test_an_invalid_row_is_reported_before_anything_starts(
-    runtime_name: str, tmp_path: Path
-) -> None:
-    prompts = write(tmp_path / "prompts.jsonl", [{"prompt": "a"}, {"promt": "b"}])
-    done = hyperrun(
-        *command(runtime_name, prompts, "http://127.0.0.1:1/v1"), "--unsupported", "fail"
-    )
-    assert done.returncode == 2
-    assert "line 2" in done.stderr
-    assert not (tmp_path / "out").exists()

@@ -15,7 +15,6 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-import attrs
 import psutil
 import pytest
 
@@ -27,12 +26,12 @@ from hyperruntime.host.process import wait_until
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.progress import RolloutEvent
-from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
 from hyperruntime.rollout.run_files.turn_journal import TURNS
 from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
 from tests.command import cli
 from tests.doubles.relay import relay_nodes
+from tests.doubles.words import timeless
 from tests.e2e.rollout_world import WORLD, rollout
 from tests.e2e.test_rollout import number_of
 
@@ -50,11 +49,6 @@ def counting(request: Mapping[str, Any]) -> ModelReply:
         return says("done")
     wanted = f"[ $(wc -l <log) = {TURNS_EACH} ] && echo {number_of(request)} >answer.txt"
     return calls(bash={"command": f"echo {turn} >>log; sleep 0.3; cat log; {wanted} || true"})
-
-
-def timeless(run_dir: Path) -> list[Trajectory]:
-    found = sorted(read_trajectories(run_dir), key=lambda trajectory: trajectory.id)
-    return [attrs.evolve(each, timing={}, started_at=0.0, attempts=0, replay={}) for each in found]
 
 
 def assert_whole(run_dir: Path, alone: Path) -> None:

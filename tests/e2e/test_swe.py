@@ -211,27 +211,19 @@ def test_packages_are_installed_from_a_wheelhouse_without_network(
 
 
 @pytest.mark.slow
-def test_a_base_that_cannot_be_installed_raises_and_gives_no_reward(
-    runtime: hr.Runtime, base_image: str, tmp_path: Path
+@pytest.mark.parametrize(
+    ("install", "why"),
+    [
+        ("echo no compiler here; exit 1", r"item fruit cannot be judged.*no compiler here"),
+        ("true", "has no pytest"),
+    ],
+)
+def test_a_base_that_cannot_be_tested_raises_and_gives_no_reward(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path, install: str, why: str
 ) -> None:
     """W23: the agent is not at fault, so there is no reward."""
-    with pytest.raises(JudgeError, match=r"item fruit cannot be judged.*no compiler here"):
-        judge_package(
-            runtime,
-            base_image,
-            tmp_path,
-            {"fixes": REPAIR},
-            install="echo no compiler here; exit 1",
-        )
-
-
-@pytest.mark.slow
-def test_an_image_without_a_test_runner_raises_and_gives_no_reward(
-    runtime: hr.Runtime, base_image: str, tmp_path: Path
-) -> None:
-    """W23: the agent is not at fault, so there is no reward."""
-    with pytest.raises(JudgeError, match="has no pytest"):
-        judge_package(runtime, base_image, tmp_path, {"fixes": REPAIR}, install="true")
+    with pytest.raises(JudgeError, match=why):
+        judge_package(runtime, base_image, tmp_path, {"fixes": REPAIR}, install=install)
 
 
 def test_the_judge_adds_tests_that_the_agent_never_sees(

@@ -10,19 +10,13 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import SpecError, TrainerError
-from hyperruntime.rollout.run_files.record import Segment, Trajectory
-from hyperruntime.rollout.training_data.samples import LAST, ScoredGroup, scored_group
+from hyperruntime.rollout.run_files.record import Segment
+from hyperruntime.rollout.training_data.samples import ScoredGroup, scored_group
 from hyperruntime.rollout.training_data.scored_data import to_scored_data
 from hyperruntime.trainers.atropos import Atropos
 from hyperruntime.trainers.loading import load_trainer
 from tests.training.atropos_server import TrainerApi, atropos_server, reset
-from tests.unit.rollout.training_data.test_export import from_scored_data
-
-CALL = {
-    "id": "c",
-    "type": "function",
-    "function": {"name": "bash", "arguments": '{"command": "ls"}'},
-}
+from tests.unit.rollout.training_data.test_export import from_scored_data, make
 
 
 @pytest.fixture(scope="module")
@@ -35,33 +29,19 @@ def url() -> Iterator[str]:
 def group(item: str, size: int = 2, *, segments: int = 1, length: int = 4) -> ScoredGroup:
     """Return a group whose numbers differ from place to place."""
     start = len(item)
-    return scored_group(
+    parts = [
         [
-            Trajectory(
-                id=f"{item}/{index}",
-                item_id=item,
-                index=index,
-                environment="toy",
-                model="tiny",
-                status="scored",
-                reward=index / 7,
-                messages=[
-                    {"role": "user", "content": "é"},
-                    {"role": "assistant", "content": None, "tool_calls": [CALL]},
-                ],
-                segments=[
-                    Segment(
-                        ids=[start + part + index + n for n in range(length)],
-                        mask=[int(n > 1) for n in range(length)],
-                        logprobs=[-1 / (3 + n + index) if n > 1 else None for n in range(length)],
-                    )
-                    for part in range(segments)
-                ],
+            Segment(
+                ids=[start + part + index + n for n in range(length)],
+                mask=[int(n > 1) for n in range(length)],
+                logprobs=[-1 / (3 + n + index) if n > 1 else None for n in range(length)],
             )
-            for index in range(size)
-        ],
-        temperature=0.9,
-    )
+            for part in range(segments)
+        ]
+        for index in range(size)
+    ]
+    made = [make(item, index, index / 7, segments=part) for index, part in enumerate(parts)]
+    return scored_group(made, temperature=0.9)
 
 
 @asynccontextmanager
@@ -151,23 +131,6 @@ def test_groups_that_the_server_could_never_use_are_declined(url: str) -> None:
             assert (half.accepted, "held by the server" in half.detail) == (True, True)
 
     run(scenario())
-
-
-def test_the_last_segment_alone_keeps_one_sequence_of_each_trajectory() -> None:
-    """The option that the receipt advises makes a group of the registered size."""
-    trajectories = [
-        Trajectory(
-            id="a/0",
-            item_id="a",
-            index=0,
-            environment="e",
-            model="m",
-            status="scored",
-            reward=1.0,
-            segments=[Segment(ids=[n], mask=[1], logprobs=[-1.0]) for n in range(3)],
-        )
-    ]
-    assert [s.segment.ids for s in scored_group(trajectories, segments=LAST).samples] == [[2]]
 
 
 def test_an_environment_that_starts_before_the_trainer_waits_for_it(url: str) -> None:

@@ -21,6 +21,7 @@ from hypertrainer_grpo.policy import SPECIALS, TinyPolicy, Tokenizer
 from hypertrainer_grpo.sampling import draw, sequence_logprobs
 from hypertrainer_grpo.trainer import Grpo
 from tests.training.weights import importance_ratios, parameters_of
+from tests.unit.rollout.training_data.test_export import make
 
 WORDS = ("yes", "no", "perhaps")
 
@@ -47,16 +48,7 @@ def policy(seed: int = 0) -> TinyPolicy:
 
 def trajectory(index: int, reward: float, segment: Segment) -> Trajectory:
     """Return a scored trajectory of the item ``i``."""
-    return Trajectory(
-        id=f"i/{index}",
-        item_id="i",
-        index=index,
-        environment="e",
-        model="m",
-        status="scored",
-        reward=reward,
-        segments=[segment],
-    )
+    return make("i", index, reward, segments=[segment])
 
 
 def drawn_group(

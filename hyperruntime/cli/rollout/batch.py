@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +12,20 @@ import click
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.field_options import add_options, click_option, field_value
 from hyperruntime.cli.messages import Lines, note
-from hyperruntime.cli.rollout.options import make_model
+from hyperruntime.cli.progress import Line, Running, shown_progress
+from hyperruntime.cli.rollout.models import make_model
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.datasets.left_out import FAIL, SKIP, LeftOut, shown
 from hyperruntime.option_fields import changed, option_fields
-from hyperruntime.rollout.batch.batch import DONE, BatchSummary, Prompts, run_batch
-from hyperruntime.rollout.batch.prompts import read_rows, unknown_keys
+from hyperruntime.rollout.batch import (
+    DONE,
+    BatchSummary,
+    Prompts,
+    read_rows,
+    run_batch,
+    unknown_keys,
+)
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.runner import Parts, check_model
 from hyperruntime.rollout.run_files.run_dir import RESULTS
@@ -69,7 +73,6 @@ _FIELDS = tuple(
     for field in option_fields(RolloutOptions)
     if field.name in _SAME
 )
-Settled = Callable[[Mapping[str, Any]], None]
 
 
 @click.command(
@@ -118,7 +121,7 @@ def batch(state: State, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401
         if not runtime.images.exists(options.container.image):
             run_until_signal(check_model(options, Parts()), state)  # an image takes a minute
             runtime.images.ensure(options.container.image, on_output=Lines())
-        with _progress(len(rows)) as settled:
+        with shown_progress(_Tracker(len(rows))) as settled:
             work = run_batch(
                 runtime,
                 Prompts(rows, values["system"], left.reasons),
@@ -150,41 +153,31 @@ def _options(values: Mapping[str, Any]) -> RolloutOptions:
     return changed(RolloutOptions(environment=Prompts.name, model=make_model(values)), found)
 
 
-@contextmanager
-def _progress(rows: int) -> Iterator[Settled]:
-    """Show the progress of a batch: a bar on a terminal, a line for every 5 % of the rows
-    elsewhere.
+class _Tracker:
+    """The progress of a batch, computed from its lines: a line for each of the first failures, and
+    for every 5 % of the rows.
     """
-    counts: Counter[str] = Counter()
 
-    def count(line: Mapping[str, Any]) -> str:
-        counts[line["status"]] += 1
-        if line["status"] != DONE and counts[line["status"]] <= _ERRORS_SHOWN:
-            note(
-                f"row {line['id']} failed: {line['error']['kind']}: "
-                f"{line['error']['message'][:160]}"
-            )
-        return f"{counts[DONE]} done, {counts.total() - counts[DONE]} failed of {rows}"
+    unit = "rows"
 
-    if not sys.stderr.isatty():
-        every = max(1, rows // 20)
+    def __init__(self, rows: int) -> None:
+        self.total = rows
+        self.done = 0
+        self.running: Mapping[str, Running] = {}
+        self._failed = 0
 
-        def say(line: Mapping[str, Any]) -> None:
-            text = count(line)
-            if counts.total() % every == 0:
-                note(text)
+    def take(self, line: Mapping[str, Any]) -> Line | None:
+        self.done += 1
+        self._failed += line["status"] != DONE
+        if line["status"] != DONE and self._failed <= _ERRORS_SHOWN:
+            error = line["error"]
+            message = f"{error['kind']}: {error['message'][:160]}"
+            return Line(f"row {line['id']} failed: {message}", is_bad=True)
+        is_due = self.done % max(1, self.total // 20) == 0
+        return Line(f"{self.summary()} of {self.total}", is_minor=True) if is_due else None
 
-        yield say
-        return
-    from rich.progress import Progress
-
-    from hyperruntime.cli.display import DisplayConsole, displayed
-
-    console = DisplayConsole()
-    shown = Progress(console=console, auto_refresh=False, redirect_stdout=False)
-    bar = shown.add_task("rows", total=rows)
-    with displayed(shown.live, console):
-        yield lambda line: shown.update(bar, advance=1, description=count(line))
+    def summary(self) -> str:
+        return f"{self.done - self._failed} done, {self._failed} failed"
 
 
 def _sentence(summary: BatchSummary) -> str:

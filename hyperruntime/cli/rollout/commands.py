@@ -11,7 +11,7 @@ from hyperruntime.cli.command import LazyGroup, example
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "run": ("rollout.run", "run", "Run agents on items, score them, and write trajectories."),
     "preflight": (
-        "rollout.preflight",
+        "rollout.models",
         "preflight",
         "Check that a model server returns what rollouts record.",
     ),

@@ -7,22 +7,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import attrs
 import click
 
 from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.field_options import add_options, all_options, click_option
 from hyperruntime.cli.messages import note
 from hyperruntime.cli.params import OPTION_PAIR, Pairs
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
-from hyperruntime.rollout.training_data.export import (
-    DROP,
-    FORMATS,
-    KEEP,
-    ExportOptions,
-    export_groups,
-    export_run,
-)
-from hyperruntime.rollout.training_data.samples import ALL, LAST
+from hyperruntime.option_fields import option_fields
+from hyperruntime.rollout.training_data.export import DROP, ExportOptions, export_groups, export_run
 from hyperruntime.trainers import Trainer
 from hyperruntime.trainers.loading import load_trainer
 
@@ -32,6 +27,15 @@ _LEFT_OUT = {
     "equal": "groups whose rewards are all equal",
     "too_long": "groups with a sequence that is too long",
     "no_tokens": "groups with a trajectory without a token record",
+}
+_OUTPUT = click.option(
+    "--output", required=True, metavar="PATH", help="New file, or new directory for huggingface."
+)
+# The options of an export that a submission has: all but those of the form.
+_SUBMITTED = {
+    "incomplete": "Keep or drop partly scored groups.",
+    "equal": "Keep or drop groups of equal rewards.",
+    "segments": "Send all segments of a trajectory, or the last.",
 }
 
 
@@ -44,32 +48,7 @@ _LEFT_OUT = {
     ),
 )
 @click.argument("run_dir", type=click.Path(exists=True, file_okay=False))
-@click.option(
-    "--to", type=click.Choice(FORMATS), default="jsonl", show_default=True, help="Output format."
-)
-@click.option(
-    "--output", required=True, metavar="PATH", help="New file, or new directory for huggingface."
-)
-@click.option(
-    "--incomplete",
-    type=click.Choice((KEEP, DROP)),
-    help="Keep or drop partly scored groups [default: keep; atropos: drop].",
-)
-@click.option(
-    "--equal",
-    type=click.Choice((KEEP, DROP)),
-    help="Keep or drop groups of equal rewards [default: keep; atropos: drop].",
-)
-@click.option(
-    "--segments",
-    type=click.Choice((ALL, LAST)),
-    default=ALL,
-    show_default=True,
-    help="atropos: write all segments of a trajectory, or the last.",
-)
-@click.option(
-    "--max-tokens", type=click.IntRange(min=1), help="atropos: drop groups with a longer sequence."
-)
+@all_options(ExportOptions, {"incomplete": (_OUTPUT,)})
 @json_option
 def export(run_dir: str, output: str, as_json: bool, **options: Any) -> int:  # noqa: ANN401 - the options by name
     """Write the scored trajectories of the run in RUN_DIR as training data.
@@ -113,26 +92,10 @@ def export(run_dir: str, output: str, as_json: bool, **options: Any) -> int:  # 
     multiple=True,
     help="Option of the trainer; may be repeated.",
 )
-@click.option(
-    "--incomplete",
-    type=click.Choice((KEEP, DROP)),
-    default=DROP,
-    show_default=True,
-    help="Keep or drop partly scored groups.",
-)
-@click.option(
-    "--equal",
-    type=click.Choice((KEEP, DROP)),
-    default=DROP,
-    show_default=True,
-    help="Keep or drop groups of equal rewards.",
-)
-@click.option(
-    "--segments",
-    type=click.Choice((ALL, LAST)),
-    default=ALL,
-    show_default=True,
-    help="Send all segments of a trajectory, or the last.",
+@add_options(
+    click_option(attrs.evolve(field, default=field.default or DROP), _SUBMITTED[field.name])
+    for field in option_fields(ExportOptions)
+    if field.name in _SUBMITTED
 )
 @json_option
 @click.pass_obj

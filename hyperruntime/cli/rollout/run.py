@@ -1,11 +1,14 @@
-"""``hyperrun rollout run``: run agents on items, score them, and write trajectories."""
+"""``hyperrun rollout run``: run agents on items, score them, and write trajectories.
+
+Its options are the fields of ``RolloutOptions``, and options of the command itself.
+"""
 
 from __future__ import annotations
 
 import os
-import re
 import shlex
-from collections.abc import Callable, Coroutine, Iterator
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
@@ -15,12 +18,13 @@ import attrs
 import click
 
 from hyperruntime.cli.command import SpreadingCommand, State, example
-from hyperruntime.cli.consent import with_consent
-from hyperruntime.cli.field_options import given_changes
+from hyperruntime.cli.config_file import config_option, generate_table
+from hyperruntime.cli.consent import trust_option, with_consent
+from hyperruntime.cli.field_options import all_options, field_values, given_changes
 from hyperruntime.cli.live_page import live_page, watch_option
 from hyperruntime.cli.messages import WrongUsageError, note
-from hyperruntime.cli.rollout.options import make_options, option_decorators
-from hyperruntime.cli.rollout.progress import shown_progress
+from hyperruntime.cli.progress import Line, Running, shown_progress
+from hyperruntime.cli.rollout.models import make_model
 from hyperruntime.cli.signals import run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.cli.trajectories import rollout_line
@@ -28,19 +32,61 @@ from hyperruntime.cluster.config import ClusterConfig, read_config
 from hyperruntime.datasets.left_out import shown
 from hyperruntime.errors import HyperRuntimeError, RunLockedError
 from hyperruntime.host.rmtree import remove_tree
+from hyperruntime.option_fields import changed
 from hyperruntime.rollout.run.options import RolloutOptions, new_run_id
+from hyperruntime.rollout.run.progress import RolloutEvent
 from hyperruntime.rollout.run.runner import run_rollouts
 from hyperruntime.rollout.run.store import RunStore, resumable_options, stored_options
 from hyperruntime.rollout.run.summary import RolloutSummary
+from hyperruntime.rollout.run_files.record import SCORED
 from hyperruntime.runs.lock import is_unowned_remnant, wait_for_lease
+from hyperruntime.runs.options import RUN_ID, RUN_ID_FORM
 from hyperruntime.runs.run_file import RUN
 from hyperruntime.storage.atomic import make_new_directory
 from hyperruntime.storage.run_files import refuse_links
 from hyperruntime.units import format_duration
 
+_CONFIG = config_option(
+    partial(generate_table, name="rollout"),
+    "TOML with these options in [rollout]; the command line wins.",
+)
+_DIRECTORY = (
+    click.option(
+        "--run-id",
+        metavar="TEXT",
+        help="Name the run directory rollout_<run-id>; default: the time.",
+    ),
+    click.option(
+        "--output-dir-parent",
+        metavar="DIR",
+        default="./outputs",
+        show_default=True,
+        help="Directory of the run directories.",
+    ),
+    click.option("--output-dir", metavar="DIR", help="The run directory itself."),
+    click.option(
+        "--resume-from",
+        metavar="RUN_DIR",
+        help="Resume this run; only --parallel, --attempts, "
+        "--give-up-after, --retry-failed, --cluster, the pool and the model's server may change.",
+    ),
+    click.option(
+        "--resume-or-start",
+        is_flag=True,
+        help="Resume the run of this --run-id or --output-dir if it exists, else start it.",
+    ),
+    trust_option,
+    click.option(
+        "--cluster",
+        metavar="FILE",
+        help="Make trajectories on the nodes of the [cluster] table of this TOML "
+        "file; the options of the pool are for each node.",
+    ),
+)
 CLUSTER = "cluster"  # in the run directory: job scripts and logs of nodes
 RunOn = Callable[..., Coroutine[Any, Any, RolloutSummary]]
-_RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
+_OPTIONS = all_options(RolloutOptions, {"environment": (_CONFIG,), "retry_failed": _DIRECTORY})
+_LINES_EVERY_S = 1.0
 
 
 @click.command(
@@ -55,7 +101,7 @@ _RUN_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,99}")
         "hyperrun rollout run --config rollout.toml --run-id job1 --resume-or-start",
     ),
 )
-@option_decorators
+@_OPTIONS
 @watch_option
 @json_option
 @click.pass_context
@@ -87,7 +133,7 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
         place as run_dir,
         _showing_what_there_is(run_dir),
         _machines(state, options, config, run_dir) as (where, run_on),
-        shown_progress() as on_event,
+        shown_progress(Tracker()) as on_event,
         live_page(state) as start_page,
     ):
 
@@ -160,10 +206,8 @@ def run_directory(values: dict[str, Any], *, again: bool = False) -> Iterator[Pa
     """
     chosen = values["output_dir"]
     run_id = values["run_id"] or new_run_id()
-    if not _RUN_ID.fullmatch(run_id):
-        raise WrongUsageError(
-            f"--run-id {run_id!r} is invalid; use up to 100 letters, digits, '-', '_' and '.'"
-        )
+    if not RUN_ID.fullmatch(run_id):
+        raise WrongUsageError(f"--run-id {run_id!r} is not allowed: use {RUN_ID_FORM}")
     path = (
         Path(chosen) if chosen else Path(values["output_dir_parent"]) / f"rollout_{run_id}"
     ).absolute()
@@ -225,3 +269,90 @@ def _print(summary: RolloutSummary, as_json: bool) -> None:
     for kind, message in sorted(summary.last_errors.items()):
         note(f"the last {kind or 'failure'}: {message}")
     click.echo(os.fspath(summary.run_dir))
+
+
+def make_options(values: Mapping[str, Any]) -> RolloutOptions:
+    """Return the run options for the command line's values.
+
+    Raises:
+        SpecError: a value is not allowed.
+        WrongUsageError: the environment or the model is missing.
+    """
+    if not values["environment"]:
+        raise WrongUsageError(
+            "give --environment NAME; `hyperrun rollout environments` lists the installed ones"
+        )
+    found = {
+        path: value
+        for path, value in field_values(RolloutOptions, values).items()
+        if path[0] != "model"
+    }
+    found["environment_options",] = dict(values["option"])
+    env = dict(values["env"])
+    found["container", "env"] = {name: text for name, text in env.items() if text is not None}
+    found["env_names",] = tuple(name for name, text in env.items() if text is None)
+    return changed(
+        RolloutOptions(environment=values["environment"], model=make_model(values)), found
+    )
+
+
+class Tracker:
+    """The progress of a rollout run, computed from its events.
+
+    It gives a line for each failure, for scored trajectories at most once per second, and for the
+    last one.
+
+    Attributes:
+        total: number of trajectories of the whole run; 0 before the first event.
+        done: number of finished trajectories.
+        running: empty, because there may be hundreds.
+    """
+
+    unit = "trajectories"
+
+    def __init__(self) -> None:
+        """Wait for the first event."""
+        self.total = 0
+        self.done = 0
+        self.running: Mapping[str, Running] = {}
+        self._making = 0
+        self._mean: float | None = None
+        self._said = 0.0
+
+    def take(self, event: RolloutEvent) -> Line | None:
+        """Process an event; return a line about it, or None if it needs none."""
+        self.total = event.wanted
+        self.done = event.done
+        self._mean = event.mean_reward
+        self._making += 1 if event.kind == "start" else -1
+        if event.trajectory is None:
+            return None
+        failed = event.trajectory.status != SCORED
+        now = time.monotonic()
+        if not failed and event.done < event.wanted and now - self._said < _LINES_EVERY_S:
+            return None
+        self._said = now
+        return Line(_line_of(event), is_bad=failed, is_minor=not failed)
+
+    def summary(self) -> str:
+        """Return the mean reward so far, and how many trajectories are being made."""
+        mean = "" if self._mean is None else f"mean reward {self._mean:.3f}, "
+        return f"{mean}{self._making} running"
+
+
+def _line_of(event: RolloutEvent) -> str:
+    """Return one line about a finished trajectory."""
+    trajectory = event.trajectory
+    assert trajectory is not None, "only for the event of a finished trajectory"
+    took = format_duration(trajectory.timing.get("total_s", 0.0))
+    if trajectory.status == SCORED:
+        what = (
+            f"reward {trajectory.reward:.3f}, {trajectory.turns} turns, "
+            f"{trajectory.stop_reason}, in {took}"
+        )
+    else:
+        error = trajectory.error or {}
+        message = " ".join(str(error.get("message", "")).split())[:200]
+        what = f"{trajectory.status}: {error.get('kind')} in {error.get('phase')}: {message}"
+    mean = "" if event.mean_reward is None else f"; mean {event.mean_reward:.3f}"
+    return f"{event.done}/{event.wanted}  {trajectory.id}: {what}{mean}"

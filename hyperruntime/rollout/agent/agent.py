@@ -15,6 +15,7 @@ import attrs
 from hyperruntime.concurrency.blocking import check_cancelled
 from hyperruntime.errors import ContextLengthError, HyperRuntimeError
 from hyperruntime.gateway.answer.turn_end import TurnEnd, turn_end
+from hyperruntime.option_fields import AtLeast, option
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message, ToolCall, normalized_message, tool_calls
 
@@ -48,10 +49,29 @@ class AgentLimits:
         time_s: seconds of the whole conversation, tool calls included.
     """
 
-    turns: int = 30
-    tokens: int | None = None
-    context_tokens: int | None = None
-    time_s: float | None = None
+    turns: int = option(
+        30, "Turns of one conversation.", flag="--max-turns", check=AtLeast(1), harmless=True
+    )
+    tokens: int | None = option(
+        None,
+        "Tokens that the model may emit in one conversation; default: no limit.",
+        flag="--token-limit",
+        check=AtLeast(1),
+        harmless=True,
+    )
+    context_tokens: int | None = option(
+        None,
+        "Context length of the served model, in tokens; default: unknown.",
+        flag="--context",
+        check=AtLeast(1),
+        harmless=True,
+    )
+    time_s: float | None = option(
+        None,
+        "Time limit of one conversation; default: no limit.",
+        flag="--time-limit",
+        harmless=True,
+    )
 
 
 @attrs.frozen(kw_only=True)

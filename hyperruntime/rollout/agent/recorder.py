@@ -114,11 +114,6 @@ class TokenRecord:
         return () if self.missing else tuple(self._segments)
 
 
-def emitted(segments: Sequence[Segment]) -> tuple[int, ...]:
-    """Return the unmasked ids of all segments in order."""
-    return tuple(token for s in segments for token, mask in zip(s.ids, s.mask, strict=True) if mask)
-
-
 class RecordedModel:
     """Wraps a model and records its turns; turns of an earlier attempt are played back.
 

@@ -1,15 +1,19 @@
-"""Normalise and validate the tool calls of an assistant message."""
+"""Normalise and validate the tool calls of an assistant message.
+
+Hermes models and others write calls into their text, and not every server parses them:
+``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
 from hyperruntime.json_values import json_object
-from hyperruntime.rollout.agent.hermes import UNKNOWN, parse_hermes
 
 Message = Mapping[str, Any]
 _KINDS: Mapping[str, tuple[type, ...]] = {
@@ -24,6 +28,14 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 _SHOWN = 200
 _LEGACY = "function_call"  # one call, which OpenAI's format had before tools
 _CALLS = ("tool_calls", _LEGACY)
+OPEN = "<tool_call>"
+CLOSE = "</tool_call>"
+UNKNOWN = "unknown"
+_NAME = re.compile(r'"name"\s*:\s*"([A-Za-z0-9_.-]{1,64})"')
+# ``name`` (``unknown`` if it cannot be parsed), and ``arguments`` as JSON text (the whole call if
+# they cannot).
+WrittenCall = dict[str, str]
+_DECODER = json.JSONDecoder(strict=False)  # models write real newlines into strings
 
 
 @attrs.frozen(kw_only=True)
@@ -59,12 +71,12 @@ def normalized_message(message: Message, turn: int) -> dict[str, Any]:
     normalized["role"] = "assistant"
     normalized["content"] = message.get("content") or ""
     given = message.get("tool_calls")
-    calls = [_shaped(call) for call in given] if isinstance(given, list) else []
+    calls = [shaped_call(call) for call in given] if isinstance(given, list) else []
     if not calls and message.get(_LEGACY):
-        calls = [_shaped({"function": message[_LEGACY]})]
+        calls = [shaped_call({"function": message[_LEGACY]})]
     if not calls and isinstance(normalized["content"], str):
         normalized["content"], written = parse_hermes(normalized["content"])
-        calls = [_shaped({"function": call}) for call in written]
+        calls = [shaped_call({"function": call}) for call in written]
     used: set[str] = set()
     for number, call in enumerate(calls):
         if not call["id"] or call["id"] in used:
@@ -101,7 +113,7 @@ def with_calls(message: Message, change: Callable[[Message], Message]) -> Messag
     return {**message, "tool_calls": [change(call) for call in calls]} if calls else message
 
 
-def _shaped(call: Any) -> dict[str, Any]:  # noqa: ANN401 - a server may send anything
+def shaped_call(call: Any) -> dict[str, Any]:  # noqa: ANN401 - a server may send anything
     """Return a call in OpenAI's form; invalid parts get default values."""
     call = call if isinstance(call, dict) else {}
     function = call.get("function")
@@ -184,3 +196,63 @@ def _wrapped(call: Message) -> Message:
 def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def parse_hermes(text: str) -> tuple[str, tuple[WrittenCall, ...]]:
+    """Return the text without the calls, and the calls in order; never raises.
+
+    An unclosed ``<tool_call>`` is a call too, unless nothing follows it. A ``</tool_call>`` inside
+    a JSON string does not end the call.
+    """
+    if OPEN not in text:
+        return text, ()
+    around: list[str] = []
+    calls: list[WrittenCall] = []
+    position = 0
+    while (start := text.find(OPEN, position)) >= 0:
+        around.append(text[position:start])
+        call, position = _take(text, start + len(OPEN))
+        if call is not None:
+            calls.append(call)
+    around.append(text[position:])
+    return "".join(around).strip() if calls else text, tuple(calls)
+
+
+def _take(text: str, start: int) -> tuple[WrittenCall | None, int]:
+    """Return the call after an opening tag, and the position after the call."""
+    begin = len(text) - len(text[start:].lstrip())
+    try:
+        value, after = _DECODER.raw_decode(text, begin)
+    except (ValueError, RecursionError):
+        return _unreadable(text, start)
+    end, following = _end(text, after)
+    if text[after:end].strip() or not _is_call(value):
+        return _unreadable(text, start)
+    arguments = value.get("arguments", value.get("parameters", {}))
+    written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {"name": value["name"], "arguments": written}, following
+
+
+def _end(text: str, position: int) -> tuple[int, int]:
+    """Return the end of a call and the position after its closing tag; an unclosed call ends at the
+    next call.
+    """
+    close = text.find(CLOSE, position)
+    opening = text.find(OPEN, position)
+    if close >= 0 and not 0 <= opening < close:
+        return close, close + len(CLOSE)
+    end = opening if opening >= 0 else len(text)
+    return end, end
+
+
+def _is_call(value: object) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("name"), str) and bool(value["name"])
+
+
+def _unreadable(text: str, start: int) -> tuple[WrittenCall | None, int]:
+    end, following = _end(text, start)
+    body = text[start:end].strip()
+    if not body:
+        return None, following
+    named = _NAME.search(body)
+    return {"name": named[1] if named else UNKNOWN, "arguments": body}, following

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 import attrs
 
 from hyperruntime.errors import SpecError
-from hyperruntime.option_fields import NOT_NEGATIVE, OneOf
+from hyperruntime.option_fields import NOT_NEGATIVE, OneOf, about, option
 from hyperruntime.rollout.agent.model import Model
 
 Wire = Literal["chat", "sglang", "vllm", "completions"]
@@ -17,38 +17,87 @@ WIRES: tuple[Wire, ...] = get_args(Wire)
 
 @attrs.frozen(kw_only=True)
 class ModelOptions:
-    """A model and its server.
+    """A model and its server; the text of each field is that of its option.
 
     Attributes:
-        name: name of the model on the server.
-        base_url: such as ``http://127.0.0.1:8000/v1``.
         wire: ``chat`` is OpenAI's chat completions. The others send and receive token ids:
             ``sglang`` and ``vllm`` use ``/generate``, ``completions`` uses OpenAI's completions.
-        key_env: name of the environment variable that holds the API key, or None.
-        tokenizer: directory of the model's tokenizer and chat template; required unless ``wire`` is
-            ``chat``.
-        timeout_s: timeout of one request.
-        patience_s: how long to retry a request after its first failure.
-        input_price: price of a million input tokens, in any currency; the page about a run shows
-            the cost.
-        output_price: price of a million output tokens.
+        key_env: None for a server without a key.
         extra: more fields of each request (``chat``), or more sampling parameters (other wires).
+        patience_s: counted from the first failure.
+        input_price: in any currency.
 
     Example:
         >>> hr.ModelOptions(name="my-model", base_url="http://127.0.0.1:8000/v1").wire
         'chat'
     """
 
-    name: str
-    base_url: str
-    wire: Wire = attrs.field(default="chat", validator=OneOf(WIRES))
-    key_env: str | None = None
-    tokenizer: str | None = None
-    timeout_s: float = 900.0
-    patience_s: float = 120.0
-    input_price: float = attrs.field(default=0.0, validator=NOT_NEGATIVE)
-    output_price: float = attrs.field(default=0.0, validator=NOT_NEGATIVE)
-    extra: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+    name: str = option(
+        attrs.NOTHING,
+        "Name of the model on its server.",
+        flag="--model",
+        metavar="NAME",
+        harmless=True,
+    )
+    base_url: str = option(
+        attrs.NOTHING,
+        "Model server, such as http://127.0.0.1:8000/v1.",
+        metavar="URL",
+        changes=True,
+    )
+    wire: Wire = attrs.field(
+        default="chat",
+        validator=OneOf(WIRES),
+        metadata=about(
+            "Protocol of the server: chat completions, or with token ids (sglang, vllm, "
+            "completions).",
+            check=OneOf(WIRES),
+            written="chat",
+            harmless=True,
+        ),
+    )
+    tokenizer: str | None = option(
+        None,
+        "Directory of the model's tokenizer; required unless --wire chat.",
+        metavar="DIR",
+    )
+    key_env: str | None = option(
+        None, "Environment variable that holds the server's key.", metavar="NAME", changes=True
+    )
+    extra: Mapping[str, Any] = attrs.field(
+        factory=dict,
+        hash=False,
+        metadata=about("More fields of each request, as JSON.", kind="json", harmless=True),
+    )
+    timeout_s: float = option(
+        900.0,
+        "Timeout of one request.",
+        flag="--model-timeout",
+        written="15m",
+        changes=True,
+        harmless=True,
+    )
+    patience_s: float = option(
+        120.0,
+        "Retry a failed request for this time.",
+        written="2m",
+        changes=True,
+        harmless=True,
+    )
+    input_price: float = option(
+        0.0,
+        "Price of a million input tokens; the page about the run shows the cost.",
+        check=NOT_NEGATIVE,
+        changes=True,
+        harmless=True,
+    )
+    output_price: float = option(
+        0.0,
+        "Price of a million output tokens.",
+        check=NOT_NEGATIVE,
+        changes=True,
+        harmless=True,
+    )
 
     def __attrs_post_init__(self) -> None:
         """Validate the fields."""

@@ -6,6 +6,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import attrs
 
@@ -21,10 +22,11 @@ from hyperruntime.option_fields import (
     at_most,
     names_no_code,
     option,
+    option_fields,
     parts,
 )
 from hyperruntime.rollout.agent.agent import DEFAULT_TOOLS, AgentLimits
-from hyperruntime.rollout.models import WIRES, ModelOptions
+from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.runs.retry import ATTEMPTS, attempts_in_a_row
 from hyperruntime.spec import NETWORKS, ContainerSpec, Limits
 
@@ -35,69 +37,11 @@ def _names(value: Iterable[str]) -> tuple[str, ...]:
     return tuple(value)
 
 
-MODEL_PARTS = {
-    "name": Option(
-        flag="--model", metavar="NAME", help="Name of the model on its server.", harmless=True
-    ),
-    "base_url": Option(
-        metavar="URL", help="Model server, such as http://127.0.0.1:8000/v1.", changes=True
-    ),
-    "wire": Option(
-        check=OneOf(WIRES),
-        written="chat",
-        help="Protocol of the server: chat completions, or with token ids (sglang, vllm, "
-        "completions).",
-        harmless=True,
-    ),
-    "tokenizer": Option(
-        metavar="DIR", help="Directory of the model's tokenizer; required unless --wire chat."
-    ),
-    "key_env": Option(
-        metavar="NAME", help="Environment variable that holds the server's key.", changes=True
-    ),
-    "extra": Option(kind="json", help="More fields of each request, as JSON.", harmless=True),
-    "timeout_s": Option(
-        flag="--model-timeout",
-        written="15m",
-        help="Timeout of one request.",
-        changes=True,
-        harmless=True,
-    ),
-    "patience_s": Option(
-        written="2m", help="Retry a failed request for this time.", changes=True, harmless=True
-    ),
-    "input_price": Option(
-        check=NOT_NEGATIVE,
-        changes=True,
-        harmless=True,
-        help="Price of a million input tokens; the page about the run shows the cost.",
-    ),
-    "output_price": Option(
-        check=NOT_NEGATIVE, help="Price of a million output tokens.", changes=True, harmless=True
-    ),
-}
-_LIMITS_PARTS = {
-    "turns": Option(
-        harmless=True, flag="--max-turns", check=AtLeast(1), help="Turns of one conversation."
-    ),
-    "tokens": Option(
-        harmless=True,
-        flag="--token-limit",
-        check=AtLeast(1),
-        help="Tokens that the model may emit in one conversation; default: no limit.",
-    ),
-    "context_tokens": Option(
-        harmless=True,
-        flag="--context",
-        check=AtLeast(1),
-        help="Context length of the served model, in tokens; default: unknown.",
-    ),
-    "time_s": Option(
-        harmless=True,
-        flag="--time-limit",
-        help="Time limit of one conversation; default: no limit.",
-    ),
-}
+def _parts_of(kind: type) -> dict[str, Any]:
+    """Return the metadata of a field of this class, whose fields have options of their own."""
+    return parts({field.path[0]: field.option for field in option_fields(kind)})
+
+
 _CONTAINER_PARTS = {
     "image": Option(
         kind="image",
@@ -130,23 +74,6 @@ _CONTAINER_PARTS = {
         harmless=True, flag="--shm", help="Size of /dev/shm in each container, such as 1g."
     ),
 }
-_POOL_PARTS = {
-    "slots_per_container": Option(
-        check=AtLeast(1),
-        changes=True,
-        harmless=True,
-        help="Slots in each container; default: the environment's choice, else 1.",
-    ),
-    "min_containers": Option(
-        check=AtLeast(0), help="Containers kept ready.", changes=True, harmless=True
-    ),
-    "max_containers": Option(
-        check=AtLeast(1),
-        help="Containers at once; default: as --parallel needs.",
-        changes=True,
-        harmless=True,
-    ),
-}
 
 
 @attrs.frozen(kw_only=True)
@@ -162,9 +89,23 @@ class PoolOptions:
         acquire_timeout_s: how long a trajectory waits for a slot.
     """
 
-    slots_per_container: int | None = None
-    min_containers: int = 0
-    max_containers: int | None = None
+    slots_per_container: int | None = option(
+        None,
+        "Slots in each container; default: the environment's choice, else 1.",
+        check=AtLeast(1),
+        changes=True,
+        harmless=True,
+    )
+    min_containers: int = option(
+        0, "Containers kept ready.", check=AtLeast(0), changes=True, harmless=True
+    )
+    max_containers: int | None = option(
+        None,
+        "Containers at once; default: as --parallel needs.",
+        check=AtLeast(1),
+        changes=True,
+        harmless=True,
+    )
     acquire_timeout_s: float = attrs.field(default=600.0, validator=ABOVE_ZERO)
 
 
@@ -213,7 +154,7 @@ class RolloutOptions:
             "Option of the environment; may be repeated.", flag="--option", kind="pairs"
         ),
     )
-    model: ModelOptions | None = attrs.field(default=None, metadata=parts(MODEL_PARTS))
+    model: ModelOptions | None = attrs.field(default=None, metadata=_parts_of(ModelOptions))
     group_size: int = option(1, "Trajectories per item.", check=AtLeast(1), harmless=True)
     parallel: int = option(
         8, "Trajectories at once.", check=AtLeast(1), changes=True, harmless=True
@@ -255,7 +196,7 @@ class RolloutOptions:
     )
     temperature: float = option(1.0, "Sampling temperature.", check=NOT_NEGATIVE, harmless=True)
     max_tokens: int = option(4096, "Tokens of one turn.", check=AtLeast(1), harmless=True)
-    limits: AgentLimits = attrs.field(factory=AgentLimits, metadata=parts(_LIMITS_PARTS))
+    limits: AgentLimits = attrs.field(factory=AgentLimits, metadata=_parts_of(AgentLimits))
     tools: tuple[str, ...] = attrs.field(
         default=DEFAULT_TOOLS,
         converter=_names,
@@ -273,7 +214,7 @@ class RolloutOptions:
         factory=lambda: ContainerSpec(image=DEFAULT_IMAGE), metadata=parts(_CONTAINER_PARTS)
     )
     env_names: tuple[str, ...] = attrs.field(default=(), converter=_names)
-    pool: PoolOptions = attrs.field(factory=PoolOptions, metadata=parts(_POOL_PARTS))
+    pool: PoolOptions = attrs.field(factory=PoolOptions, metadata=_parts_of(PoolOptions))
     setup_s: float = option(
         1800.0,
         "Time limit of a set-up.",

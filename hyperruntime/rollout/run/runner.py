@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fnmatch
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from hyperruntime.datasets.left_out import shown, warn_left_out
-from hyperruntime.errors import SpecError, name_hint
+from hyperruntime.errors import RunError, SpecError, name_hint
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.agent.agent import Agent, Toolset, slot_tools
 from hyperruntime.rollout.agent.model import Model
@@ -31,14 +31,16 @@ from hyperruntime.rollout.environment import (
 from hyperruntime.rollout.loading import completed_environment, load_agent, load_environment
 from hyperruntime.rollout.models import open_model
 from hyperruntime.rollout.models.server import check_server
-from hyperruntime.rollout.run.episode import EpisodeContext, Specs
+from hyperruntime.rollout.run.episode import EpisodeContext, Job, Specs
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.progress import Keep, RolloutEvent, RunProgress
-from hyperruntime.rollout.run.scheduler import Episodes, run_jobs
 from hyperruntime.rollout.run.store import RunStore
 from hyperruntime.rollout.run.summary import RolloutSummary
+from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
 from hyperruntime.runs.recording import owned
+from hyperruntime.runs.retry import Streak
 from hyperruntime.runs.run_file import RUN
+from hyperruntime.runs.workers import Workers
 from hyperruntime.storage.atomic import make_directory
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     from hyperruntime.spec import ContainerSpec
 
 log = get_logger(__name__)
+_RETRY_S = 1.0
+Episodes = Workers[Job, Trajectory]
 
 
 @attrs.define(kw_only=True)
@@ -156,11 +160,78 @@ async def run_episodes(
             await check_model(options, parts)
         on_start()
         parallel = min(options.parallel, run.wanted, episodes.capacity)
-        await run_jobs(
-            episodes, options, run.jobs(), parallel, on_start=run.on_start, on_done=run.on_done
-        )
+        await _run_jobs(episodes, options, run, parallel)
         await asyncio.to_thread(run.forget_journals)
         return run.summary()
+
+
+async def _run_jobs(
+    episodes: Episodes, options: RolloutOptions, run: RunProgress, parallel: int
+) -> None:
+    """Make the trajectories that are not done, in order; on cancellation, release every slot before
+    returning.
+
+    Args:
+        episodes: make the trajectories.
+        options: they limit the retries.
+        run: has the trajectories, and records each.
+        parallel: maximum trajectories at the same time.
+
+    Raises:
+        RunError: the infrastructure failed too often in a row.
+    """
+    waiting = iter(run.jobs())
+    streak = Streak(options.failures_allowed)
+
+    async def work() -> None:
+        for job in waiting:  # all workers share one iterator
+            begun = await run.on_start(job)
+            attempt = partial(episodes.run, begun)
+            trajectory = await until_done(attempt, options.attempts, streak)
+            await run.on_done(job, trajectory)
+            if streak.is_over and trajectory.status == INFRASTRUCTURE:
+                error = trajectory.error or {}
+                raise RunError(
+                    f"the infrastructure failed {streak.failures} times in a row "
+                    f"({error.get('kind')}: {error.get('message')}); fix the cause, then resume "
+                    "with `hyperrun rollout run --resume-from`"
+                )
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(parallel):
+                group.create_task(work())
+    except BaseExceptionGroup as errors:
+        first: BaseException = errors
+        while isinstance(first, BaseExceptionGroup):
+            first = first.exceptions[0]  # the other workers were cancelled because of it
+        raise first from None
+
+
+async def until_done(
+    attempt: Callable[[], Awaitable[Trajectory]], attempts: int, streak: Streak | None = None
+) -> Trajectory:
+    """Return a trajectory, and retry infrastructure failures while attempts are left.
+
+    Args:
+        attempt: makes one attempt.
+        attempts: maximum number of attempts.
+        streak: counts the failures of all trajectories of a run; when it is over, nothing is
+            retried.
+    """
+    streak = streak or Streak(attempts)
+    made = 1
+    while True:
+        trajectory = await attempt()
+        failed = trajectory.status == INFRASTRUCTURE
+        streak.count(failed=failed)
+        if not failed or streak.is_over or made >= attempts:
+            return trajectory
+        log.warning(
+            "trajectory failed", trajectory=trajectory.id, attempt=made, error=trajectory.error
+        )
+        await asyncio.sleep(_RETRY_S * made)
+        made += 1
 
 
 def _checked_items(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -26,6 +25,7 @@ from hyperruntime.rollout.run_files.run_dir import (
     write_run,
 )
 from hyperruntime.rollout.run_files.turn_journal import TURNS, JournalDirectory
+from hyperruntime.runs.options import check_unchanged
 from hyperruntime.runs.own_mark import check_requests, has_own_mark
 from hyperruntime.runs.recording import Journal
 from hyperruntime.runs.run_file import RUN
@@ -130,23 +130,11 @@ def _resumed_options(run_dir: Path, options: RolloutOptions) -> RolloutOptions:
     """Return the stored options of a run, with the new values of those that may change.
 
     Raises:
-        RunError: an option differs that may not change.
+        OptionChangedError: an option differs that may not change.
     """
     stored = stored_options(run_dir)
-    known = _with_absolute_code(stored)
-    for field in attrs.fields(RolloutOptions):
-        before = getattr(known, field.name)
-        now = getattr(options, field.name)
-        if field.name == "model":
-            before, now = before and before.name, now and now.name
-        elif field.name in _CHANGEABLE or field.name == "seed":
-            continue
-        if before != now:
-            raise RunError(
-                f"{str(run_dir)!r} was started with {field.name}={before!r}, not {now!r}; "
-                "resume it with `hyperrun rollout run --resume-from "
-                f"{shlex.quote(str(run_dir))}`, or use another --run-id"
-            )
+    # the seed of a new run is drawn, if the user chose none
+    check_unchanged(_with_absolute_code(stored), attrs.evolve(options, seed=stored.seed), run_dir)
     return attrs.evolve(stored, **{name: getattr(options, name) for name in _CHANGEABLE})
 
 

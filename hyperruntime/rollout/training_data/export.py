@@ -1,6 +1,9 @@
-"""Write a run's scored trajectories as training data.
+"""Write a run's scored trajectories as training data: rows for any trainer, a directory for Hugging
+Face ``datasets`` with a card that declares types, or groups for atroposlib.
 
 Infrastructure failures have no reward: they are counted in the summary and not written.
+``datasets`` needs the same type for a column in all rows. So all messages get the same keys, and
+columns with free content (of environments and tool schemas) are JSON text.
 """
 
 from __future__ import annotations
@@ -8,14 +11,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
+import yaml
 
 from hyperruntime.errors import RunError
-from hyperruntime.option_fields import OneOf
+from hyperruntime.option_fields import AtLeast, OneOf, option
+from hyperruntime.rollout.agent.tool_calls import shaped_call
 from hyperruntime.rollout.run_files.record import SCORED, UNSCORED, Trajectory
 from hyperruntime.rollout.run_files.run_dir import (
     RESULTS,
@@ -23,19 +28,43 @@ from hyperruntime.rollout.run_files.run_dir import (
     read_run,
     read_trajectories,
 )
-from hyperruntime.rollout.training_data.rows import CARD_NAME, DATA_NAME, dataset_card, rows
-from hyperruntime.rollout.training_data.samples import ALL, LAST, ScoredGroup, scored_group
+from hyperruntime.rollout.training_data.samples import (
+    ALL,
+    LAST,
+    ScoredGroup,
+    group_advantages,
+    scored_group,
+)
 from hyperruntime.rollout.training_data.scored_data import to_scored_data
 from hyperruntime.runs.run_file import RUN
 
 FORMATS = ("atropos", "huggingface", "jsonl")
 KEEP = "keep"
 DROP = "drop"
+_CARD = "README.md"
+_DATA = "data/train.jsonl"
+_FREE = ("parts", "verdict", "tools", "tool_errors")  # JSON of any shape
+_PLAIN = {
+    "id": "string",
+    "item_id": "string",
+    "index": "int64",
+    "environment": "string",
+    "model": "string",
+    "reward": "float64",
+    "advantage": "float64",
+    "group_size": "int64",
+    "group_scored": "int64",
+    "stop_reason": "string",
+    "turns": "int64",
+    "prompt_tokens": "int64",
+    "completion_tokens": "int64",
+    "total_s": "float64",
+}
 
 
 @attrs.frozen(kw_only=True)
 class ExportOptions:
-    """Export options.
+    """Export options; the text of each is in its field.
 
     Attributes:
         to: one of ``FORMATS``.
@@ -48,11 +77,25 @@ class ExportOptions:
         max_tokens: drop groups with a longer sequence, for ``atropos`` only; None means no limit.
     """
 
-    to: str = attrs.field(default="jsonl", validator=OneOf(FORMATS))
-    incomplete: str | None = attrs.field(default=None, validator=OneOf((KEEP, DROP)))
-    equal: str | None = attrs.field(default=None, validator=OneOf((KEEP, DROP)))
-    segments: str = attrs.field(default=ALL, validator=OneOf((ALL, LAST)))
-    max_tokens: int | None = None
+    to: str = option("jsonl", "Output format.", check=OneOf(FORMATS))
+    incomplete: str | None = option(
+        None,
+        "Keep or drop partly scored groups [default: keep; atropos: drop].",
+        check=OneOf((KEEP, DROP)),
+    )
+    equal: str | None = option(
+        None,
+        "Keep or drop groups of equal rewards [default: keep; atropos: drop].",
+        check=OneOf((KEEP, DROP)),
+    )
+    segments: str = option(
+        ALL,
+        "atropos: write all segments of a trajectory, or the last.",
+        check=OneOf((ALL, LAST)),
+    )
+    max_tokens: int | None = option(
+        None, "atropos: drop groups with a longer sequence.", check=AtLeast(1)
+    )
 
     def drops(self, choice: str | None) -> bool:
         """Return whether ``incomplete`` or ``equal`` drops a group, with None as the default of the
@@ -200,18 +243,18 @@ def _write(path: Path, kept: Kept, options: ExportOptions) -> None:
         )
     elif options.to == "jsonl":
         _write_lines(
-            path, (row for group, scored in kept for row in rows(group, scored, as_text=False))
+            path, (row for group, scored in kept for row in _rows(group, scored, as_text=False))
         )
     else:
-        data = path / DATA_NAME
+        data = path / _DATA
         data.parent.mkdir(parents=True)
         count = _write_lines(
-            data, (row for group, scored in kept for row in rows(group, scored, as_text=True))
+            data, (row for group, scored in kept for row in _rows(group, scored, as_text=True))
         )
         if not count:
             why = "this run has nothing to export, and `datasets` cannot read an empty directory"
             raise RunError(f"{why}; use --to jsonl")
-        (path / CARD_NAME).write_text(dataset_card(count, data.stat().st_size))
+        (path / _CARD).write_text(_dataset_card(count, data.stat().st_size))
 
 
 def _write_lines(path: Path, values: Iterable[dict[str, Any]]) -> int:
@@ -224,3 +267,116 @@ def _write_lines(path: Path, values: Iterable[dict[str, Any]]) -> int:
         file.flush()
         os.fsync(file.fileno())
     return count
+
+
+def _rows(
+    group: ScoredGroup, scored: Sequence[Trajectory], *, as_text: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield a row for each trajectory of a group.
+
+    Args:
+        group: the group.
+        scored: its scored trajectories.
+        as_text: whether to write free JSON as text, so that every column has one type.
+    """
+    advantages = group_advantages([each.reward for each in scored])
+    for trajectory, advantage in zip(scored, advantages, strict=True):
+        row = {name: getattr(trajectory, name) for name in _PLAIN if hasattr(trajectory, name)}
+        row |= {
+            name: trajectory.usage.get(name, 0) for name in ("prompt_tokens", "completion_tokens")
+        }
+        row["total_s"] = trajectory.timing.get("total_s", 0.0)
+        row |= {"advantage": advantage, "group_size": group.size, "group_scored": group.scored}
+        free = {name: getattr(trajectory, name) for name in _FREE}
+        row |= (
+            {name: json.dumps(value, ensure_ascii=False) for name, value in free.items()}
+            if as_text
+            else free
+        )
+        row["messages"] = (
+            [_one_shape(message) for message in trajectory.messages]
+            if as_text
+            else trajectory.messages
+        )
+        row["segments"] = [attrs.asdict(segment, recurse=False) for segment in trajectory.segments]
+        yield row
+
+
+def _dataset_card(count: int, size_bytes: int) -> str:
+    """Return the README.md of a dataset directory.
+
+    Args:
+        count: number of rows.
+        size_bytes: size of the data file.
+    """
+    facts = {
+        "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": _DATA}]}],
+        "dataset_info": {
+            "config_name": "default",
+            "features": _features(),
+            "splits": [{"name": "train", "num_examples": count, "num_bytes": size_bytes}],
+        },
+        "tags": ["agent", "rollouts", "reinforcement-learning"],
+    }
+    return f"""---
+{yaml.safe_dump(facts, sort_keys=False)}---
+
+# Scored rollouts
+
+{count} trajectories of agents in containers, written by hyperruntime. Each trajectory is one row:
+
+- `messages`: the conversation, with tool calls and their results.
+- `reward`, and `advantage`: its distance from the mean of its group (rows of one `item_id`) in standard deviations.
+- `segments`: `ids`, `mask` (1 for emitted tokens, 0 for prompts) and `logprobs` (null for prompts), one entry for each
+  sequence of tokens; empty if the model's server did not return token ids.
+- `parts`, `verdict`, `tools`, `tool_errors`: JSON text.
+
+Trajectories with an infrastructure failure have no reward, so they are not included.
+"""
+
+
+def _one_shape(message: Mapping[str, Any]) -> dict[str, Any]:
+    calls = message.get("tool_calls")
+    return {
+        "role": str(message.get("role", "user")),
+        "content": _text(message.get("content")),
+        "name": message.get("name"),
+        "tool_call_id": message.get("tool_call_id"),
+        "tool_calls": [shaped_call(call) for call in (calls if isinstance(calls, list) else ())],
+    }
+
+
+def _text(content: Any) -> str:  # noqa: ANN401 - OpenAI's content: text, parts, or null
+    if content is None or isinstance(content, str):
+        return content or ""
+    parts = content if isinstance(content, list) else ()
+    texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def _features() -> list[dict[str, Any]]:
+    """Return the column types in the form of the card's metadata."""
+    call = [
+        {"name": "id", "dtype": "string"},
+        {"name": "type", "dtype": "string"},
+        {"name": "function", "struct": _columns({"name": "string", "arguments": "string"})},
+    ]
+    message = [
+        *_columns(dict.fromkeys(("role", "content", "name", "tool_call_id"), "string")),
+        {"name": "tool_calls", "list": call},
+    ]
+    segment = [
+        {"name": "ids", "list": "int64"},
+        {"name": "mask", "list": "int8"},
+        {"name": "logprobs", "list": "float64"},
+    ]
+    return [
+        *_columns(_PLAIN),
+        *_columns(dict.fromkeys(_FREE, "string")),
+        {"name": "messages", "list": message},
+        {"name": "segments", "list": segment},
+    ]
+
+
+def _columns(types: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [{"name": name, "dtype": dtype} for name, dtype in types.items()]

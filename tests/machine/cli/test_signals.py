@@ -77,7 +77,7 @@ SUBMIT = (
     "--trainer-option",
     "url=http://127.0.0.1:1",
 )
-PREFLIGHT = ("rollout.preflight", "check_model", "rollout", "preflight", "--model", "m",
+PREFLIGHT = ("rollout.models", "check_model", "rollout", "preflight", "--model", "m",
              "--base-url", "http://127.0.0.1:1/v1")  # fmt: skip
 
 

@@ -40,6 +40,11 @@ def make_origin(where: Path) -> list[str]:
     return commits
 
 
+def prepared(folder: Path, commit: str, patch: str = "") -> Checkout:
+    """Return a commit of the repository ``origin``, from a cache beside it."""
+    return Repositories(folder / "cache").prepare(folder / "origin", commit, patch)
+
+
 def unpacked(tar: str, where: Path) -> Path:
     """Unpack the tar of a checkout and return its directory."""
     where.mkdir(exist_ok=True)
@@ -110,9 +115,9 @@ def test_a_patch_on_the_default_branch_is_all_that_a_slot_gets(tmp_path: Path) -
     """
     commits = make_origin(tmp_path / "origin")
     bug = "--- a/number.txt\n+++ b/number.txt\n@@ -1 +1 @@\n-2\n+broken\n"
-    checkout = Repositories(tmp_path / "cache").prepare(tmp_path / "origin", "", bug)
+    checkout = prepared(tmp_path, "", bug)
     shutil.rmtree(tmp_path / "origin")
-    assert Repositories(tmp_path / "cache").prepare(tmp_path / "origin", "", bug) == checkout
+    assert prepared(tmp_path, "", bug) == checkout
     work = unpacked(checkout.tar, tmp_path / "work")
     assert (work / "number.txt").read_text() == "broken\n"
     inside = ["-C", str(work)]
@@ -128,9 +133,7 @@ def test_a_patch_on_the_default_branch_is_all_that_a_slot_gets(tmp_path: Path) -
 def test_a_patch_that_does_not_apply_raises_an_error(tmp_path: Path) -> None:
     commits = make_origin(tmp_path / "origin")
     with pytest.raises(RepositoryError, match=f"does not apply to commit {commits[0]}"):
-        Repositories(tmp_path / "cache").prepare(
-            tmp_path / "origin", commits[0], "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-2\n+3\n"
-        )
+        prepared(tmp_path, commits[0], "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-2\n+3\n")
 
 
 def test_eight_processes_can_prepare_one_repository_at_the_same_time(tmp_path: Path) -> None:
@@ -152,22 +155,6 @@ def test_eight_processes_can_prepare_one_repository_at_the_same_time(tmp_path: P
         results = list(threads.map(lambda _: run_process(args), range(8)))
     assert [result.exit_code for result in results] == [0] * 8, results[0].stderr
     assert len({result.stdout for result in results}) == 1
-
-
-def test_threads_can_prepare_one_repository_at_the_same_time(tmp_path: Path) -> None:
-    """R8: one process prepares the checkouts of a whole group of trajectories."""
-    commits = make_origin(tmp_path / "origin")
-    repositories = Repositories(tmp_path / "cache")
-    with ThreadPoolExecutor(8) as threads:
-        found = list(
-            threads.map(
-                lambda n: repositories.prepare(tmp_path / "origin", commits[n % 3]), range(24)
-            )
-        )
-    assert {checkout.commit for checkout in found} == set(commits)
-    assert [
-        path.name for path in (tmp_path / "cache").iterdir() if path.name.startswith(".making")
-    ] == []
 
 
 def test_concurrent_tasks_with_the_same_commit_share_one_fetch(tmp_path: Path) -> None:
@@ -247,14 +234,14 @@ def test_a_fetch_over_the_network_gets_one_commit_and_happens_once(
 def test_a_damaged_cache_entry_is_made_again(tmp_path: Path, name: str) -> None:
     """A file that a disk corrupted, or that a user edited, does not reach a slot."""
     commits = make_origin(tmp_path / "origin")
-    checkout = Repositories(tmp_path / "cache").prepare(tmp_path / "origin", commits[0])
+    checkout = prepared(tmp_path, commits[0])
     damaged = Path(checkout.tar).parent / name
     damaged = next(damaged.glob("*.pack")) if damaged.is_dir() else damaged
     content = bytearray(damaged.read_bytes())
     content[len(content) // 2] ^= 255
     damaged.chmod(0o644)
     damaged.write_bytes(content)
-    again = Repositories(tmp_path / "cache").prepare(tmp_path / "origin", commits[0])
+    again = prepared(tmp_path, commits[0])
     assert (unpacked(again.tar, tmp_path / "work") / "number.txt").read_text() == "0\n"
     with again.store() as store:
         assert store.read_file(commits[0], "number.txt") == b"0\n"
@@ -263,7 +250,7 @@ def test_a_damaged_cache_entry_is_made_again(tmp_path: Path, name: str) -> None:
 def test_a_snapshot_does_not_change_the_cache(tmp_path: Path) -> None:
     """W22: the changes of one agent are not visible to the next."""
     commits = make_origin(tmp_path / "origin")
-    checkout = Repositories(tmp_path / "cache").prepare(tmp_path / "origin", commits[0])
+    checkout = prepared(tmp_path, commits[0])
     before = sorted((path, path.stat().st_size) for path in (tmp_path / "cache").rglob("*"))
     work = unpacked(checkout.tar, tmp_path / "work")
     (work / "number.txt").write_text("17\n")
@@ -287,7 +274,7 @@ def test_invalid_commits_are_rejected(tmp_path: Path, commit: str) -> None:
     """W24."""
     make_origin(tmp_path / "origin")
     with pytest.raises(SpecError):
-        Repositories(tmp_path / "cache").prepare(tmp_path / "origin", commit)
+        prepared(tmp_path, commit)
 
 
 @pytest.mark.parametrize("repo", ["a/b/c", "../x", "a/..;x", "a", "a/$(x)", "-a/b"])
@@ -307,7 +294,7 @@ def test_a_repository_name_is_resolved_below_a_base(tmp_path: Path) -> None:
 def test_a_missing_commit_raises_an_error_and_leaves_no_cache_entry(tmp_path: Path) -> None:
     make_origin(tmp_path / "origin")
     with pytest.raises(RepositoryError, match="no commit 1111"):
-        Repositories(tmp_path / "cache").prepare(tmp_path / "origin", "1" * 40)
+        prepared(tmp_path, "1" * 40)
     assert [path.suffix for path in (tmp_path / "cache").iterdir()] == [".lock"]
 
 
@@ -329,7 +316,7 @@ def test_prune_removes_the_least_recently_used_entries(tmp_path: Path) -> None:
 
 def test_prune_reports_an_entry_that_another_process_is_fetching(tmp_path: Path) -> None:
     commit = make_origin(tmp_path / "origin")[0]
-    entry = Path(Repositories(tmp_path / "cache").prepare(tmp_path / "origin", commit).tar).parent
+    entry = Path(prepared(tmp_path, commit).tar).parent
     os.utime(entry / "manifest.json", (0, 0))
     with (
         FileLock(f"{entry}.lock"),

@@ -21,8 +21,7 @@ from hyperruntime.cli.field_options import (
     given_changes,
 )
 from hyperruntime.cli.messages import WrongUsageError
-from hyperruntime.cli.rollout.options import make_options
-from hyperruntime.cli.rollout.run import run
+from hyperruntime.cli.rollout.run import make_options, run
 from hyperruntime.cli.rollout.train import TrainSettings
 from hyperruntime.errors import AgentError, ArchiveError, SpecError
 from hyperruntime.option_fields import (

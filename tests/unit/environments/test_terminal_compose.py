@@ -29,6 +29,11 @@ services:
 """
 
 
+def compose(folder: Path, text: str) -> None:
+    """Write the compose file of a task."""
+    (folder / "environment" / "docker-compose.yaml").write_text(text)
+
+
 def test_a_compose_file_with_the_service_main_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -37,7 +42,7 @@ def test_a_compose_file_with_the_service_main_is_read(
     """
     monkeypatch.setenv("SECRET", "of the host")
     folder = harbor(tmp_path / "one", environment__Dockerfile_main="FROM y:1\n")
-    (folder / "environment" / "docker-compose.yaml").write_text(HARBORS)
+    compose(folder, HARBORS)
     (folder / "task.toml").write_text("[environment]\nmemory_mb = 512\n")
     (task,) = load_tasks(str(folder))
     assert task.recipe is not None
@@ -85,9 +90,7 @@ def test_only_harbors_own_variables_are_dropped(tmp_path: Path, given: str) -> N
     kept.
     """
     folder = harbor(tmp_path / "one")
-    (folder / "environment" / "docker-compose.yaml").write_text(
-        f"services: {{main: {{environment: {given}}}}}"
-    )
+    compose(folder, f"services: {{main: {{environment: {given}}}}}")
     (task,) = load_tasks(str(folder))
     assert task.env == {"TOKEN": "${TOKEN}", "EMPTY": "", "ALL": "a=${CPUS}"}
 
@@ -96,9 +99,7 @@ def test_only_harbors_own_variables_are_dropped(tmp_path: Path, given: str) -> N
 def test_variables_of_another_form_are_refused(tmp_path: Path, given: str) -> None:
     """The message names the file or the key."""
     folder = harbor(tmp_path / "one")
-    (folder / "environment" / "docker-compose.yaml").write_text(
-        f"services: {{main: {{environment: {given}}}}}"
-    )
+    compose(folder, f"services: {{main: {{environment: {given}}}}}")
     with pytest.raises(SpecError, match="environment"):
         load_tasks(str(folder))
 
@@ -106,9 +107,10 @@ def test_variables_of_another_form_are_refused(tmp_path: Path, given: str) -> No
 def test_shared_memory_reaches_the_container_and_harmless_keys_pass(tmp_path: Path) -> None:
     """``shm_size`` is a limit of the task; labels and the like change nothing for one container."""
     folder = harbor(tmp_path / "one")
-    (folder / "environment" / "docker-compose.yaml").write_text(
+    compose(
+        folder,
         "x-common: {a: b}\nservices: {main: {shm_size: 256m, labels: [a=b], x-mine: 1, "
-        "hostname: box, platform: linux, volumes: []}}\nvolumes: {}\n"
+        "hostname: box, platform: linux, volumes: []}}\nvolumes: {}\n",
     )
     assert spec_of(Terminal(tasks=str(folder)), Images()).limits.shm_bytes == 256 * 1024**2
 
@@ -116,8 +118,6 @@ def test_shared_memory_reaches_the_container_and_harmless_keys_pass(tmp_path: Pa
 def test_the_user_of_main_is_that_of_agent_and_tests(tmp_path: Path) -> None:
     """Unless ``task.toml`` names another one."""
     folder = harbor(tmp_path / "one", task_toml="[verifier]\nuser = 'root'")
-    (folder / "environment" / "docker-compose.yaml").write_text(
-        "services: {main: {user: '1000:1000'}}"
-    )
+    compose(folder, "services: {main: {user: '1000:1000'}}")
     (task,) = load_tasks(str(folder))
     assert (task.agent_user, task.tests_user) == ("1000:1000", "root")

@@ -229,7 +229,7 @@ _MERGED = "x-0: &a0 {k: x}\n" + "".join(
             {"environment__docker-compose_yaml": "services: {main: &a {environment: [*a]}}"},
             "a part of itself",
         ),
-        ({"environment__docker-compose_yaml": "services: " + "[" * 5000}, "valid compose file"),
+        ({"environment__docker-compose_yaml": "services: " + "[" * 500}, "valid compose file"),
         ({"environment__docker-compose_yaml": "include: [other.yaml]"}, "without include"),
         ({"task_toml": "[environment]\ngpus = inf"}, "gpus"),
     ],

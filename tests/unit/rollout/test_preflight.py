@@ -10,9 +10,7 @@ from typing import Any
 import pytest
 
 from hyperruntime.cli import main
-from hyperruntime.rollout.agent.hermes import render_hermes
-from hyperruntime.rollout.preflight import compare_renderings
-from tests.doubles.byte_tokenizer import ByteTokenizer
+from tests.doubles.byte_tokenizer import ByteTokenizer, render_hermes
 from tests.doubles.tokenserver import token_server
 from tests.doubles.upstream import chat, scripted_upstream
 
@@ -70,11 +68,6 @@ def test_r22_a_local_template_is_rendered_with_and_without_tools(
     assert found["template"]["state"] == state
     assert "never sees" in found["template"]["detail"] or state == "ok"
     assert state == "ok" or code == 1
-
-
-def test_r22_a_template_that_drops_tools_fails_the_check() -> None:
-    assert compare_renderings(ByteTokenizer()).state == "ok"
-    assert compare_renderings(Drops()).state == "failed"
 
 
 def test_r22_a_servers_own_template_that_drops_tools_is_found(

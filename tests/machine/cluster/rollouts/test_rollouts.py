@@ -35,7 +35,6 @@ from hyperruntime.errors import (
 from hyperruntime.option_fields import to_json
 from hyperruntime.rollout.agent.agent import Tools
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
-from hyperruntime.rollout.agent.recorder import emitted
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.models.token_model import TokenModel
 from hyperruntime.rollout.run.episode import EpisodeContext, Job, Specs
@@ -48,8 +47,8 @@ from hyperruntime.rollout.run_files.turn_journal import TURNS
 from hyperruntime.runs.retry import MOST_LOSSES
 from hyperruntime.testing.model import ModelReply, calls, says, scripted_model
 from hyperruntime.wire.peer import Answer, Call, Handler
-from tests.doubles.tokenserver import token_server
-from tests.doubles.words import COMMANDS, TOOL, Adder, Boxes, Words, journaled, rollouts
+from tests.doubles.tokenserver import emitted, token_server
+from tests.doubles.words import COMMANDS, TOOL, Adder, Boxes, Words, journaled, rollouts, timeless
 
 WORDS = "tests.doubles.words:Words"
 OPTIONS = RolloutOptions(environment=WORDS, environment_options={"count": "12"}, seed=1, parallel=6)
@@ -138,7 +137,7 @@ def nodes_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hyperruntime.cluster.cluster._FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr("hyperruntime.cluster.rollouts.episode_service.open_here", open_boxes)
     monkeypatch.setattr(NodeContext, "runtime", _no_runtime)
-    monkeypatch.setattr("hyperruntime.rollout.run.scheduler._RETRY_S", 0.001)
+    monkeypatch.setattr("hyperruntime.rollout.run.runner._RETRY_S", 0.001)
     monkeypatch.setattr("hyperruntime.cluster.rollouts.episode_service.SETTLE_S", 0.03)
     for each in (all_nodes, all_boxes, terminated):
         each.clear()
@@ -192,11 +191,6 @@ def on_nodes(
                 await model.close()
 
     return asyncio.run(asyncio.wait_for(run(), 120))
-
-
-def timeless(run_dir: Path) -> list[Trajectory]:
-    found = sorted(read_trajectories(run_dir), key=lambda trajectory: trajectory.id)
-    return [attrs.evolve(each, timing={}, started_at=0.0, attempts=0, replay={}) for each in found]
 
 
 def assert_same(run_dir: Path, alone: Path) -> None:

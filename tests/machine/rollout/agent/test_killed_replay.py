@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.json_values import json_object
-from hyperruntime.rollout.agent.recorder import emitted
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_trajectories
 from hyperruntime.rollout.run_files.turn_journal import TURNS
+from tests.doubles.tokenserver import emitted
 from tests.doubles.words import COMMANDS, journaled
 
 

@@ -38,6 +38,10 @@ MODEL = ("--model", "m", "--base-url", "http://127.0.0.1:9/v1")
         (("--environment", "x", *MODEL, "--env", "NOT_SET_ANYWHERE"), "set here"),
         (("--environment", "x", *MODEL, "--group-size", "0"), "group-size"),
         (("--environment", "x", *MODEL, "--resume-or-start"), "requires --run-id or --output-dir"),
+        (("--environment", "x", *MODEL, "--run-id=../out"), "--run-id '../out' is not allowed"),
+        (("--environment", "x", *MODEL, "--run-id=."), "--run-id '.' is not allowed"),
+        (("--environment", "x", *MODEL, "--run-id=-x"), "--run-id '-x' is not allowed"),
+        (("--resume-from", "nothing/here"), "name the directory of a rollout run"),
     ],
 )
 def test_wrong_usage_prints_one_line_and_exits_with_2(
@@ -49,6 +53,18 @@ def test_wrong_usage_prints_one_line_and_exits_with_2(
     assert error.count("\n") == 1
 
 
+def test_an_invalid_row_of_a_batch_is_reported_before_anything_starts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "a"}\n{"promt": "b"}\n')
+    asked = ["--runtime", "no-such-engine", "rollout", "batch", str(prompts), *MODEL]
+    output = tmp_path / "out"
+    assert main([*asked, "--unsupported", "fail", "--output-dir", str(output)]) == 2
+    assert "line 2" in capsys.readouterr().err
+    assert not output.exists()
+
+
 def test_runs_that_start_in_the_same_second_get_different_directories(tmp_path: Path) -> None:
     values = {"output_dir": None, "run_id": None, "output_dir_parent": str(tmp_path)}
     with ExitStack() as stack:
@@ -57,13 +73,8 @@ def test_runs_that_start_in_the_same_second_get_different_directories(tmp_path: 
         write_run(made[1], {})
         made.append(stack.enter_context(run_directory(values)))
     assert list(tmp_path.iterdir()) == [made[1]], "without a run, nothing is left"
-
-
-def test_a_chosen_directory_is_not_made_before_the_run(tmp_path: Path) -> None:
-    with run_directory(
-        {"output_dir": None, "run_id": "a", "output_dir_parent": str(tmp_path)}
-    ) as path:
-        assert (path, path.exists()) == (tmp_path / "rollout_a", False)
+    with run_directory({**values, "run_id": "a"}) as path:
+        assert (path, path.exists()) == (tmp_path / "rollout_a", False), "made by the run"
 
 
 def test_a_resumed_run_keeps_its_options_and_its_directory(
@@ -78,8 +89,6 @@ def test_a_resumed_run_keeps_its_options_and_its_directory(
     assert "--group-size cannot change" in capsys.readouterr().err
     assert main([*asked, "--environment", "x", *MODEL, "--output-dir", str(tmp_path)]) == 2
     assert "--resume-from" in capsys.readouterr().err
-    assert main([*asked, "--resume-from", str(tmp_path / "none")]) == 2
-    assert "rollout run" in capsys.readouterr().err
     (tmp_path / "run.json").write_text(
         json.dumps({"schema": 1, "options": {"environment": 3, "odd": 1}})
     )

@@ -2,58 +2,28 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
 import pytest
 
 from hyperruntime.errors import ContextLengthError, SandboxLostError
 from hyperruntime.rollout.agent.agent import AgentLimits, AgentResult, AgentTask, run_agent
-from hyperruntime.rollout.agent.model import Completion, Sampling
-from hyperruntime.testing.model import ModelReply, calls, says
-
-TOOLS = [
-    {"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}
-]
-
-
-class Scripted:
-    """A model that returns scripted replies, one per request."""
-
-    name = "scripted"
-
-    def __init__(self, *replies: ModelReply | Exception) -> None:
-        self.replies = list(replies)
-        self.asked: list[tuple[Sequence[Mapping[str, Any]], Sampling]] = []
-
-    async def complete(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        sampling: Sampling,
-    ) -> Completion:
-        self.asked.append((messages, sampling))
-        await asyncio.sleep(0)
-        reply = self.replies.pop(0) if self.replies else says("done")
-        if isinstance(reply, Exception):
-            raise reply
-        usage = {"prompt_tokens": 10 * len(self.asked), "completion_tokens": 5}
-        return Completion(message=reply.message, finish_reason=reply.finish_reason, usage=usage)
-
-    async def close(self) -> None: ...
+from hyperruntime.rollout.agent.model import Sampling
+from hyperruntime.testing.model import calls, says
+from tests.doubles.episodes import BASH, FakeModel, cancel
 
 
 async def echo(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
     return json.dumps({"tool": name, "task": task_id, **arguments})
 
 
-def converse(model: Scripted, handler: Callable[..., Any] = echo, **limits: Any) -> AgentResult:
+def converse(model: FakeModel, handler: Callable[..., Any] = echo, **limits: Any) -> AgentResult:
     task = AgentTask(
         id="t/0",
         model=model,
         messages=[{"role": "user", "content": "go"}],
-        tools=TOOLS,
+        tools=[BASH],
         tool_handler=handler,
         limits=AgentLimits(**limits),
         sampling=Sampling(max_tokens=100, seed=7),
@@ -69,7 +39,7 @@ def test_tool_calls_run_one_after_the_other_in_their_order() -> None:
         order.append(arguments["command"])
         return str(arguments["command"])
 
-    model = Scripted(calls(("bash", {"command": "a"}), ("bash", {"command": "b"})), says("done"))
+    model = FakeModel(calls(("bash", {"command": "a"}), ("bash", {"command": "b"})), says("done"))
     result = converse(model, slow_first)
     assert order == ["a", "b"]
     assert [m["role"] for m in result.messages] == [
@@ -87,27 +57,19 @@ def test_tool_calls_run_one_after_the_other_in_their_order() -> None:
 def test_a_cancelled_conversation_ends_even_if_a_tool_fails_at_the_same_time() -> None:
     async def fail(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
         try:
-            begun.set()
+            begun.append(name)
             await asyncio.sleep(3600)
         finally:
             raise ValueError("the tool was not ended well")
 
-    async def cancelled() -> None:
-        task = asyncio.create_task(
-            run_agent(AgentTask(id="t/0", model=model, messages=[], tools=TOOLS, tool_handler=fail))
-        )
-        await begun.wait()
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    model, begun = Scripted(calls(("bash", {"command": "a"}))), asyncio.Event()
-    asyncio.run(cancelled())
+    model, begun = FakeModel(calls(("bash", {"command": "a"}))), list[str]()
+    task = AgentTask(id="t/0", model=model, messages=[], tools=[BASH], tool_handler=fail)
+    cancel(run_agent(task), lambda: bool(begun))
     assert len(model.asked) == 1
 
 
 def test_malformed_calls_are_answered_with_the_error_and_the_loop_continues() -> None:
-    model = Scripted(
+    model = FakeModel(
         calls(("bash", "{not json"), ("rm", {}), ("bash", {})),
         calls(("bash", {"command": "ls"})),
         says("done"),
@@ -127,7 +89,7 @@ def test_malformed_calls_are_answered_with_the_error_and_the_loop_continues() ->
 
 
 def test_tool_calls_in_the_text_are_executed() -> None:
-    model = Scripted(
+    model = FakeModel(
         says('I look. <tool_call>{"name": "bash", "arguments": {"command": "ls"}}</tool_call>')
     )
     result = converse(model)
@@ -140,7 +102,7 @@ def test_r2_an_exception_of_a_handler_becomes_a_json_error_and_is_recorded() -> 
     async def broken(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
         raise KeyError("x")
 
-    result = converse(Scripted(calls(("bash", {"command": "a"}))), broken)
+    result = converse(FakeModel(calls(("bash", {"command": "a"}))), broken)
     assert json.loads(result.messages[2]["content"]) == {"error": "'bash' failed: KeyError: 'x'"}
     assert result.tool_errors[0]["tool"] == "bash"
     assert result.stop_reason == "finished"
@@ -151,7 +113,7 @@ def test_w23_a_lost_container_raises_and_is_not_a_tool_result() -> None:
         raise SandboxLostError("the container ended")
 
     with pytest.raises(SandboxLostError):
-        converse(Scripted(calls(("bash", {"command": "a"}))), lost)
+        converse(FakeModel(calls(("bash", {"command": "a"}))), lost)
 
 
 @pytest.mark.parametrize(
@@ -164,13 +126,13 @@ def test_w23_a_lost_container_raises_and_is_not_a_tool_result() -> None:
     ],
 )
 def test_limits_end_a_conversation(limits: dict[str, Any], reason: str, turns: int) -> None:
-    model = Scripted(*[calls(("bash", {"command": "a"}))] * 50)
+    model = FakeModel(*[calls(("bash", {"command": "a"}))] * 50)
     result = converse(model, **limits)
     assert (result.stop_reason, result.turns) == (reason, turns)
 
 
 def test_a_turn_requests_only_the_remaining_tokens_and_has_its_own_seed() -> None:
-    model = Scripted(*[calls(("bash", {"command": "a"}))] * 2)
+    model = FakeModel(*[calls(("bash", {"command": "a"}))] * 2)
     converse(model, tokens=12)
     assert [asked.max_tokens for _, asked in model.asked] == [12, 7, 2]
     assert [asked.seed for _, asked in model.asked] == [7, 8, 9]
@@ -186,7 +148,7 @@ def test_the_time_limit_cancels_a_tool_and_every_call_gets_an_answer() -> None:
             ended.append(name)
         return ""
 
-    model = Scripted(calls(("bash", {"command": "a"}), ("bash", {"command": "b"})))
+    model = FakeModel(calls(("bash", {"command": "a"}), ("bash", {"command": "b"})))
     result = converse(model, forever, time_s=0.05)
     assert (result.stop_reason, result.tool_calls) == ("time_limit", 0)
     assert [m["role"] for m in result.messages] == ["user", "assistant", "tool", "tool"]
@@ -194,17 +156,10 @@ def test_the_time_limit_cancels_a_tool_and_every_call_gets_an_answer() -> None:
 
 
 def test_a_conversation_that_outgrows_the_context_ends_and_is_kept() -> None:
-    result = converse(Scripted(calls(("bash", {"command": "a"})), ContextLengthError("too long")))
+    result = converse(FakeModel(calls(("bash", {"command": "a"})), ContextLengthError("too long")))
     assert (result.stop_reason, result.turns, len(result.messages)) == ("context_limit", 1, 3)
 
 
 def test_w23_opening_messages_that_exceed_the_context_raise_an_error() -> None:
     with pytest.raises(ContextLengthError):
-        converse(Scripted(ContextLengthError("too long")))
-
-
-def test_a_truncated_turn_without_a_tool_call_stops_with_the_token_limit() -> None:
-    assert (
-        converse(Scripted(attrs.evolve(says("I would"), finish_reason="length"))).stop_reason
-        == "token_limit"
-    )
+        converse(FakeModel(ContextLengthError("too long")))

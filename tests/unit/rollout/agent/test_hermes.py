@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime.rollout.agent.hermes import parse_hermes, render_hermes
-from hyperruntime.rollout.agent.tool_calls import normalized_message, sendable, tool_calls
+from hyperruntime.rollout.agent.tool_calls import (
+    normalized_message,
+    parse_hermes,
+    sendable,
+    tool_calls,
+)
+from tests.doubles.byte_tokenizer import render_hermes
 
 _JSON = st.recursive(
     st.none()

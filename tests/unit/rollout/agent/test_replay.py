@@ -17,10 +17,10 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.errors import NodeLostError, SandboxLostError
 from hyperruntime.rollout.agent.agent import Agent, AgentResult, AgentTask, run_agent
-from hyperruntime.rollout.agent.recorder import emitted
 from hyperruntime.rollout.agent.replay import same_output
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_trajectories
 from hyperruntime.rollout.run_files.turn_journal import TURNS
+from tests.doubles.tokenserver import emitted
 from tests.doubles.words import COMMANDS, Adder, Box, Boxes, Words, rollouts
 
 
@@ -30,7 +30,7 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyperruntime.rollout.run.scheduler._RETRY_S", 0.001)
+    monkeypatch.setattr("hyperruntime.rollout.run.runner._RETRY_S", 0.001)
 
 
 @pytest.mark.parametrize("with_files", [True, False])

@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.errors import ModelError
-from hyperruntime.rollout.agent.recorder import TokenRecord, emitted
+from hyperruntime.rollout.agent.recorder import TokenRecord
+from tests.doubles.tokenserver import emitted
 
 _IDS = st.lists(st.integers(0, 50), max_size=12)
 

@@ -12,24 +12,27 @@ from typing import Any
 
 import pytest
 
-from hyperruntime.errors import ContextLengthError, ModelError, SpecError
+from hyperruntime.errors import ModelError, SpecError
 from hyperruntime.rollout.agent.agent import AgentTask, run_agent
-from hyperruntime.rollout.agent.hermes import render_hermes
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
-from hyperruntime.rollout.agent.recorder import RecordedModel, Stopwatch, emitted
+from hyperruntime.rollout.agent.recorder import RecordedModel, Stopwatch
 from hyperruntime.rollout.agent.replay import Replay
 from hyperruntime.rollout.models import ModelOptions, Wire, open_model
 from hyperruntime.rollout.models.server import check_server
 from hyperruntime.rollout.models.token_model import TokenModel
 from hyperruntime.rollout.run_files.turn_journal import TurnJournal
-from tests.doubles.byte_tokenizer import ByteTokenizer
+from tests.doubles.byte_tokenizer import ByteTokenizer, render_hermes
+from tests.doubles.episodes import BASH
 from tests.doubles.tokenizers import write_byte_tokenizer
-from tests.doubles.tokenserver import TokenServer, in_turn, token_server
+from tests.doubles.tokenserver import TokenServer, emitted, in_turn, token_server
 from tests.doubles.upstream import Received, Reply, chat, json_reply, scripted_upstream
 
 HELLO = [{"role": "user", "content": "hello"}]
-TOOLS = [
-    {"type": "function", "function": {"name": "bash", "parameters": {"required": ["command"]}}}
+TOOLS = [BASH]
+ODD = [
+    'I look: é <tool_call>  {"arguments":{"command":"ls"},   "name":"bash"} </tool_call>',
+    "it is\tdone",
+    "as  before",
 ]
 
 
@@ -104,15 +107,6 @@ def test_a_server_that_forbids_retries_is_not_asked_again() -> None:
         assert len(server.received) == 1
 
 
-def test_a_conversation_that_exceeds_the_context_raises_its_own_error() -> None:
-    said = {"message": "This model's maximum context length is 16 tokens", "code": 400}
-    with (
-        scripted_upstream(lambda _: json_reply(said, status=400)) as server,
-        pytest.raises(ContextLengthError),
-    ):
-        ask(chat_model(server.url))
-
-
 def test_parameters_that_a_server_does_not_know_are_no_longer_sent() -> None:
     def picky(request: Received) -> Reply:
         for name in ("return_token_ids", "max_tokens"):
@@ -144,15 +138,10 @@ def test_other_client_errors_are_raised_at_once_without_the_key(
         chat_model(server.url, key_env="NO_SUCH_KEY")
 
 
-def test_a_doubly_encoded_answer_is_read_and_an_invalid_one_is_rejected() -> None:
+def test_a_doubly_encoded_answer_is_read() -> None:
     body = json.loads(chat("hi").pieces[0])
     with scripted_upstream(lambda _: json_reply(json.dumps(body))) as server:
         assert ask(chat_model(server.url)).message["content"] == "hi"
-    odds: list[Any] = [{}, {"choices": []}, {"choices": [{}]}, []]
-    with scripted_upstream(lambda _: json_reply(odds.pop())) as server:
-        while odds:
-            with pytest.raises(ModelError):
-                ask(chat_model(server.url))
 
 
 def test_invalid_model_options_are_rejected() -> None:
@@ -220,12 +209,8 @@ async def _converse(model: Model, journal: TurnJournal | None = None) -> Recorde
 def test_r3_every_turn_is_recorded_as_emitted_for_any_chat_template(
     wire: Wire, tokenizer: ByteTokenizer, segments: int
 ) -> None:
-    texts = [
-        "I look: é " + render_hermes("bash", {"command": "ls 'é'"}),
-        "it is\tdone",
-        "as  before",
-    ]
-    with token_server(in_turn(*texts), tokenizer=tokenizer) as server:
+    """Spaces that a rendering would remove are in the next prompt as they were emitted."""
+    with token_server(in_turn(*ODD), tokenizer=tokenizer) as server:
         recorded = asyncio.run(_converse(token_model(wire)(server)))
     found = recorded.tokens.segments()
     assert emitted(found) == tuple(token for turn in server.turns for token in turn.ids)
@@ -239,29 +224,10 @@ def test_r3_every_turn_is_recorded_as_emitted_for_any_chat_template(
     assert len(found) == segments + (wire == "chat")
 
 
-@pytest.mark.parametrize("wire", ["sglang", "vllm", "completions"])
-def test_r3_emitted_tokens_are_never_tokenised_again(wire: Wire) -> None:
-    """Spaces that a re-rendering would remove are in the next prompt as they were emitted."""
-    odd = '<tool_call>  {"arguments":{"command":"ls"},   "name":"bash"} </tool_call>'
-    with token_server(in_turn(odd, "done", "done")) as server:
-        asyncio.run(_converse(token_model(wire)(server)))
-    first, second, _ = server.turns
-    assert (
-        second.prompt_ids[: len(first.prompt_ids) + len(first.ids)] == first.prompt_ids + first.ids
-    )
-    assert server.tokenizer.decode(second.prompt_ids).count("   ") == 1
-
-
 @pytest.mark.parametrize("wire", ["chat", "sglang", "vllm", "completions"])
 def test_turns_that_are_played_back_have_their_tokens_and_the_next_prompt_continues_them(
     wire: Wire,
 ) -> None:
-    odd = [
-        '<tool_call>  {"arguments":{"command":"ls"},   "name":"bash"} </tool_call>',
-        "it is\tdone",
-        "as  before",
-    ]
-
     async def in_two_attempts(
         make: Callable[[TokenServer], Model], server: TokenServer
     ) -> RecordedModel:
@@ -272,9 +238,9 @@ def test_turns_that_are_played_back_have_their_tokens_and_the_next_prompt_contin
         again = TurnJournal(data=journal.data)  # as in another process, with another client
         return await _converse(make(server), again)
 
-    with token_server(in_turn(*odd)) as server:
+    with token_server(in_turn(*ODD)) as server:
         whole = asyncio.run(_converse(token_model(wire)(server)))
-    with token_server(in_turn(*odd)) as server:
+    with token_server(in_turn(*ODD)) as server:
         replayed = asyncio.run(in_two_attempts(token_model(wire), server))
         assert len(server.turns) == 3
         assert emitted(replayed.tokens.segments()) == tuple(
