@@ -142,6 +142,7 @@ def app(
         )
     if ctx.invoked_subcommand is not None:
         return
+    # only with --runtime: a bare `hyperrun` in a repository of somebody else starts nothing
     if runtime is not None and Path(AGENT_FILE).is_file():
         from hyperruntime.cli.config_file import agent_table
 

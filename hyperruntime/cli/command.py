@@ -52,7 +52,7 @@ class State(Interruption):
         from hyperruntime.runtime import open_runtime
 
         self.check_interrupted()
-        raise_file_limit()
+        raise_file_limit()  # a container takes descriptors, and jobs begin with few
         runtime = open_runtime(self.runtime, run_id=run_id)
         self.runtimes.append(runtime)
         return runtime
@@ -76,9 +76,10 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own
         """Configure logging, then run."""
-        from hyperruntime.cli.logs import configure_logging
+        from hyperruntime.cli.messages import configure_logging
 
         state = ctx.ensure_object(State)
+        # not while the command line is parsed: help and completion must not wait for it
         configure_logging(state.log_level, as_json=state.log_json)
         return super().invoke(ctx)
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import click
 
 from hyperruntime.cli.command import AGENT_FILE
+from hyperruntime.cli.consent import accepted
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.cli.params import COUNTS, LIMITS, NAMES, Parsed
 from hyperruntime.errors import AgentError, unknown_name
@@ -113,23 +113,13 @@ def agent_table(path: Path, command: click.Command, runtime: str) -> dict[str, A
             asked.append(shown(f"--{name.replace('_', '-')}", value))
     if asked:
         said = f"{str(path.absolute())!r} is a file of the agent and asks for {', '.join(asked)}"
-        is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
-        if not (is_terminal and click.confirm(f"{said}; use them?", default=False, err=True)):
-            command_line = shlex.join(
-                [
-                    "hyperrun",
-                    "--runtime",
-                    runtime,
-                    *"generate --agent . --config".split(),
-                    path.name,
-                ]
+        if not accepted(said):
+            words = ("--runtime", runtime, "generate", "--agent", ".", "--config", path.name)
+            also = ", which also uses the keys and addresses in its table [gateway]"
+            also = also if "gateway" in _read(path, own=True) else ""
+            raise WrongUsageError(
+                f"{said}; give them yourself: `{shlex.join(('hyperrun', *words))}`{also}"
             )
-            also = (
-                ", which also uses the keys and addresses in its table [gateway]"
-                if _has_gateway(path)
-                else ""
-            )
-            raise WrongUsageError(f"{said}; give them yourself: `{command_line}`{also}")
     return table
 
 
@@ -217,6 +207,7 @@ def _for_click(param: click.Parameter, value: Any, where: str) -> Any:  # noqa: 
         )
     if isinstance(value, dict):
         return [f"{name}={text}" for name, text in value.items()]
+    # these types read a whole list themselves
     return [value] if param.type in (NAMES, COUNTS) or not isinstance(value, list) else value
 
 
@@ -228,10 +219,6 @@ def _read(path: Path, *, own: bool = False) -> dict[str, Any]:
         raise AgentError(
             f"{path} cannot be read as TOML: {error}; correct the file, or give another one"
         ) from error
-
-
-def _has_gateway(path: Path) -> bool:
-    return "gateway" in _read(path, own=True)
 
 
 def _own_file(path: Path) -> bytes | None:

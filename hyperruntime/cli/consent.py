@@ -35,9 +35,12 @@ def with_consent(call: Callable[[bool], _Result], *, trust: bool) -> _Result:
     try:
         return call(trust)
     except ReceivedRunError as error:
-        if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise
-        said = f"{error.path!r} was made elsewhere and asks for {error.listed}; use them?"
-        if not click.confirm(said, default=False, err=True):
+        if not accepted(f"{error.path!r} was made elsewhere and asks for {error.listed}"):
             raise
     return call(True)
+
+
+def accepted(said: str) -> bool:
+    """Return whether the user accepts, on a terminal, what something asks for."""
+    is_terminal = sys.stdin.isatty() and sys.stderr.isatty()
+    return is_terminal and click.confirm(f"{said}; use them?", default=False, err=True)

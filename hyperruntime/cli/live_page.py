@@ -66,6 +66,7 @@ class _PageProcess:
 
     def __init__(self, run_dir: Path) -> None:
         words = ("-m", "hyperruntime.cli", "watch", str(run_dir), "--with-parent")
+        # one pipe: its errors must stand above the display, too
         self._process = spawn(python_args(*words), stderr=STDOUT)
         self._reader = threading.Thread(target=self._tell, name="hyperrun-live-page", daemon=True)
         try:

@@ -18,6 +18,7 @@ import click
 from hyperruntime.cli.messages import WrongUsageError
 from hyperruntime.errors import SpecError, unknown_name
 from hyperruntime.json_values import json_object
+from hyperruntime.settings.texts import names, of_text
 from hyperruntime.storage.run_files import read_run_json
 from hyperruntime.units import parse_duration, parse_size
 
@@ -62,27 +63,21 @@ def _size(value: Any, option: str) -> int:
 
 
 def _count(value: Any, option: str) -> int | None:
-    if value == "none":
-        return None
-    try:
-        return int(str(value))
-    except ValueError:
-        raise SpecError(option, value, "a whole number, or none") from None
+    found: int | None = of_text(int | None, str(value), option, none=("none",))
+    return found
 
 
 def _duration(value: Any, option: str) -> float:
     seconds = (
         float(value) if isinstance(value, (int, float)) else parse_duration(str(value), option)
     )
-    if not 0 < seconds < float("inf"):
+    if not 0 < seconds < float("inf"):  # TOML knows inf and nan
         raise SpecError(option, value, "a duration above zero")
     return seconds
 
 
 def _names(value: Any, option: str) -> tuple[str, ...]:
-    if not isinstance(value, str):
-        return tuple(value)
-    return tuple(name.strip() for name in value.split(",") if name.strip())
+    return names(value) if isinstance(value, str) else tuple(value)
 
 
 def _counts(value: Any, option: str) -> tuple[int, ...]:
@@ -120,6 +115,7 @@ def _gpus(value: Any, option: str) -> str | tuple[str, ...] | None:
     """Return the value for ``ContainerSpec.gpus``."""
     from hyperruntime.spec import as_gpus
 
+    # one word may be `all` or `auto:1`, so only a text with a comma is a list
     names = value.split(",") if isinstance(value, str) and "," in value else value
     try:
         return as_gpus(names)
@@ -263,6 +259,7 @@ def _other_run(path: Path) -> str:
 
 def _copy_pair(value: Any, option: str, allowed: str = "SOURCE:TARGET") -> tuple[str, str]:
     """Return the text before and after the last colon."""
+    # the last colon: a path of the host may have one
     source, colon, target = str(value).rpartition(":")
     if not colon or not source or not target:
         raise SpecError(option, str(value), allowed)

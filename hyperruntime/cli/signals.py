@@ -58,6 +58,7 @@ class SignalWatch:
         self._listeners: list[Listener] = []
         self._lock = threading.Lock()
         self._closed = False
+        # set_wakeup_fd takes only a descriptor that does not block
         self._readable, self._writable = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._before = signal.set_wakeup_fd(self._writable, warn_on_full_buffer=False)
         self._thread = threading.Thread(target=self._run, name="hyperrun-signals", daemon=True)
@@ -108,6 +109,7 @@ class SignalWatch:
             signal.pthread_kill(main, _NUDGE)
 
     def _run(self) -> None:
+        # the kernel may give a signal to any thread; the main one must wake up from its wait
         signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
         told = 0
         deadline = 0.0

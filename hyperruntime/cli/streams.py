@@ -186,6 +186,7 @@ def _text(stream: TextIO | None, descriptor: int) -> TextIO:
             io.BufferedWriter(_Output(_CLOSED, results=results)), "utf-8", "backslashreplace"
         )
     buffer = io.BufferedWriter(_Output(descriptor, results=results))
+    # a program that reads the results gets them faster in large pieces
     lines = not results or stream.isatty()
     return io.TextIOWrapper(buffer, stream.encoding, stream.errors, line_buffering=lines)
 

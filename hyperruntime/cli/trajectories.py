@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hyperruntime.cli.rows import Column
-from hyperruntime.cli.tables import printable
+from hyperruntime.cli.tables import Column, printable
 from hyperruntime.rollout.run.store import RunStore, stored_options
 from hyperruntime.rollout.run.summary import RolloutSummary, Tally
 from hyperruntime.rollout.run_files.record import SCORED, Trajectory

@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import (
@@ -26,6 +27,7 @@ from hyperruntime.gateway.seat import SOCKET_NAME, Seat, Seats
 from hyperruntime.host.process import overload
 from hyperruntime.logs import get_logger
 from hyperruntime.ports.forward import PYTHON_ARGS, forwarder_program
+from hyperruntime.secrets.env_file import MODEL_CLIENTS
 
 if TYPE_CHECKING:
     from hyperruntime.container import Container
@@ -96,19 +98,15 @@ class Access(Closing):
 
     @property
     def env(self) -> Mapping[str, str]:
-        """The environment variables for OpenAI and Anthropic clients; they hold the seat's token
-        and no API key.
+        """The environment variables for the clients of all formats; they hold the seat's token and
+        no API key.
         """
         base = f"http://127.0.0.1:{self.port}"
-        token = self.seat.token
-        return {
-            "OPENAI_BASE_URL": f"{base}/v1",
-            "OPENAI_API_BASE": f"{base}/v1",
-            "OPENAI_API_KEY": token,
-            "ANTHROPIC_BASE_URL": base,
-            "ANTHROPIC_API_BASE": base,
-            "ANTHROPIC_API_KEY": token,
-        }
+        env: dict[str, str] = {}
+        for clients in MODEL_CLIENTS:
+            env |= dict.fromkeys(clients.urls, base + urlsplit(clients.url).path)
+            env[clients.key] = self.seat.token
+        return env
 
     def check(self) -> None:
         """Raise if the gateway cannot serve this container any more.

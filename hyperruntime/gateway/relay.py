@@ -10,26 +10,20 @@ from aiohttp import web
 
 from hyperruntime.gateway.answer.headers import JSON_TYPE
 from hyperruntime.gateway.answer.judgement import Judgement, Kind, judge_end
-from hyperruntime.gateway.answer.screen import Event, Screened, screen, screen_event
+from hyperruntime.gateway.answer.screen import Event, Screened, StreamGuard, screen, screen_event
 from hyperruntime.gateway.answer.sse import EventSplitter
-from hyperruntime.gateway.answer.stream_guard import StreamGuard
 from hyperruntime.gateway.answer.usage import GeneratedTokens, StreamUsage, estimate
 from hyperruntime.gateway.log.budget import Tokens
 from hyperruntime.gateway.log.exchange import BROKEN, Exchange
 from hyperruntime.gateway.replay import Recorded, exchange_line
-from hyperruntime.gateway.request.parse import (
-    COUNT_PATH,
-    ModelRequest,
-    RequestRefusedError,
-    error_event,
-)
+from hyperruntime.gateway.request.parse import ModelRequest, RequestRefusedError, error_event
 from hyperruntime.gateway.request.parse_pool import PoolShare
 from hyperruntime.gateway.shared import Shared
 from hyperruntime.gateway.upstream import Answer, describe, payload
 
 _OK = 200
 _BYTES_PER_VALUE = 4  # an answer is searched for keys too, so it costs more than a request
-_TURN_S = 0.002
+_TURN_S = 0.002  # then the event loop serves other seats
 _GRACE_S = 2.0  # for the client to read the error event after the deadline
 
 
@@ -58,7 +52,7 @@ class Relay:
         self._usage = StreamUsage()
         self._guard = StreamGuard(shared.redactor)
         self._generated = (
-            GeneratedTokens() if shared.config.tokens and call.wire == "openai" else None
+            GeneratedTokens() if shared.config.tokens and call.endpoint.asks_tokens else None
         )
         self._dropped = Tokens()  # what earlier attempts report: the upstream bills them too
         self._tokens: Tokens | None = None  # of the last attempt, if it is not a stream
@@ -92,7 +86,7 @@ class Relay:
         """Count an attempt that is repeated by what its answer reports; None if there was no
         answer.
         """
-        if answer is not None and answer.reported is not None and self._call.path != COUNT_PATH:
+        if answer is not None and answer.reported is not None and not self._call.endpoint.is_free:
             self._dropped += answer.reported
         self._tokens = None
 
@@ -107,7 +101,7 @@ class Relay:
             RequestRefusedError: the answer holds a key that cannot be cut out, is not UTF-8 or is
                 nested too deeply; or a parse worker was lost.
         """
-        is_charged = answer.status == _OK and self._call.path != COUNT_PATH
+        is_charged = answer.status == _OK and not self._call.endpoint.is_free
         self._tokens = estimate(self._exchange.request_bytes, len(data)) if is_charged else Tokens()
         return await self._share.run(
             len(data) // _BYTES_PER_VALUE,
@@ -131,7 +125,7 @@ class Relay:
         data = answer.data if screened.body is None else screened.body
         exchange.status = answer.status
         exchange.answer_bytes = len(data)
-        if answer.status == _OK and self._call.path != COUNT_PATH:
+        if answer.status == _OK and not self._call.endpoint.is_free:
             is_broken = screened.judgement.kind is Kind.BROKEN
             self._tokens = screened.used or (Tokens() if is_broken else self._tokens)
             exchange.generated = screened.generated

@@ -12,15 +12,14 @@ from typing import Any, cast
 from aiohttp import web
 
 from hyperruntime.errors import GatewayError
-from hyperruntime.gateway.config.values import ModelRule, Upstream, Wire
+from hyperruntime.gateway.config.values import ModelRule, Upstream
+from hyperruntime.gateway.formats import ENDPOINTS, format_of
 from hyperruntime.gateway.log.exchange import Exchange
 from hyperruntime.gateway.relay import Relay
 from hyperruntime.gateway.request.body import SLOW_KIND, BodyReader
-from hyperruntime.gateway.request.connection import accept_connections
-from hyperruntime.gateway.request.pace import Pace
+from hyperruntime.gateway.request.pace import Pace, accept_connections
 from hyperruntime.gateway.request.parse import (
     MODELS_PATH,
-    PATHS,
     ModelRequest,
     RequestRefusedError,
     client_token,
@@ -30,7 +29,6 @@ from hyperruntime.gateway.request.parse import (
 from hyperruntime.gateway.request.parse_pool import PoolShare
 from hyperruntime.gateway.seat import Seat
 from hyperruntime.gateway.shared import Shared
-from hyperruntime.gateway.upstream import forwarded_headers
 from hyperruntime.ports.http_connection import BoundedConnection, Connections
 from hyperruntime.wire.tokens import is_token
 
@@ -82,14 +80,13 @@ class Service:
             raise GatewayError(f"a request failed in the gateway: {why}") from None
         finally:
             exchange.duration_s = time.monotonic() - exchange.started
-            if self._shared.log is not None:
-                self._shared.log.write(exchange.to_json())
             if exchange.attempts and exchange.status:
                 self._seat.sent(exchange.outage)
+            if self._shared.log is not None:  # after the seat: who reads the line may check it
+                self._shared.log.write(exchange.to_json())
             connection.wait_for_head()
 
     async def _answer(self, request: web.BaseRequest, exchange: Exchange) -> web.StreamResponse:
-        wire: Wire = PATHS.get(request.path, "openai")
         try:
             async with asyncio.timeout(self._shared.config.deadline_s) as deadline:
                 return await self._serve(request, exchange, deadline)
@@ -115,7 +112,7 @@ class Service:
                 await self._bodies.drain(request)
         response = web.Response(
             status=refusal.status,
-            body=error_body(wire, RequestRefusedError(refusal.status, refusal.kind, said)),
+            body=error_body(request.path, RequestRefusedError(refusal.status, refusal.kind, said)),
             content_type="application/json",
         )
         if not request.content.at_eof():
@@ -140,7 +137,7 @@ class Service:
                 parse_call,
                 request.path,
                 body.data,
-                forwarded_headers(request),
+                format_of(request.path).headers_of(request.headers),
                 keyed=self._keyed,
             )
             exchange.model = call.model
@@ -161,8 +158,8 @@ class Service:
 
     def _check_endpoint(self, request: web.BaseRequest) -> None:
         expected = "GET" if request.path == MODELS_PATH else "POST"
-        if request.path != MODELS_PATH and request.path not in PATHS:
-            known = ", ".join((MODELS_PATH, *PATHS))
+        if request.path != MODELS_PATH and request.path not in ENDPOINTS:
+            known = ", ".join((MODELS_PATH, *ENDPOINTS))
             raise RequestRefusedError(
                 404, "unknown_endpoint", f"unknown endpoint; the gateway has {known}"
             )
@@ -174,7 +171,7 @@ class Service:
             )
 
     def _rule(self, call: ModelRequest) -> tuple[ModelRule, Upstream]:
-        found = self._shared.config.rule_for(call.model, call.wire)
+        found = self._shared.config.rule_for(call.model, format_of(call.path).name)
         if found is None:
             raise RequestRefusedError(
                 403,
@@ -192,6 +189,7 @@ class Service:
             self._shared.meter.give_back()
         if why:
             self._seat.refuse(why)
+            # not 429, which clients retry by themselves
             raise RequestRefusedError(403, "budget_exceeded", why)
 
     def _charge(self, rule: ModelRule, exchange: Exchange, relay: Relay) -> None:
@@ -223,13 +221,15 @@ async def serve_seat(
         listener: the seat's socket, listening and non-blocking; closed at the end.
     """
     limits = shared.config.limits
+    # a client that leaves ends its request at the upstream, which would bill it to the end
     server = web.Server(Service(seat, shared), handler_cancellation=True)
     connections = Connections(limits.connections, limits.client_s)
     options: dict[str, Any] = {
         "access_log": None,
         "keepalive_timeout": _IDLE_S,
-        "lingering_time": 0.0,
+        "lingering_time": 0.0,  # a hostile client would use it to hold its connection
     }
+    # a small compressed body may stand for gigabytes; the sockets are Unix sockets
     options |= {"auto_decompress": False, "tcp_keepalive": False}
     accepting = asyncio.create_task(
         accept_connections(

@@ -12,7 +12,6 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import attrs
-from aiohttp import web
 
 from hyperruntime.concurrency.retry import RETRIED_STATUSES, SHOULD_RETRY, with_retries
 from hyperruntime.gateway.answer.headers import STREAM_TYPE, answer_headers, request_id, retry_after
@@ -21,10 +20,11 @@ from hyperruntime.gateway.answer.screen import Screened
 from hyperruntime.gateway.answer.sse import EventSplitter, event_data
 from hyperruntime.gateway.answer.usage import asks_for_tokens, usage_of
 from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream
+from hyperruntime.gateway.formats import FORMATS
 from hyperruntime.gateway.log.budget import Tokens
 from hyperruntime.gateway.log.exchange import Exchange
 from hyperruntime.gateway.replay import Replay
-from hyperruntime.gateway.request.parse import PATHS, ModelRequest, RequestRefusedError
+from hyperruntime.gateway.request.parse import ModelRequest, RequestRefusedError
 from hyperruntime.secrets.redact import Redactor
 from hyperruntime.units import KIB
 
@@ -34,7 +34,6 @@ _LARGE_BYTES = 256 * KIB
 _TRANSPORT = (aiohttp.ClientError, TimeoutError, OSError)
 # Content-Encodings that aiohttp decodes on every platform
 _DECODED = ("", "identity", "gzip", "deflate")
-_ANTHROPIC_VERSION = "2023-06-01"
 
 
 @attrs.define(kw_only=True)
@@ -115,6 +114,7 @@ class Sender:
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
         """The connection pool; made in the event loop, on first use."""
+        # a stream may last as long as the deadline of its request
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=_CONNECT_S, sock_read=self._config.stall_s
         )
@@ -122,7 +122,9 @@ class Sender:
         return aiohttp.ClientSession(
             connector=connector,
             timeout=timeout,
+            # a cookie from the answer to one container would go with the requests of others
             cookie_jar=aiohttp.DummyCookieJar(),
+            # only text can be searched for keys
             headers={"User-Agent": "hyperruntime", "Accept-Encoding": "identity"},
         )
 
@@ -171,6 +173,7 @@ class Sender:
         except _TRANSPORT as error:
             raise _unreachable(upstream, error) from None
         if answer.judgement.retry or answer.status in RETRIED_STATUSES:
+            # the retries of the client would multiply ours
             answer.headers[SHOULD_RETRY] = "false"
         return answer
 
@@ -226,11 +229,11 @@ class Sender:
     ) -> Answer:
         headers = {**call.headers, "Content-Type": "application/json", **self._auth(upstream)}
         response = await self._session.post(
-            endpoint(upstream, call.path),
+            FORMATS[upstream.wire].url(upstream.url, call.path),
             data=payload(body),
             headers=headers,
             proxy=upstream.proxy,
-            allow_redirects=False,
+            allow_redirects=False,  # the key would go to the other address too
         )
         if 300 <= response.status < 400:
             response.close()
@@ -278,12 +281,16 @@ class Sender:
             answer.close()
             raise
         held = b"".join(pieces)
+        # what came before an event may be the whole answer of a broken server
         message = event_data(events[0] if events else held)
         judgement = judge_event(path, message).fault or USABLE
         if not held.strip():
             judgement = broken("the stream has no events")
         return attrs.evolve(
-            answer, body=_after(held, answer.body), judgement=judgement, reported=usage_of(message)
+            answer,
+            body=_after(held, answer.body),
+            judgement=judgement,
+            reported=usage_of(path, message),
         )
 
     async def _read(self, answer: Answer, exchange: Exchange, reader: Reader) -> Answer:
@@ -323,36 +330,7 @@ class Sender:
 
     def _auth(self, upstream: Upstream) -> dict[str, str]:
         key = self._keys[upstream.name]
-        if not key:
-            return {}
-        return (
-            {"x-api-key": key}
-            if upstream.wire == "anthropic"
-            else {"Authorization": f"Bearer {key}"}
-        )
-
-
-def endpoint(upstream: Upstream, path: str) -> str:
-    """Return the URL of an endpoint; an OpenAI base URL includes ``/v1``, an Anthropic one may omit
-    it.
-
-    Args:
-        upstream: the server.
-        path: path of the endpoint, with ``/v1``.
-    """
-    base = upstream.url.rstrip("/")
-    if upstream.wire == "anthropic":
-        return base.removesuffix("/v1") + path
-    return base + path.removeprefix("/v1")
-
-
-def forwarded_headers(request: web.BaseRequest) -> dict[str, str]:
-    """Return the client's headers to forward: those that choose a version of the format."""
-    if PATHS[request.path] != "anthropic":
-        return {}
-    names = ("anthropic-version", "anthropic-beta")
-    kept = {name: request.headers[name] for name in names if name in request.headers}
-    return {"anthropic-version": _ANTHROPIC_VERSION, **kept}
+        return FORMATS[upstream.wire].key_headers(key) if key else {}
 
 
 def _drop(outcome: Answer | Exception, reader: Reader) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 
 import attrs
 
@@ -24,13 +23,13 @@ class ModelClients:
     """The environment variables of the clients of one wire format.
 
     Attributes:
-        wire: the format.
+        wire: the name of the format.
         key: name of the variable with the API key.
         urls: names of the variables with the base URL; the first that is set wins.
         url: the base URL if none of them is set.
     """
 
-    wire: Literal["openai", "anthropic"]
+    wire: str
     key: str
     urls: tuple[str, ...]
     url: str

@@ -97,6 +97,7 @@ def _read(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401 - a type,
     if form in _UNIONS:
         return _read_union(kind, value, strict)
     if form is Literal:
+        # True equals 1, and no literal here is a truth value
         if value not in get_args(kind) or isinstance(value, bool):
             names = ", ".join(filter(None, map(str, get_args(kind))))
             raise SpecError("", value, f"one of {names}")
@@ -123,6 +124,7 @@ def _read_mapping(kind: Any, value: Any, strict: bool) -> dict[str, Any]:  # noq
 
 def _read_union(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401
     allowed = []
+    # a float is checked below: it may be no number
     if type(value) in get_args(kind) and not isinstance(value, float):
         return value
     for one in get_args(kind):
@@ -182,6 +184,7 @@ def _read_class(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401
         shown = error.value if is_shown else "..."
         raise SpecError(place, shown, error.allowed) from error.__cause__
     except (TypeError, ValueError, AttributeError) as error:
+        # raised by a converter or a check of the class itself
         allowed = f"values of the right types; correct the wrong field ({error})"
         raise SpecError("", "...", allowed) from error
 

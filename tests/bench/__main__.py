@@ -6,19 +6,15 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
-
-import attrs
 
 import hyperruntime as hr
 from hyperruntime.runtime import Runtime
 from tests.bench import crowds, execs, gateway, generations, processor, rollouts, slots
-from tests.bench.measure import Row, machine
-from tests.bench.page import document, overview
+from tests.bench.measure import Row
+from tests.bench.page import facts, finish, write
 
 HEAD = """# {title}
 
@@ -78,21 +74,13 @@ def main() -> int:
     options = parser.parse_args()
     page, title, command, parts = SUITES[options.suite]
     if options.write:
-        reports = [json.loads(Path(name).read_text()) for name in options.write]
-        head = (
-            CLUSTER_HEAD
-            if options.suite == "cluster"
-            else HEAD.format(title=title, command=command)
-        )
-        head += "" if options.suite == "cluster" else overview(reports)
-        Path(page).write_text(head + "".join(document(report) for report in reports))
-        return 0
+        if options.suite == "cluster":
+            return write(page, CLUSTER_HEAD, options.write)
+        head = HEAD.format(title=title, command=command)
+        return write(page, head, options.write, with_overview=True)
     wanted = (options.only,) if options.only else parts
-    report = measure(options.runtime, wanted, options.cycles, options.trajectories)
-    print(document(report))
-    if options.json:
-        Path(options.json).write_text(json.dumps(report))
-    return 0 if all(row["holds"] is not False for row in report["rows"]) else 1
+    made = measure(options.runtime, wanted, options.cycles, options.trajectories)
+    return finish(made, options.json)
 
 
 def measure(name: str, wanted: Sequence[str], cycles: int, trajectories: int) -> dict[str, Any]:
@@ -122,13 +110,8 @@ def measure(name: str, wanted: Sequence[str], cycles: int, trajectories: int) ->
             rows += part(runtime, image)
         info = runtime.info
     kind = "rootless" if info.rootless else "root"
-    facts = [f"{name} {info.version}", kind, info.oci_runtime, info.storage]
-    return {
-        "title": ", ".join(fact for fact in facts if fact),
-        "short": f"{name}, {kind}",
-        "machine": machine(),
-        "rows": [attrs.asdict(row) for row in rows],
-    }
+    engine = [f"{name} {info.version}", kind, info.oci_runtime, info.storage]
+    return facts(", ".join(filter(None, engine)), f"{name}, {kind}", rows)
 
 
 def _share(runtime: Runtime, cycles: int) -> int:

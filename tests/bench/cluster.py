@@ -40,7 +40,7 @@ from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool_values.results import ExecutionResult, PoolStatus, Slot
 from hyperruntime.sandbox import Sandbox
 from hyperruntime.wire.peer import Answer, Call
-from tests.bench.measure import Row
+from tests.bench.measure import Row, under
 from tests.bench.page import report
 
 RATE, BLOCKS = 300.0, 8
@@ -302,7 +302,7 @@ async def lease_rows(nodes: int) -> list[Row]:
 
         took = await paced(acquire, total - len(leases), CALLS)
         rows.append(
-            row(
+            under(
                 f"acquire up to {total} leases on {nodes} nodes, p99",
                 quantile(took, 0.99) * 1e3,
                 "ms",
@@ -327,7 +327,7 @@ async def lease_rows(nodes: int) -> list[Row]:
         )
     )
     rows.append(
-        row(
+        under(
             f"memory of the head with {most} leases",
             psutil.Process().memory_info().rss / 2**20,
             "MiB",
@@ -370,19 +370,9 @@ async def _call_rows(pool: ClusterPool, leases: Sequence[Slot]) -> list[Row]:
         f"{rate:.0f}/s, scaled)"
     )
     return [
-        row(what, spent / seconds * CALLS / rate, "", 1),
+        under(what, spent / seconds * CALLS / rate, "", 1),
         Row(what="the same: median of a call", value=statistics.median(took) * 1e3, unit="ms"),
     ]
-
-
-def row(what: str, value: float, unit: str, most: float) -> Row:
-    return Row(
-        what=what,
-        value=value,
-        unit=unit,
-        wanted=f"under {most:g} {unit}".strip(),
-        holds=value < most,
-    )
 
 
 async def loss_rows(runtime_name: str, kills: int) -> list[Row]:

@@ -7,13 +7,12 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import hyperruntime as hr
 from hyperruntime.runtime import Runtime
-from tests.bench.measure import Row, seconds
+from tests.bench.measure import Row, longest_gap, seconds
 
 _CONTAINERS, _CALLS = 20, 1000
 _BEAT_S = 0.005
@@ -92,16 +91,8 @@ def stall_rows(runtime: Runtime, image: str) -> list[Row]:
 
 async def _longest_stall(call: Callable[[], Awaitable[object]]) -> float:
     """Return the seconds by which a task that sleeps was late at worst."""
-    late = [0.0]
 
-    async def beat() -> None:
-        while True:
-            begin = time.perf_counter()
-            await asyncio.sleep(_BEAT_S)
-            late.append(time.perf_counter() - begin - _BEAT_S)
+    async def all_calls() -> None:
+        await asyncio.gather(*(call() for _ in range(_CALLS)))
 
-    beating = asyncio.ensure_future(beat())
-    await asyncio.gather(*(call() for _ in range(_CALLS)))
-    await asyncio.sleep(2 * _BEAT_S)
-    beating.cancel()
-    return max(late)
+    return (await longest_gap(all_calls(), _BEAT_S))[1] - _BEAT_S

@@ -12,7 +12,7 @@ from typing import Any
 
 import hyperruntime as hr
 from hyperruntime.runtime import Runtime
-from tests.bench.measure import Row, from_threads, in_turn, memory_growth, seconds
+from tests.bench.measure import Row, from_threads, in_turn, memory_growth, seconds, under
 from tests.bench.rivals import Rival, fresh_args, rivals, run_quiet
 
 GIB = 1 << 30
@@ -160,13 +160,7 @@ def life_rows(runtime: Runtime, image: str) -> list[Row]:
             wanted="at most 1.5x" if promised else "",
             holds=start / run <= 1.5 if promised else None,
         ),
-        Row(
-            what="removal",
-            value=removal * 1e3,
-            unit="ms",
-            wanted="under 500 ms",
-            holds=removal < 0.5,
-        ),
+        under("removal", removal * 1e3, "ms", 500),
     ]
 
 
@@ -214,16 +208,7 @@ def stream_rows(runtime: Runtime, image: str) -> list[Row]:
                         holds=speed >= 500,
                     )
                 )
-    rows.append(
-        Row(
-            what="memory growth over all of these",
-            value=max(grown[0], 0.0),
-            unit="MiB",
-            wanted="under 64",
-            holds=grown[0] < 64,
-        )
-    )
-    return rows
+    return [*rows, under("memory growth over all of these", max(grown[0], 0.0), "MiB", 64)]
 
 
 def make_big(folder: str) -> Path:

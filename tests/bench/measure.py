@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import resource
 import statistics
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -36,6 +37,18 @@ class Row:
     ratio: float | None = None
     wanted: str = ""
     holds: bool | None = None
+
+
+def under(what: str, value: float, unit: str, most: float, compared_to: str = "") -> Row:
+    """Return a row whose promise is that the value, in its unit, is under a limit."""
+    return Row(
+        what=what,
+        value=value,
+        unit=unit,
+        compared_to=compared_to,
+        wanted=f"under {most:g} {unit}".strip(),
+        holds=value < most,
+    )
 
 
 def in_turn(actions: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -69,6 +82,27 @@ def from_threads(action: Callable[[], object], threads: int, each: int) -> float
     for worker in workers:
         worker.join()
     return threads * each / (time.perf_counter() - begin)
+
+
+async def longest_gap(work: Awaitable[object], tick_s: float) -> tuple[float, float]:
+    """Return the seconds that some work took, and the longest gap between two ticks of the event
+    loop meanwhile.
+    """
+    gaps = [tick_s]
+
+    async def tick() -> None:
+        while True:
+            begin = time.perf_counter()
+            await asyncio.sleep(tick_s)
+            gaps.append(time.perf_counter() - begin)
+
+    ticking = asyncio.create_task(tick())
+    begin = time.perf_counter()
+    await work
+    took = time.perf_counter() - begin
+    await asyncio.sleep(2 * tick_s)  # a tick that is late comes yet
+    ticking.cancel()
+    return took, max(gaps)
 
 
 @contextmanager

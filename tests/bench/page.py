@@ -21,16 +21,29 @@ def report(title: str, rows: Sequence[Row], path: str | None) -> int:
         rows: what was measured.
         path: of the report, JSON; None for none.
     """
-    made = {
-        "title": title,
-        "short": title,
-        "machine": machine(),
-        "rows": [attrs.asdict(row) for row in rows],
-    }
+    return finish(facts(title, title, rows), path)
+
+
+def facts(title: str, short: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """Return a report as JSON values."""
+    values = [attrs.asdict(row) for row in rows]
+    return {"title": title, "short": short, "machine": machine(), "rows": values}
+
+
+def finish(made: dict[str, Any], path: str | None) -> int:
+    """Print a report and write it for a page; return an exit code: 1 if a promise is broken."""
     print(document(made))
     if path:
         Path(path).write_text(json.dumps(made))
-    return 0 if all(row.holds is not False for row in rows) else 1
+    return 0 if all(row["holds"] is not False for row in made["rows"]) else 1
+
+
+def write(page: str, head: str, names: Sequence[str], *, with_overview: bool = False) -> int:
+    """Write a page from the files of reports; return the exit code."""
+    reports = [json.loads(Path(name).read_text()) for name in names]
+    parts = [head, overview(reports) if with_overview else "", *map(document, reports)]
+    Path(page).write_text("".join(parts))
+    return 0
 
 
 def overview(reports: list[dict[str, Any]]) -> str:

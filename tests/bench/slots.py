@@ -21,7 +21,7 @@ import hyperruntime as hr
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool_values.config import PoolConfig
 from hyperruntime.runtime import Runtime
-from tests.bench.measure import Row, from_threads, in_turn
+from tests.bench.measure import Row, from_threads, in_turn, longest_gap, under
 from tests.bench.rivals import kill_container, rivals
 
 SLOTS, EXECS_EACH = 100, 30
@@ -45,26 +45,6 @@ def pool_of(
     return SlotPool(runtime, config)
 
 
-async def longest_gap(work: Coroutine[Any, Any, Any]) -> tuple[float, float]:
-    """Return the seconds that some work took, and the longest gap between two ticks of 50 ms
-    meanwhile.
-    """
-    gaps: list[float] = []
-
-    async def tick() -> None:
-        while True:
-            begin = time.perf_counter()
-            await asyncio.sleep(TICK_S)
-            gaps.append(time.perf_counter() - begin)
-
-    ticking = asyncio.create_task(tick())
-    begin = time.perf_counter()
-    await work
-    took = time.perf_counter() - begin
-    ticking.cancel()
-    return took, max(gaps)
-
-
 def sleep_rows(runtime: Runtime, image: str) -> list[Row]:
     """Measure `sleep 1` in three slots at once beside a ticker, and one after another."""
     return asyncio.run(_sleep_rows(runtime, image))
@@ -74,7 +54,7 @@ async def _sleep_rows(runtime: Runtime, image: str) -> list[Row]:
     async with pool_of(runtime, image, 3) as pool:
         slots = [await pool.acquire(f"t{n}") for n in range(3)]
         batch = [(slot, "bash", {"command": "sleep 1"}) for slot in slots]
-        runs = [await longest_gap(pool.execute_batch(batch)) for _ in range(3)]
+        runs = [await longest_gap(pool.execute_batch(batch), TICK_S) for _ in range(3)]
         begin = time.perf_counter()
         for request in batch:
             await pool.execute_batch([request])
@@ -169,13 +149,8 @@ async def _lease_rows(runtime: Runtime, image: str) -> list[Row]:
                 await asyncio.sleep(0.01)
     acquire, worst = statistics.median(acquires), max(acquires)
     rows = [
-        Row(
-            what="acquire from a warm pool",
-            value=acquire * 1e3,
-            unit="ms",
-            compared_to=f"worst of 50: {worst * 1e3:.2f} ms",
-            wanted="under 5 ms",
-            holds=acquire < 0.005,
+        under(
+            "acquire from a warm pool", acquire * 1e3, "ms", 5, f"worst of 50: {worst * 1e3:.2f} ms"
         ),
         Row(
             what="release, as its holder waits for it",
@@ -290,13 +265,7 @@ async def _cycle_rows(runtime: Runtime, image: str, cycles: int) -> list[Row]:
             wanted="nothing grows each time",
             holds=not leaks,
         ),
-        Row(
-            what="memory growth over these",
-            value=max(0, small),
-            unit="MiB",
-            wanted="under 16",
-            holds=small < 16,
-        ),
+        under("memory growth over these", max(0, small), "MiB", 16),
     ]
 
 

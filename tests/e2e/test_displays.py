@@ -27,8 +27,7 @@ RUN_LINE = re.compile(
 # Each thread prints as the parts of a run do: events of the loop, notes, log lines.
 WRITERS = f"""
 import sys, threading, time
-from hyperruntime.cli.logs import configure_logging
-from hyperruntime.cli.messages import note
+from hyperruntime.cli.messages import configure_logging, note
 from hyperruntime.cli.streams import guarded_streams
 from hyperruntime.logs import get_logger
 {{imports}}

@@ -51,12 +51,12 @@ def test_only_the_command_line_imports_structlog() -> None:
         for path in root.rglob("*.py")
         if "import structlog" in path.read_text()
     }
-    assert using == {"cli/logs.py"}
+    assert using == {"cli/messages.py"}
 
 
 QUIET = """
 import sys, threading, time
-from hyperruntime.cli.logs import configure_logging
+from hyperruntime.cli.messages import configure_logging
 from hyperruntime.logs import get_logger
 
 configure_logging("warning", as_json=False)

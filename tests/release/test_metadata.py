@@ -27,6 +27,7 @@ FORMS = {
     "github-issue-forms": sorted(ROOT.glob(".github/ISSUE_TEMPLATE/[!c]*.yml")),
     "github-issue-config": [ROOT / ".github/ISSUE_TEMPLATE/config.yml"],
     "github-workflows": WORKFLOWS,
+    "dependabot": [ROOT / ".github/dependabot.yml"],
     "citation-file-format": [ROOT / "CITATION.cff"],
 }
 

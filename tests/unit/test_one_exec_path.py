@@ -8,7 +8,6 @@ written.
 from __future__ import annotations
 
 import ast
-from functools import lru_cache
 from pathlib import Path
 
 import attrs
@@ -85,19 +84,75 @@ PROCESS_NAMES = {
 PROCESS_NAMES |= {"ProcessPoolExecutor", "Popen"}
 ENGINE_EXECS = {"exec_run", "exec_create", "exec_start", "exec_inspect"}
 ENGINE_MODULES = {"docker", "podman"}
-HOST_MODULES = {"hyperruntime.host.process"}
+HOST_MODULE = "hyperruntime.host.process."
+OTHERS = ("os", "posix", "asyncio", "concurrent.futures")
 # in threading: the only hook that runs before threads are joined
 STANDARD_LIBRARY = {"_register_atexit"}
 
 
 @attrs.frozen
 class Facts:
-    """What a module does, without its syntax tree: many trees slow down the collector."""
+    """What a module names, without its syntax tree: many trees slow down the collector.
 
-    starts_processes: list[str]
-    names_python: bool
-    runs_commands: list[str]
-    reaches_below: list[str]
+    Attributes:
+        imports: the full names of all modules, and of their members, that it imports anywhere.
+        attributes: each attribute that it uses, with the name before it, or "".
+    """
+
+    imports: frozenset[str]
+    attributes: frozenset[tuple[str, str]]
+
+    @property
+    def starts_processes(self) -> set[str]:
+        """What could start a process of the host."""
+        names = self.imports.difference(PIPES)  # which start no process
+        members = {name.rpartition(".")[::2] for name in names}
+        return (
+            {name for name in names if name.partition(".")[0] in PROCESS_MODULES}
+            | {f"os.{one}" for owner, one in self.attributes | members
+               if owner in ("os", "posix") and one in PROCESS_CALLS}
+            | {one for _, one in self.attributes if one in PROCESS_NAMES}
+            | {one for owner, one in members if owner in OTHERS and one in PROCESS_NAMES}
+        )  # fmt: skip
+
+    @property
+    def names_python(self) -> bool:
+        """Whether it uses ``sys.executable``."""
+        return "sys.executable" in self.imports or any(
+            one == "executable" for _, one in self.attributes
+        )
+
+    @property
+    def runs_commands(self) -> set[str]:
+        """What could run a command without :class:`Container`."""
+        found = {name for name in self.imports if name == "hyperruntime.exec.execution.Execution"}
+        return found | {one for _, one in self.attributes if one in ENGINE_EXECS}
+
+    @property
+    def reaches_below(self) -> set[str]:
+        """What a module above the runtime uses from below it: engines, processes, private names of
+        others.
+        """
+        found = {name for name in self.imports if is_below(name)}
+        return found | {
+            one
+            for owner, one in self.attributes
+            if is_private(one) and owner not in ("self", "cls") and one not in STANDARD_LIBRARY
+        }
+
+
+def is_below(name: str) -> bool:
+    """Return whether an imported name is of an engine, of processes, or private."""
+    first, *_ = parts = name.split(".")
+    of_engine = first in ENGINE_MODULES or first.startswith(
+        ("hyperruntime_podman", "hyperruntime_docker")
+    )
+    private = first.startswith("hyper") and any(map(is_private, parts))
+    return of_engine or private or f"{name}.".startswith(HOST_MODULE)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
 
 
 @pytest.fixture(scope="module")
@@ -106,126 +161,22 @@ def shipped() -> dict[str, Facts]:
     paths = [path for name in SHIPPED for path in sorted((ROOT / name).rglob("*.py"))]
     named = {str(path.relative_to(ROOT)): path for path in paths}
     return {
-        name: facts(ast.parse(path.read_text()))
-        for name, path in named.items()
-        if not name.startswith(INSIDE)
+        name: facts(path.read_text()) for name, path in named.items() if not name.startswith(INSIDE)
     }
 
 
-def facts(tree: ast.Module) -> Facts:
-    return Facts(
-        starts_processes(tree),
-        names_the_python_program(tree),
-        runs_commands(tree),
-        reaches_below(tree),
-    )
-
-
-@lru_cache(maxsize=1)
-def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
-    """Return the nodes that the checks look at; to walk over all takes longer than anything else
-    here.
-    """
-    kinds = (ast.Import, ast.ImportFrom, ast.Attribute)
-    return tuple(node for node in ast.walk(tree) if isinstance(node, kinds))
-
-
-@lru_cache(maxsize=1)
-def imports(tree: ast.Module) -> set[str]:
-    """Return the full names of all modules, and of their members, that a module imports
-    anywhere.
-    """
-    found: set[str] = set()
-    for node in nodes(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+def facts(source: str) -> Facts:
+    imports: set[str] = set()
+    attributes: set[tuple[str, str]] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute):
+            owner = node.value.id if isinstance(node.value, ast.Name) else ""
+            attributes.add((owner, node.attr))
+        elif isinstance(node, ast.Import):
+            imports |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-    return found
-
-
-def starts_processes(tree: ast.Module) -> list[str]:
-    """Return the expressions and imports in a module that could start a process of the host."""
-    names = imports(tree).difference(PIPES)  # which start no process
-    found = sorted(name for name in names if name.partition(".")[0] in PROCESS_MODULES)
-    for node in nodes(tree):
-        of_os = (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id in ("os", "posix")
-        )
-        if isinstance(node, ast.Attribute) and of_os and node.attr in PROCESS_CALLS:
-            found.append(f"os.{node.attr}")
-        if isinstance(node, ast.Attribute) and node.attr in PROCESS_NAMES:
-            found.append(node.attr)
-        if isinstance(node, ast.ImportFrom) and node.module in (
-            "os",
-            "posix",
-            "asyncio",
-            "concurrent.futures",
-        ):
-            found += [
-                alias.name for alias in node.names if alias.name in PROCESS_CALLS | PROCESS_NAMES
-            ]
-    return found
-
-
-def names_the_python_program(tree: ast.Module) -> bool:
-    """Return whether a module uses ``sys.executable``."""
-    named = any(
-        isinstance(node, ast.Attribute) and node.attr == "executable" for node in nodes(tree)
-    )
-    return named or "sys.executable" in imports(tree)
-
-
-def runs_commands(tree: ast.Module) -> list[str]:
-    """Return the expressions and imports in a module that could run a command without
-    :class:`Container`.
-    """
-    found = [name for name in imports(tree) if name == "hyperruntime.exec.execution.Execution"]
-    found += [
-        node.attr
-        for node in nodes(tree)
-        if isinstance(node, ast.Attribute) and node.attr in ENGINE_EXECS
-    ]
-    return found
-
-
-def reaches_below(tree: ast.Module) -> list[str]:
-    """Return what a module above the runtime uses from below it: engines, processes, private names
-    of others.
-    """
-    found = []
-    for name in sorted(imports(tree)):
-        parts = name.split(".")
-        engine = parts[0] in ENGINE_MODULES or parts[0].startswith(
-            ("hyperruntime_podman", "hyperruntime_docker")
-        )
-        private = parts[0].startswith("hyper") and any(_is_private(part) for part in parts)
-        if (
-            engine
-            or private
-            or any(name == module or name.startswith(f"{module}.") for module in HOST_MODULES)
-        ):
-            found.append(name)
-    for node in nodes(tree):
-        own = (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id in ("self", "cls")
-        )
-        if (
-            isinstance(node, ast.Attribute)
-            and _is_private(node.attr)
-            and not own
-            and node.attr not in STANDARD_LIBRARY
-        ):
-            found.append(node.attr)
-    return found
-
-
-def _is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
+            imports |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return Facts(frozenset(imports), frozenset(attributes))
 
 
 def test_only_one_module_starts_processes_of_the_host(shipped: dict[str, Facts]) -> None:
@@ -255,7 +206,7 @@ def test_all_python_processes_of_the_host_are_started_by_one_function(
     ],
 )
 def test_a_module_that_names_the_python_program_is_found(source: str) -> None:
-    assert names_the_python_program(ast.parse(source))
+    assert facts(source).names_python
 
 
 def test_only_containers_run_commands(shipped: dict[str, Facts]) -> None:
@@ -292,7 +243,7 @@ def test_all_shipped_modules_are_checked(shipped: dict[str, Facts]) -> None:
         MAKES_EXECUTIONS[0],
     } <= names
     assert all(any(name.startswith(top) for name in names) for top in ABOVE[:3])
-    assert shipped[STARTS_PROCESSES[0]].starts_processes != []
+    assert shipped[STARTS_PROCESSES[0]].starts_processes
     assert any(shipped[name].runs_commands for name in MAKES_EXECUTIONS if name in shipped)
 
 
@@ -314,7 +265,7 @@ def test_all_shipped_modules_are_checked(shipped: dict[str, Facts]) -> None:
     ],
 )
 def test_a_second_way_to_start_processes_is_found(source: str) -> None:
-    assert starts_processes(ast.parse(source)) != []
+    assert facts(source).starts_processes
 
 
 @pytest.mark.parametrize(
@@ -326,7 +277,7 @@ def test_a_second_way_to_start_processes_is_found(source: str) -> None:
     ],
 )
 def test_a_second_way_to_run_commands_is_found(source: str) -> None:
-    assert runs_commands(ast.parse(source)) != []
+    assert facts(source).runs_commands
 
 
 @pytest.mark.parametrize(
@@ -341,7 +292,7 @@ def test_a_second_way_to_run_commands_is_found(source: str) -> None:
     ],
 )
 def test_uses_of_engines_processes_and_private_names_are_found(source: str) -> None:
-    assert reaches_below(ast.parse(source)) != []
+    assert facts(source).reaches_below
 
 
 def test_a_modules_own_private_names_are_allowed() -> None:
@@ -349,5 +300,5 @@ def test_a_modules_own_private_names_are_allowed() -> None:
         "import os\nclass A:\n    def f(self):\n        self._x = os.getpid()\n        return "
         "self._x\n"
     )
-    assert starts_processes(ast.parse(source)) == []
-    assert reaches_below(ast.parse(source)) == []
+    assert not facts(source).starts_processes
+    assert not facts(source).reaches_below

@@ -30,7 +30,8 @@ SECRET = "k-123456"
 INSIDE = (
     "agents", "cli", "cluster.head", "cluster.keys", "wire.peer",
     "exec", "git", "gpu", "host", "images", "option_fields", "reclaim", "registry", "report",
-    "storage", "testing", "gateway.answer", "gateway.replay", "gateway.request", "loop.generation", "loop.hyperagents",
+    "storage", "testing", "gateway.answer", "gateway.formats", "gateway.replay", "gateway.request",
+    "loop.generation", "loop.hyperagents",
     "loop.workbench.context", "loop.run.opened_run", "loop.run.plan", "loop.run.tasks",
     "pool.slots", "pool.tools", "rollout.loading", "rollout.run.episode", "transfer.tar_reader",
 )  # fmt: skip

@@ -202,14 +202,9 @@ def predictions(folder):
 
 
 def _score(report):
-    for key, scale in (
-        ("score", 1),
-        ("overall_accuracy", 1),
-        ("accuracy_score", 1),
-        ("points_percentage", 1),
-    ):
+    for key in ("score", "overall_accuracy", "accuracy_score", "points_percentage"):
         if (value := _number(report.get(key))) is not None:
-            return value * scale
+            return value
     value = _number(report.get("average_progress"))
     return _number(report.get("average_fitness")) if value is None else value / 100
 

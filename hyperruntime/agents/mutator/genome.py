@@ -7,7 +7,7 @@ import functools
 import re
 
 SLOTS = ("seed", "radii", "search")
-LIBRARY_FILES = ("library_seed.py", "library_radii.py", "library_stage.py", "library_search.py")
+LIBRARY = "library.py"
 
 _BLOCK = re.compile(r"^# block: (\w+) (\w+)\n(.*?)^# end$", re.MULTILINE | re.DOTALL)
 _STAGES = re.compile(r"^STAGES = \((.*?)\)$", re.MULTILINE | re.DOTALL)
@@ -135,10 +135,5 @@ def with_constant(block, name, value):
 
 def load_library(folder):
     """Return ``{(slot, name): source text}`` of all building blocks of the library."""
-    library = {}
-    for file in LIBRARY_FILES:
-        for match in _BLOCK.finditer((folder / file).read_text(encoding="utf-8")):
-            library[match[1], match[2]] = (
-                re.sub(r"  # noqa: F811.*$", "", match[3], flags=re.MULTILINE).strip() + "\n"
-            )
-    return library
+    found = _BLOCK.finditer((folder / LIBRARY).read_text(encoding="utf-8"))
+    return {(match[1], match[2]): match[3].strip() + "\n" for match in found}

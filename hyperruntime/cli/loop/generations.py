@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hyperruntime.cli.rows import Column, print_columns
+from hyperruntime.cli.tables import Column, print_columns
 from hyperruntime.gateway.log.budget import Spent
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import (

@@ -21,9 +21,18 @@ from hyperruntime.cli.loop.generations import (
 )
 from hyperruntime.cli.messages import WrongUsageError, note
 from hyperruntime.cli.params import ANY_RUN_DIRECTORY, is_rollout
-from hyperruntime.cli.rows import Choice, Column, print_columns, table_of, table_options
 from hyperruntime.cli.signals import ended_by_interrupt
-from hyperruntime.cli.tables import json_option, plain_lines, print_json, rich_table
+from hyperruntime.cli.tables import (
+    Choice,
+    Column,
+    json_option,
+    plain_lines,
+    print_columns,
+    print_json,
+    rich_table,
+    table_of,
+    table_options,
+)
 from hyperruntime.gateway.log.budget import total_spent
 from hyperruntime.loop.run_files.archive import RunView, load_run
 from hyperruntime.loop.run_files.follow import JournalFollower

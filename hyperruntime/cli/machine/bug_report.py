@@ -288,6 +288,7 @@ def _write(output: Path, files: Mapping[str, bytes]) -> None:
             entry.mode = 0o600
             entry.mtime = int(time.time())
             archive.addfile(entry, io.BytesIO(content))
+    # O_EXCL: never through a link that somebody else made meanwhile
     try:
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:

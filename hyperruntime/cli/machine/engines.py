@@ -185,7 +185,7 @@ def _limits_text(info: EngineInfo) -> str:
 def engine_to_json(view: EngineView) -> dict[str, Any]:
     """Return a view as JSON values."""
     facts = {} if view.info is None else attrs.asdict(view.info, recurse=False)
-    facts.pop("engine", None)
+    facts.pop("engine", None)  # the name of the driver is there already
     if "limits" in facts:
         facts["limits"] = dict(facts["limits"])
         facts["refuses"] = sorted(facts["refuses"])

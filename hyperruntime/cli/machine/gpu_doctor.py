@@ -18,6 +18,7 @@ from hyperruntime.spec import ContainerSpec, ExecResult
 
 _TIMEOUT_S = 120.0
 _NODES = 'for path in /dev/nvidia* /dev/dri/* "$@"; do [ -e "$path" ] && echo "$path"; done; exit 0'
+# Without ldconfig, which small images do not have.
 _LIBRARY = r"""
 set -f; IFS=:
 for place in $LD_LIBRARY_PATH /usr/lib/x86_64-linux-gnu /usr/lib/aarch64-linux-gnu /usr/lib64 /usr/lib /usr/local/lib \

@@ -13,9 +13,8 @@ from typing import Any
 import click
 
 from hyperruntime.cli.command import Command, State, example
-from hyperruntime.cli.logs import configure_logging
 from hyperruntime.cli.machine.engines import usable_engines
-from hyperruntime.cli.messages import note
+from hyperruntime.cli.messages import configure_logging, note
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.host.inherited import raise_file_limit
 from hyperruntime.registry import load_driver

@@ -9,7 +9,7 @@ what the endpoint promises.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
 from typing import Any
 
@@ -17,14 +17,9 @@ import attrs
 
 from hyperruntime.concurrency.retry import RETRIED_STATUSES
 from hyperruntime.gateway.answer.context_limit import is_too_long, messages_of
-from hyperruntime.gateway.answer.turn_end import TurnEnd, turn_end
-from hyperruntime.gateway.request.parse import (
-    CHAT_PATH,
-    COMPLETIONS_PATH,
-    EMBEDDINGS_PATH,
-    MESSAGES_PATH,
-    RESPONSES_PATH,
-)
+from hyperruntime.gateway.formats import ENDPOINTS
+from hyperruntime.gateway.formats.record import Endpoint, ErrorInside, Fault
+from hyperruntime.gateway.formats.turn_end import TurnEnd, broke_off, turn_end
 from hyperruntime.json_values import is_integer
 
 GENERATE_PATH = "/generate"  # of SGLang and vLLM; only rollouts use it
@@ -47,15 +42,6 @@ _WORD_STATUSES: Mapping[str, int] = {
     ),
     **dict.fromkeys(("overloaded_error", "unavailable"), 529),
 }
-_SPOKEN = (
-    "tool_calls",
-    "function_call",
-    "refusal",
-    "reasoning",
-    "reasoning_content",
-    "reasoning_details",
-    "audio",
-)
 
 
 class Kind(Enum):
@@ -138,8 +124,11 @@ def judge(path: str, status: int, body: object, text: str = "") -> Judgement:
         return broken(f"the answer is not a JSON object: {text[:_SHOWN]!r}")
     if (error := _error_in(body)) is not None:
         return _judge_error(_meant(error), error)
-    check = _CHECKS.get(path)
-    return USABLE if check is None else next(check(body), USABLE)
+    endpoint = _ENDPOINTS.get(path)
+    fault = None if endpoint is None else next(endpoint.faults(body), None)
+    if isinstance(fault, ErrorInside):
+        return _judge_error(_meant(fault.error), fault.error)
+    return USABLE if fault is None else broken(fault)
 
 
 def judge_event(path: str, event: object) -> EventSign:
@@ -151,17 +140,16 @@ def judge_event(path: str, event: object) -> EventSign:
     """
     if not isinstance(event, dict):
         return NO_SIGN
-    inner = event.get("response") if path == RESPONSES_PATH else None
+    endpoint = _ENDPOINTS.get(path)
+    inner = event.get(endpoint.events_hold) if endpoint is not None else None
     for holder in (event, inner):
         if isinstance(holder, dict) and (error := _error_in(holder)) is not None:
             return EventSign(fault=_judge_error(_meant(error), error))
-    reasons = [
-        reason for reason in _event_reasons(path, event) if turn_end(reason) is not TurnEnd.UNSAID
-    ]
-    fault = next(
-        (_broke_off(reason) for reason in reasons if turn_end(reason) is TurnEnd.BROKEN), None
-    )
-    return EventSign(ended=bool(reasons), fault=fault)
+    if endpoint is None or endpoint.reasons is None:
+        return NO_SIGN
+    reasons = [one for one in endpoint.reasons(event) if turn_end(one) is not TurnEnd.UNSAID]
+    why = next((why for reason in reasons for why in broke_off(reason)), None)
+    return EventSign(ended=bool(reasons), fault=None if why is None else broken(why))
 
 
 def judge_end(path: str, *, ended: bool) -> Judgement:
@@ -171,7 +159,8 @@ def judge_end(path: str, *, ended: bool) -> Judgement:
         path: path of the endpoint.
         ended: whether an event ended the model's turn.
     """
-    if ended or path not in (CHAT_PATH, COMPLETIONS_PATH, MESSAGES_PATH, RESPONSES_PATH):
+    endpoint = _ENDPOINTS.get(path)
+    if ended or endpoint is None or endpoint.reasons is None:
         return USABLE
     return broken("the stream ended before the model's turn did: no event has a reason for its end")
 
@@ -217,89 +206,7 @@ def _meant(error: object) -> int:
     return 400 if known == _SERVER_ERROR and is_too_long(400, error) else known
 
 
-def _broke_off(reason: object) -> Judgement:
-    return broken(f"the turn broke off: its reason is {reason!r}"[:_SHOWN])
-
-
-def _event_reasons(path: str, event: Mapping[str, Any]) -> list[object]:
-    """Return the reasons for the end of a turn that an event names; None where it names none."""
-    kind = event.get("type")
-    delta = event.get("delta")
-    if path == MESSAGES_PATH:
-        said = delta.get("stop_reason") if isinstance(delta, dict) else None
-        return [said, "stop" if kind == "message_stop" else None]
-    if path == RESPONSES_PATH:
-        ends = {
-            "response.completed": "stop",
-            "response.incomplete": "length",
-            "response.failed": "error",
-        }
-        return [ends.get(str(kind))]
-    choices = event.get("choices")
-    choices = choices if isinstance(choices, list) else []
-    return [each.get("finish_reason") for each in choices if isinstance(each, dict)]
-
-
-def _choices(
-    body: Mapping[str, Any], check: Callable[[Mapping[str, Any]], str]
-) -> Iterator[Judgement]:
-    """Yield the faults of an answer with choices.
-
-    Args:
-        body: the answer.
-        check: returns the fault of the content of a choice as a clause, or "".
-    """
-    choices = body.get("choices")
-    if not isinstance(choices, list) or not choices:
-        yield broken("the answer has no choices")
-        return
-    for choice in choices:
-        if not isinstance(choice, dict):
-            yield broken(f"a choice is not an object: {str(choice)[:_SHOWN]}")
-            continue
-        if error := choice.get("error"):
-            yield _judge_error(_meant(error), error)
-        reason = choice.get("finish_reason")
-        if turn_end(reason) is TurnEnd.BROKEN:
-            yield _broke_off(reason)
-        if why := check(choice):
-            yield broken(why)
-
-
-def _chat_content(choice: Mapping[str, Any]) -> str:
-    message = choice.get("message")
-    if not isinstance(message, dict):
-        return "a choice has no message"
-    cut = turn_end(choice.get("finish_reason")) in (TurnEnd.CUT, TurnEnd.FULL, TurnEnd.FILTERED)
-    silent = message.get("content") is None and not any(message.get(name) for name in _SPOKEN)
-    return "a message has neither content nor tool calls" if silent and not cut else ""
-
-
-def _completion_content(choice: Mapping[str, Any]) -> str:
-    return "" if isinstance(choice.get("text"), str) else "a choice has no text"
-
-
-def _embeddings(body: Mapping[str, Any]) -> Iterator[Judgement]:
-    if not isinstance(body.get("data"), list):
-        yield broken("the answer has no embeddings")
-
-
-def _message(body: Mapping[str, Any]) -> Iterator[Judgement]:
-    if not isinstance(body.get("content"), list):
-        yield broken("the message has no content")
-    if turn_end(reason := body.get("stop_reason")) is TurnEnd.BROKEN:
-        yield _broke_off(reason)
-
-
-def _response(body: Mapping[str, Any]) -> Iterator[Judgement]:
-    status = body.get("status", "completed")
-    if status in ("failed", "cancelled"):
-        yield _broke_off(status)
-    if not isinstance(body.get("output"), list) or (status == "completed" and not body["output"]):
-        yield broken("the response has no output")
-
-
-def _generated(body: Mapping[str, Any]) -> Iterator[Judgement]:
+def _generated(body: Mapping[str, Any]) -> Iterator[Fault]:
     """Yield the faults of an answer of SGLang or vLLM; SGLang reports a full context as a turn that
     broke off.
     """
@@ -307,20 +214,9 @@ def _generated(body: Mapping[str, Any]) -> Iterator[Judgement]:
     reasons = body.get("finish_reasons")
     reason = meta.get("finish_reason") if isinstance(meta, dict) else None
     for each in [reason, *(reasons if isinstance(reasons, list) else ())]:
-        if turn_end(each) is TurnEnd.BROKEN:
-            is_full = is_too_long(400, each)
-            yield (
-                Judgement(kind=Kind.TOO_LONG, why=str(each)[:_SHOWN], status=400)
-                if is_full
-                else _broke_off(each)
-            )
+        if turn_end(each) is TurnEnd.BROKEN and is_too_long(400, each):
+            yield ErrorInside(each)
+        yield from broke_off(each)
 
 
-_CHECKS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Judgement]]] = {
-    CHAT_PATH: lambda body: _choices(body, _chat_content),
-    COMPLETIONS_PATH: lambda body: _choices(body, _completion_content),
-    EMBEDDINGS_PATH: _embeddings,
-    MESSAGES_PATH: _message,
-    RESPONSES_PATH: _response,
-    GENERATE_PATH: _generated,
-}
+_ENDPOINTS = {**ENDPOINTS, GENERATE_PATH: Endpoint(path=GENERATE_PATH, faults=_generated)}

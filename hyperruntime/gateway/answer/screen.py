@@ -1,4 +1,5 @@
-"""Screen an upstream's answers for keys, usage and tokens before the client gets them. Pure.
+"""Screen an upstream's answers for keys, usage and tokens before the client gets them; also a key
+that is split over several events of a stream. Pure.
 
 Large answers are screened in a parse worker, so all arguments and results can be pickled.
 """
@@ -36,6 +37,13 @@ _NAME = re.compile(rb"event: ?([A-Za-z0-9_.-]{1,64})[\r\n]*")
 _NAMES = frozenset({"message", "error", "ping", "done"})
 # the last three in OpenAI's responses
 _INDEXES = ("index", "output_index", "content_index", "summary_index")
+_MOST_EVENTS = 4096
+_MOST_BYTES = 256 * 1024
+_MOST_CHANNELS = 2048
+# Clients do not join the values of these fields.
+_SET = frozenset(
+    {"id", "item_id", "role", "type", "name", "object", "model", "finish_reason", "stop_reason"}
+)
 Path = tuple[str | int, ...]
 
 
@@ -86,7 +94,7 @@ def screen(
         record.see(message)
     return Screened(
         body=None if cleaned == data else cleaned,
-        used=usage_of(message),
+        used=usage_of(path, message),
         generated=None if record is None else record.to_json(),
         judgement=judge(path, status, message, cleaned[:_SHOWN].decode(errors="replace"))
         if is_parsed
@@ -161,10 +169,10 @@ def screen_event(
     return Event(
         cleaned=cleaned,
         pieces=tuple(_piece(path, text, reach) for path, text in found if text and reach),
-        used=usage_of(message),
+        used=usage_of(path, message),
         usage_alone=isinstance(message, dict)
         and message.get("choices") == []
-        and usage_of(message) is not None,
+        and usage_of(path, message) is not None,
         sign=judge_event(path, message),
         message=message if tokens else None,
     )
@@ -287,3 +295,85 @@ def _walk(data: Any, path: Path) -> Iterator[tuple[Path, str]]:  # noqa: ANN401 
         for item in data:
             if isinstance(item, str | dict | list):
                 yield from _walk(item, path)
+
+
+@attrs.define
+class _Channel:
+    """A text that grows over events.
+
+    Attributes:
+        tail: the last characters of the joined text.
+        last: the tail of the last event's text.
+    """
+
+    tail: str = ""
+    last: str = ""
+
+
+class StreamGuard:
+    """Takes the events of one stream in order, and returns those that are safe to send.
+
+    Clients join the texts of events (``choices[].delta.content``). The guard joins them too, field
+    by field, and ends the stream when a joined text holds a key. While a joined text ends in the
+    beginning of a key, in any spelling, the guard holds events back. It starts only when the
+    beginning is too long to guess. Otherwise a client could let the server say one guess after the
+    other, and see from the delays which guess is right.
+    """
+
+    def __init__(self, redactor: Redactor) -> None:
+        """Start a stream; `redactor` detects the keys."""
+        self._redactor = redactor
+        self._reach = reach_of(redactor)
+        self._channels: dict[Path, _Channel] = {}
+        self._begun: set[Path] = set()
+        self._held: list[bytes] = []
+        self._held_bytes = 0
+
+    def feed(self, event: Event) -> list[bytes]:
+        """Take an event; return the events that can be sent now.
+
+        Raises:
+            RequestRefusedError: the event completes a key that is split over several events, too
+                many events are held, or the stream has too many fields; the caller must send no
+                more events.
+        """
+        for piece in event.pieces:
+            for path in joined_paths(piece.path):
+                self._join(path, piece)
+        self._held.append(event.cleaned)
+        if not self._begun:
+            return self.rest()
+        self._held_bytes += len(event.cleaned)
+        if len(self._held) > _MOST_EVENTS or self._held_bytes > _MOST_BYTES:
+            raise key_in_answer()
+        return []
+
+    def rest(self) -> list[bytes]:
+        """Return the events that are held, for the end of the stream."""
+        held, self._held, self._held_bytes = self._held, [], 0
+        return held
+
+    def _join(self, path: Path, piece: Piece) -> None:
+        """Add a text to its channel, and check whether the joined text holds a key or the beginning
+        of one.
+        """
+        if len(self._channels) >= _MOST_CHANNELS and path not in self._channels:
+            raise RequestRefusedError(
+                502, "answer_too_large", f"the stream has more than {_MOST_CHANNELS} fields"
+            )
+        channel = self._channels.setdefault(path, _Channel())
+        if piece.tail == channel.last and path[-1:] and path[-1] in _SET:
+            return  # the same value in each event
+        channel.last = piece.tail
+        joined = channel.tail + piece.head
+        is_short = piece.head == piece.tail
+        channel.tail = (joined if is_short else piece.tail)[-self._reach :]
+        self._begun.discard(path)
+        data = joined.encode(errors="replace")
+        may_hold = self._redactor.may_hold(data)
+        if may_hold and self._redactor.holds(data):
+            raise key_in_answer()
+        if (may_hold or not is_short) and self._redactor.begins(
+            channel.tail.encode(errors="replace")
+        ):
+            self._begun.add(path)

@@ -1,4 +1,4 @@
-"""Read the usage of an exchange from answers of both wire formats, and the generated tokens from
+"""Read the usage of an exchange from answers of all wire formats, and the generated tokens from
 OpenAI's.
 
 OpenAI's format has log probabilities but no token ids; vLLM sends them if the request sets
@@ -10,18 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from hyperruntime.gateway.formats import format_of
 from hyperruntime.gateway.log.budget import Tokens
-from hyperruntime.gateway.request.parse import CHAT_PATH, COMPLETIONS_PATH, ModelRequest
+from hyperruntime.gateway.request.parse import ModelRequest
 from hyperruntime.json_values import is_integer
 
-_BYTES_PER_TOKEN = 4
+_BYTES_PER_TOKEN = 4  # of English text, on average
 _MOST_TOKENS = 10**9
-_INPUT = ("prompt_tokens", "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-_OUTPUT = ("completion_tokens", "output_tokens")
-_ASK: Mapping[str, Mapping[str, Any]] = {
-    CHAT_PATH: {"logprobs": True},
-    COMPLETIONS_PATH: {"logprobs": 0},
-}
 
 
 def _count(usage: Mapping[str, Any], names: tuple[str, ...]) -> int:
@@ -29,18 +24,20 @@ def _count(usage: Mapping[str, Any], names: tuple[str, ...]) -> int:
     return sum(min(n, _MOST_TOKENS) for n in found if is_integer(n) and n > 0)
 
 
-def usage_of(message: Any) -> Tokens | None:  # noqa: ANN401 - JSON from a server
-    """Return the usage that an answer or one event of a stream reports; None if it reports none."""
-    if not isinstance(message, dict):
-        return None
-    usage = message.get("usage")
-    # in the events of Anthropic's messages and of OpenAI's responses
-    for name in ("message", "response"):
-        inner = message.get(name)
-        usage = usage or (inner.get("usage") if isinstance(inner, dict) else None)
-    if not isinstance(usage, dict):
-        return None
-    return Tokens(input=_count(usage, _INPUT), output=_count(usage, _OUTPUT))
+def usage_of(path: str, message: Any) -> Tokens | None:  # noqa: ANN401 - JSON from a server
+    """Return the usage that an answer of an endpoint, or one event of a stream, reports; None if it
+    reports none.
+    """
+    wire = format_of(path)
+    for place in wire.usage_at:
+        usage = message
+        for name in place:
+            usage = usage.get(name) if isinstance(usage, dict) else None
+        if isinstance(usage, dict) and usage:
+            return Tokens(
+                input=_count(usage, wire.input_counts), output=_count(usage, wire.output_counts)
+            )
+    return None
 
 
 def estimate(request_bytes: int, answer_bytes: int) -> Tokens:
@@ -81,6 +78,7 @@ class StreamUsage:
         guess = estimate(request_bytes, answer_bytes)
         if self._known and complete:
             return Tokens(input=self._input, output=self._output)
+        # most servers report the output in the last event, which has not come
         return Tokens(
             input=self._input or guess.input, output=max(self._output, guess.output), estimated=True
         )
@@ -93,7 +91,7 @@ def asks_for_tokens(call: ModelRequest, *, ids: bool) -> dict[str, Any]:
         call: the client's request.
         ids: whether the upstream can send token ids.
     """
-    asked = dict(_ASK.get(call.path, {}))
+    asked = dict(call.endpoint.asks_tokens)
     if asked and ids:
         asked["return_token_ids"] = True
     return {name: value for name, value in asked.items() if name in call.unset}

@@ -6,17 +6,15 @@ import os
 import re
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Literal
 
 import attrs
 
 from hyperruntime.errors import GatewayConfigError, SpecError
+from hyperruntime.gateway.formats import FORMATS, WIRES
 from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE, OneOf
 from hyperruntime.secrets.env_file import parse_dotenv
 from hyperruntime.units import MIB
 
-Wire = Literal["openai", "anthropic"]
-WIRES: tuple[Wire, ...] = ("openai", "anthropic")
 REPLAY = "replay:"
 _URL = re.compile(r"https?://[^\s/?#@]+(/[^\s?#]*)?")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -51,7 +49,7 @@ class Upstream:
 
     name: str
     url: str
-    wire: Wire = attrs.field(default="openai", validator=OneOf(WIRES))
+    wire: str = attrs.field(default="openai", validator=OneOf(WIRES))
     key_env: str | None = None
     key_file: str | None = None
     key_name: str | None = None
@@ -283,24 +281,24 @@ class GatewayConfig:
         """Return a configuration in which one model answers all requests of its format.
 
         Args:
-            model: model name that a rule matches; the prefix ``openai/`` or ``anthropic/`` chooses
-                the format.
+            model: model name that a rule matches; the name of a format and ``/`` before it choose
+                the format, such as ``anthropic/``.
 
         Raises:
             SpecError: no rule matches the model.
         """
         prefix, _, rest = model.partition("/")
         name, wires = (rest, (prefix,)) if prefix in WIRES else (model, WIRES)
-        if name.startswith("claude"):
-            wires = wires[::-1]
-        for wire in wires if name else ():
+        # a vendor's model is asked for in the vendor's own format, if a server speaks it
+        own_first = sorted(wires, key=lambda wire: not name.startswith(FORMATS[wire].own_models))
+        for wire in own_first if name else ():
             if found := self.rule_for(name, wire):
                 rule = attrs.evolve(found[0], name="*", send_as=found[0].send_as or name)
                 return attrs.evolve(self, models=(rule, *self.models))
         allowed = ", ".join(rule.name for rule in self.models)
         raise SpecError("model", model, f"a model that the gateway's rules allow: {allowed}")
 
-    def rule_for(self, model: str, wire: Wire) -> tuple[ModelRule, Upstream] | None:
+    def rule_for(self, model: str, wire: str) -> tuple[ModelRule, Upstream] | None:
         """Return the first rule that applies, with its upstream; None if the model is not allowed.
 
         Args:

@@ -136,6 +136,7 @@ class LineFile:
         self._failed = False
         with storage_errors(path):
             os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+            # appended in one write, a line stays whole beside those of other processes
             self._fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             status = os.fstat(self._fd)
             if stat.S_ISREG(status.st_mode):

@@ -9,22 +9,12 @@ from typing import Any, NoReturn
 
 import attrs
 
-from hyperruntime.gateway.config.values import Wire
+from hyperruntime.gateway.formats import ENDPOINTS, FORMATS, format_of
+from hyperruntime.gateway.formats.record import Endpoint
 from hyperruntime.wire.tokens import bearer_token
 
 MODELS_PATH = "/v1/models"
-COUNT_PATH = "/v1/messages/count_tokens"  # free of charge
-CHAT_PATH = "/v1/chat/completions"
-COMPLETIONS_PATH = "/v1/completions"
-EMBEDDINGS_PATH = "/v1/embeddings"
-RESPONSES_PATH = "/v1/responses"
-MESSAGES_PATH = "/v1/messages"
-PATHS: Mapping[str, Wire] = {
-    **dict.fromkeys((CHAT_PATH, COMPLETIONS_PATH, EMBEDDINGS_PATH, RESPONSES_PATH), "openai"),
-    **dict.fromkeys((MESSAGES_PATH, COUNT_PATH), "anthropic"),
-}
-_WITH_STREAM_OPTIONS = (CHAT_PATH, COMPLETIONS_PATH)
-_MAX_MODEL = 200
+_MAX_MODEL = 200  # it is in the log and in errors
 # members that the gateway sets to get usage and tokens
 _CHANGED = ("stream_options", "logprobs", "return_token_ids")
 
@@ -56,25 +46,20 @@ class RequestRefusedError(Exception):
         return RequestRefusedError, (self.status, self.kind, self.message)
 
 
-def error_body(wire: Wire, error: RequestRefusedError) -> bytes:
-    """Return an error as a JSON body in a wire format."""
-    inner: dict[str, object] = {"type": error.kind, "message": error.message}
-    if wire == "anthropic":
-        return json.dumps({"type": "error", "error": inner}).encode()
-    return json.dumps({"error": {**inner, "code": error.kind, "param": None}}).encode()
+def error_body(path: str, error: RequestRefusedError) -> bytes:
+    """Return an error as a JSON body in the format of an endpoint."""
+    return json.dumps(format_of(path).error(error.kind, error.message)).encode()
 
 
 def error_event(path: str, error: RequestRefusedError) -> bytes:
     """Return an error as an event of a stream of an endpoint."""
-    body = error_body(PATHS[path], error)
-    name = b"event: error\n"
-    # its own form of an error, and the member by which OpenAI's package knows it
-    if path == RESPONSES_PATH:
+    endpoint = ENDPOINTS[path]
+    body = format_of(path).error(error.kind, error.message)
+    if endpoint.error_is_flat:  # OpenAI's package knows an error of responses by its own member
         flat = {"type": "error", "code": error.kind, "message": error.message, "param": None}
-        body = json.dumps({**flat, **json.loads(body)}).encode()
-    elif PATHS[path] == "openai":
-        name = b""
-    return name + b"data: " + body + b"\n\n"
+        body = {**flat, **body}
+    name = b"event: error\n" if endpoint.error_is_named else b""
+    return name + b"data: " + json.dumps(body).encode() + b"\n\n"
 
 
 @attrs.frozen(kw_only=True)
@@ -82,8 +67,7 @@ class ModelRequest:
     """A parsed request; it is written again for the upstream, so that only checked data is sent.
 
     Attributes:
-        path: path of the endpoint, one of ``PATHS``.
-        wire: the format of the endpoint.
+        path: path of the endpoint, one of ``ENDPOINTS``.
         model: model name that the client sent.
         stream: whether the client asks for a stream.
         asks_usage: whether the client itself asks for a stream's usage.
@@ -97,7 +81,6 @@ class ModelRequest:
     """
 
     path: str
-    wire: Wire
     model: str
     stream: bool
     asks_usage: bool
@@ -109,9 +92,14 @@ class ModelRequest:
     headers: Mapping[str, str] = attrs.field(factory=dict)
 
     @property
+    def endpoint(self) -> Endpoint:
+        """What the gateway knows of the endpoint."""
+        return ENDPOINTS[self.path]
+
+    @property
     def adds_usage(self) -> bool:
         """Whether the gateway must ask for the stream's usage, because the client did not."""
-        return self.stream and self.path in _WITH_STREAM_OPTIONS and not self.asks_usage
+        return self.stream and self.endpoint.asks_usage and not self.asks_usage
 
     def encode(self, send_as: str | None, extra: Mapping[str, Any] | None = None) -> bytes:
         """Return the body for the upstream; a stream is asked to report its usage.
@@ -142,7 +130,7 @@ def parse_call(
     """Return a parsed request.
 
     Args:
-        path: path of the endpoint, one of ``PATHS``.
+        path: path of the endpoint, one of ``ENDPOINTS``.
         body: the bytes that the client sent.
         headers: the client's headers to forward.
         keyed: whether to compute the key for recorded exchanges.
@@ -150,6 +138,8 @@ def parse_call(
     Raises:
         RequestRefusedError: the body is not a JSON object with a valid ``model`` and ``stream``.
     """
+    # Of two members with one name the last counts; the body is written again, so that no server
+    # can read the first.
     try:
         parsed = json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -168,14 +158,14 @@ def parse_call(
     stream = parsed.get("stream", False)
     if not isinstance(stream, bool | None):
         raise RequestRefusedError(400, "invalid_request_error", "'stream' must be true or false")
-    if path == RESPONSES_PATH and parsed.get("background"):
-        why = "'background' is not supported: the gateway could not count the answer; leave it out"
-        raise RequestRefusedError(400, "invalid_request_error", why)
+    for name, why in ENDPOINTS[path].refused.items():
+        if parsed.get(name):
+            said = f"{name!r} is not supported: {why}; leave it out"
+            raise RequestRefusedError(400, "invalid_request_error", said)
     options = parsed.get("stream_options")
     options = options if isinstance(options, dict) else {}
     return ModelRequest(
         path=path,
-        wire=PATHS[path],
         model=model,
         stream=bool(stream),
         asks_usage=options.get("include_usage") is True,
@@ -217,5 +207,10 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def client_token(headers: Mapping[str, str]) -> str:
-    """Return the client's token from ``Authorization`` or ``x-api-key``; "" if there is none."""
-    return bearer_token(headers.get("Authorization", "")) or headers.get("x-api-key", "")
+    """Return the client's token, which is where a key of one of the formats would be; "" if there
+    is none.
+    """
+    if token := bearer_token(headers.get("Authorization", "")):
+        return token
+    names = (one.key_header for one in FORMATS.values() if one.key_header != "Authorization")
+    return next((headers[name] for name in names if name in headers), "")

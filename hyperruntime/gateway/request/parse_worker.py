@@ -21,7 +21,7 @@ from hyperruntime.units import GIB
 Job = tuple[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]]
 Answer = tuple[Any, RequestRefusedError | None]
 _MEMORY_BYTES = 4 * GIB
-_NICE = 5
+_NICE = 5  # the event loop of the gateway comes first
 
 
 def main() -> None:

@@ -19,8 +19,13 @@ import attrs
 from hyperruntime.agents import is_template
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.errors import GatewayConfigError, GatewayError
-from hyperruntime.gateway.config.environment import derive_config, only_in_file
-from hyperruntime.gateway.config.source import RECORD, load_source, require_servers
+from hyperruntime.gateway.config.source import (
+    RECORD,
+    derive_config,
+    load_source,
+    only_in_file,
+    require_servers,
+)
 from hyperruntime.gateway.config.values import REPLAY, Budget, GatewayConfig, ModelRule
 from hyperruntime.gateway.log.budget import Meter, Spent, total_spent
 from hyperruntime.git.user_repository import ENV_FILE

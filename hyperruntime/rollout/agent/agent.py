@@ -14,7 +14,7 @@ import attrs
 
 from hyperruntime.concurrency.blocking import check_cancelled
 from hyperruntime.errors import ContextLengthError, HyperRuntimeError
-from hyperruntime.gateway.answer.turn_end import TurnEnd, turn_end
+from hyperruntime.gateway.formats.turn_end import TurnEnd, turn_end
 from hyperruntime.option_fields import AtLeast, option
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message, ToolCall, normalized_message, tool_calls

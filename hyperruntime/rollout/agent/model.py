@@ -30,7 +30,7 @@ class Completion:
     Attributes:
         message: OpenAI's form: ``role``, ``content``, and ``tool_calls`` if the server parsed them.
         finish_reason: the server's word, see
-            :func:`~hyperruntime.gateway.answer.turn_end.turn_end`.
+            :func:`~hyperruntime.gateway.formats.turn_end.turn_end`.
         usage: ``prompt_tokens`` and ``completion_tokens``.
         prompt_ids: token ids of the prompt, or None if the server does not return them.
         ids: the emitted token ids, or None.

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from hyperruntime.errors import ModelError
-from hyperruntime.gateway.answer.turn_end import TurnEnd, turn_end
+from hyperruntime.gateway.formats.turn_end import TurnEnd, turn_end
 from hyperruntime.rollout.agent.agent import ToolHandler, Tools
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
 from hyperruntime.rollout.agent.replay import Replay, request_key

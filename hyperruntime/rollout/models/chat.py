@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hyperruntime.gateway.request.parse import CHAT_PATH
+from hyperruntime.gateway.formats.openai import CHAT_PATH
 from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message, sendable
 from hyperruntime.rollout.models.server import Server, ServerRefusedError

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from hyperruntime.errors import ModelError
 from hyperruntime.gateway.answer.judgement import GENERATE_PATH
-from hyperruntime.gateway.request.parse import COMPLETIONS_PATH
+from hyperruntime.gateway.formats.openai import COMPLETIONS_PATH
 from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.agent.tool_calls import Message, normalized_message
 from hyperruntime.rollout.models.server import Server

@@ -6,21 +6,16 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import os
 import sys
-from pathlib import Path
 from typing import Any
-
-import attrs
 
 import hyperruntime as hr
 from hyperruntime.runtime import Runtime
 from tests.bench.frameworks.contest import contest_rows
-from tests.bench.measure import machine
-from tests.bench.page import document
+from tests.bench.page import facts, finish, write
 
-PAGE = Path("docs/benchmarks-frameworks.md")
+PAGE = "docs/benchmarks-frameworks.md"
 HEAD = """# Benchmarks in frameworks
 
 `make bench-frameworks` measures all of this again and writes this page: the same calls of a framework on its own
@@ -39,14 +34,8 @@ def main() -> int:
     )
     options = parser.parse_args()
     if options.write:
-        reports = [json.loads(Path(name).read_text()) for name in options.write]
-        PAGE.write_text(HEAD + "".join(document(report) for report in reports))
-        return 0
-    report = measure(options.framework)
-    print(document(report))
-    if options.json:
-        Path(options.json).write_text(json.dumps(report))
-    return 0 if all(row["holds"] is not False for row in report["rows"]) else 1
+        return write(PAGE, HEAD, options.write)
+    return finish(measure(options.framework), options.json)
 
 
 def measure(name: str) -> dict[str, Any]:
@@ -60,13 +49,8 @@ def measure(name: str) -> dict[str, Any]:
         engines = f"{_engine(podman)}; {_engine(docker)}"
         with module.contest(image) as contest:
             rows = contest_rows(contest)
-    return {
-        "title": contest.title,
-        "short": name,
-        "note": contest.note,
-        "machine": f"{engines}; {machine()}; {load}",
-        "rows": [attrs.asdict(row) for row in rows],
-    }
+    made = facts(contest.title, name, rows)
+    return {**made, "note": contest.note, "machine": f"{engines}; {made['machine']}; {load}"}
 
 
 def _engine(runtime: Runtime) -> str:

@@ -5,48 +5,13 @@ HTTP server.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hyperruntime.testing.model import ModelReply, ScriptedModel, calls, fails, says, scripted_model
-from tests.unit.agents.llmtemplate import git, imported, make_repository, run_meta
-
-Modules = Any  # the modules are imported at run time
-Start = Callable[..., ScriptedModel]
-
-
-@pytest.fixture(scope="module")
-def agent() -> Iterator[Modules]:
-    with imported() as modules:
-        yield modules
-
-
-@pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch, agent: Modules) -> Iterator[Start]:
-    """Return a function that starts a scripted model and points the agent at it."""
-    servers = []
-    for name in ("HYPERRUN_MODEL", "HYPERRUN_MODEL_TOOLS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(agent.settings, "REQUEST_RETRIES", 0)
-
-    def begin(*replies: ModelReply, script: Any = None) -> ScriptedModel:
-        server = scripted_model(script or replies)
-        servers.append(server)
-        model = server.__enter__()
-        monkeypatch.setenv("OPENAI_BASE_URL", model.url)
-        monkeypatch.setenv("OPENAI_API_KEY", "token")
-        return model
-
-    yield begin
-    for server in servers:
-        server.__exit__(None, None, None)
-
-
-def last(request: Mapping[str, Any]) -> str:
-    return str(request["messages"][-1]["content"])
+from hyperruntime.testing.model import calls, fails, says, scripted_model
+from tests.unit.agents.llmtemplate import Modules, Start, git, last, make_repository, run_meta
 
 
 def write_generation(

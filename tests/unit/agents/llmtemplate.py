@@ -1,5 +1,5 @@
-"""Helpers for tests of the agent template ``llm``: import its modules as a container does, and copy
-it.
+"""Helpers for tests of the agent template ``llm``: import its modules as a container does, point
+them at a scripted model, and copy them.
 """
 
 from __future__ import annotations
@@ -8,16 +8,23 @@ import importlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import openai
+import pytest
+
 from hyperruntime.agents import copy_template
+from hyperruntime.testing.model import ModelReply, ScriptedModel, scripted_model
 
 AGENT = Path(__file__).resolve().parents[3] / "hyperruntime" / "agents" / "llm"
 SHARED = AGENT.with_name("shared")
+Modules = Any  # the modules are imported at run time
+Start = Callable[..., ScriptedModel]
 
 
 @contextmanager
@@ -39,6 +46,39 @@ def imported(folder: Path = AGENT, *, only: Sequence[str] = ()) -> Iterator[Any]
         for name in set(sys.modules) - known:
             if name in names or name.partition(".")[0] == "tools":
                 del sys.modules[name]
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[Modules]:
+    """Yield the modules; their clients share connections, because each reads the certificates of
+    this machine.
+    """
+    with imported() as modules, openai.DefaultHttpxClient() as http:
+        client = partial(openai.OpenAI, http_client=http)
+        modules.model.openai = SimpleNamespace(**{**vars(openai), "OpenAI": client})
+        yield modules
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch, agent: Modules) -> Iterator[Start]:
+    """Return a function that starts a scripted model and points the agent at it."""
+    for name in ("HYPERRUN_MODEL", "HYPERRUN_MODEL_TOOLS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(agent.settings, "REQUEST_RETRIES", 0)
+    with ExitStack() as stack:
+
+        def begin(*replies: ModelReply, script: Any = None) -> ScriptedModel:
+            model = stack.enter_context(scripted_model(script or replies))
+            monkeypatch.setenv("OPENAI_BASE_URL", model.url)
+            monkeypatch.setenv("OPENAI_API_KEY", "token")
+            return model
+
+        yield begin
+
+
+def last(request: Mapping[str, Any]) -> str:
+    """Return the text of the last message of a request."""
+    return str(request["messages"][-1]["content"])
 
 
 def make_repository(folder: Path) -> Path:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,10 @@ from hyperruntime.loop.run_files.contract import (
     parse_contract,
     parse_needs,
 )
-from hyperruntime.testing.model import ModelReply, ScriptedModel, calls, fails, says, scripted_model
+from hyperruntime.testing.model import ModelReply, calls, fails, says
 from tests.doubles.server_errors import OTHERS, TOO_LONG, Error
-from tests.unit.agents.llmtemplate import AGENT, imported
+from tests.unit.agents.llmtemplate import AGENT, Modules, Start, imported, last
 
-Modules = Any  # the modules are imported at run time
-Start = Callable[..., ScriptedModel]
 ROW = {"message": "The office is offline", "labels": ["low", "high"]}
 EXERCISE = {
     "language": "python",
@@ -39,39 +37,8 @@ WORLD = {
 }
 
 
-@pytest.fixture(scope="module")
-def agent() -> Iterator[Modules]:
-    with imported() as modules:
-        yield modules
-
-
-@pytest.fixture
-def start(monkeypatch: pytest.MonkeyPatch, agent: Modules) -> Iterator[Start]:
-    """Return a function that starts a scripted model and points the agent at it."""
-    servers = []
-    for name in ("HYPERRUN_MODEL", "HYPERRUN_MODEL_TOOLS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(agent.settings, "REQUEST_RETRIES", 0)
-
-    def begin(*replies: ModelReply, script: Any = None) -> ScriptedModel:
-        server = scripted_model(script or replies)
-        servers.append(server)
-        model = server.__enter__()
-        monkeypatch.setenv("OPENAI_BASE_URL", model.url)
-        monkeypatch.setenv("OPENAI_API_KEY", "token")
-        return model
-
-    yield begin
-    for server in servers:
-        server.__exit__(None, None, None)
-
-
 def roles(request: Mapping[str, Any]) -> list[str]:
     return [message["role"] for message in request["messages"]]
-
-
-def last(request: Mapping[str, Any]) -> str:
-    return str(request["messages"][-1]["content"])
 
 
 # the task agent
@@ -377,9 +344,10 @@ def test_a_full_context_is_recognised_in_the_words_of_each_server(
     errors = [(error, True) for error in TOO_LONG.values() if error[0] != 200]
     errors += [(error, False) for error in OTHERS.values() if error[0] in (401, 402, 403)]
     start(script=lambda _: ModelReply(status=error[0], body=json.dumps(error[1]).encode()))
+    model = agent.model.Model("m")
     for error, is_full in errors:
         with pytest.raises(agent.model.ModelError) as raised:
-            agent.model.Model("m").ask([{"role": "user", "content": "hi"}])
+            model.ask([{"role": "user", "content": "hi"}])
         assert isinstance(raised.value, agent.model.TooLongError) == is_full, error
 
 

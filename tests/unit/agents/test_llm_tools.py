@@ -17,16 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.host.process import wait_until
-from tests.unit.agents.llmtemplate import AGENT, imported
+from tests.unit.agents.llmtemplate import AGENT, Modules
 
-Modules = Any  # the modules are imported at run time
 SHARED = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-@pytest.fixture(scope="module")
-def agent() -> Iterator[Modules]:
-    with imported() as modules:
-        yield modules
 
 
 @pytest.fixture
@@ -113,10 +106,10 @@ def test_a_command_past_its_timeout_is_ended_and_the_shell_restores_its_previous
     bash("X=before; f() { echo f; }; cd /usr")
     daemon = f"setsid sleep 600 & echo $! >{tmp_path}/pid"
     said = bash(
-        f"X=after; cd /; echo started; {daemon}; sleep 600; touch {tmp_path}/no", timeout_s=1
+        f"X=after; cd /; echo started; {daemon}; sleep 600; touch {tmp_path}/no", timeout_s=0.4
     )
     assert said.startswith("started\n[no exit code; ended")
-    assert "1 s" in said
+    assert "0.4 s" in said
     assert not is_running(int((tmp_path / "pid").read_text()))
     assert bash("echo $X; f; pwd") == "before\nf\n/usr\n[exit code 0]"
     assert not (tmp_path / "no").exists()

@@ -23,6 +23,7 @@ from hyperruntime.cli.signals import last_signal
 from hyperruntime.errors import ImageNotFoundError
 from hyperruntime.loop.workbench.open_containers import on_interrupt
 from hyperruntime.registry import auto_order
+from tests.doubles.packages import install_plugin
 from tests.doubles.shown_runs import loop_run
 
 HEAVY = (
@@ -238,36 +239,17 @@ def test_doctor_exits_with_3_if_no_runtime_works(run: Run) -> None:
     assert "next step: " in out
 
 
-def test_a_broken_plugin_is_listed_with_its_problem_beside_the_others(tmp_path: Path) -> None:
-    dist = tmp_path / "broken_plugin-1.0.dist-info"
-    dist.mkdir()
-    (dist / "METADATA").write_text("Metadata-Version: 2.1\nName: broken-plugin\nVersion: 1.0\n")
-    (dist / "entry_points.txt").write_text(
-        "[hyperruntime.runtimes]\nbroken = no_such_module:Driver\nodd = odd_driver:Driver\n\n"
-        "[hyperruntime.domains]\nbroken_domain = no_such_module:Domain\n"
-    )
-    (tmp_path / "odd_driver.py").write_text(
-        "class Driver:\n    def probe(self):\n        return 1 / 0\n    def close(self): pass\n"
-    )
-    env = {
-        **os.environ,
-        "PYTHONPATH": str(tmp_path),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "PATH": "/nowhere",
-    }
-    rows = {}
-    for command in ("runtimes", "domains"):
-        args = [sys.executable, "-m", "hyperruntime.cli", command, "--json"]
-        done = subprocess.run(args, capture_output=True, text=True, timeout=60, env=env, cwd="/")
-        assert done.returncode == 0, done.stderr
-        rows[command] = {
-            row.get("runtime") or row["domain"]: row for row in json.loads(done.stdout)
-        }
-    assert "'broken-plugin' is broken: ModuleNotFoundError" in rows["runtimes"]["broken"]["why_not"]
-    assert "ZeroDivisionError" in rows["runtimes"]["odd"]["why_not"]
-    assert "podman" in rows["runtimes"]
-    assert rows["domains"]["broken_domain"]["problem"]
-    assert rows["domains"]["circle_packing"]["problem"] == ""
+def test_a_broken_domain_is_listed_with_its_problem_beside_the_others(tmp_path: Path) -> None:
+    """So it is with drivers: tests/e2e/test_plugins.py."""
+    point = "[hyperruntime.domains]\nbroken_domain = no_such_module:Domain\n"
+    install_plugin(tmp_path, "broken_plugin", point)
+    args = [sys.executable, "-m", "hyperruntime.cli", "domains", "--json"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(args, capture_output=True, text=True, timeout=60, env=env, cwd="/")
+    assert done.returncode == 0, done.stderr
+    problems = {row["domain"]: row["problem"] for row in json.loads(done.stdout)}
+    assert problems["broken_domain"]
+    assert problems["circle_packing"] == ""
 
 
 def test_domains_lists_splits_image_and_agent(run: Run) -> None:
@@ -451,7 +433,7 @@ def test_an_error_after_an_interrupt_keeps_the_exit_code_of_the_interrupt(
 def test_log_lines_go_to_standard_error_in_the_chosen_level_and_format(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from hyperruntime.cli.logs import configure_logging
+    from hyperruntime.cli.messages import configure_logging
     from hyperruntime.logs import get_logger
 
     configure_logging("warning", as_json=False)

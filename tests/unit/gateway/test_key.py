@@ -332,19 +332,19 @@ def test_a_body_with_the_key_in_parts_that_clients_join_is_rejected(rig: Rig, bo
     rig.log().index(b"key_in_answer")
 
 
-@pytest.mark.parametrize(
-    "code", ["gzip", "deflate", "br", "zstd", "compress", "gzip, gzip", "rot13", None]
-)
+CODES = ("gzip", "deflate", "br", "zstd", "compress", "gzip, gzip", "rot13", None)
+
+
 @pytest.mark.parametrize("compress", [gzip.compress, zlib.compress, lambda data: data])
-def test_no_compressed_body_contains_the_key(
-    rig: Rig, code: str | None, compress: Callable[[bytes], bytes]
-) -> None:
+def test_no_compressed_body_contains_the_key(rig: Rig, compress: Callable[[bytes], bytes]) -> None:
     body = compress(b'{"a": "' + KEY.encode() + b'"}')
-    headers = [] if code is None else [b"Content-Encoding: " + code.encode()]
-    got = rig.ask(http(body, *headers))
-    assert body not in got
-    assert_no_key(got)
-    assert b"[redacted]" in got or b"502" in got.splitlines()[0] or b"504" in got.splitlines()[0]
+    for code in CODES:
+        headers = [] if code is None else [b"Content-Encoding: " + code.encode()]
+        got = rig.ask(http(body, *headers))
+        assert body not in got
+        assert_no_key(got)
+        first = got.splitlines()[0]
+        assert b"[redacted]" in got or b"502" in first or b"504" in first
 
 
 def test_no_event_contains_the_key(rig: Rig) -> None:

@@ -22,11 +22,14 @@ from hyperruntime.gateway.answer.sse import EventSplitter, event_data
 from hyperruntime.gateway.answer.usage import GeneratedTokens, StreamUsage, usage_of
 from hyperruntime.gateway.config.source import load_config
 from hyperruntime.gateway.config.values import Budget, GatewayConfig, ModelRule, Upstream
+from hyperruntime.gateway.formats import FORMATS
+from hyperruntime.gateway.formats.anthropic import MESSAGES_PATH
 from hyperruntime.gateway.log.budget import Meter, Tokens
 from hyperruntime.gateway.log.exchange import LineFile
 from hyperruntime.gateway.replay import Recorded, Replay, exchange_line
 from hyperruntime.gateway.request.parse import RequestRefusedError, parse_call
-from hyperruntime.gateway.upstream import Answer, Sender, endpoint
+from hyperruntime.gateway.upstream import Answer, Sender
+from hyperruntime.secrets.env_file import MODEL_CLIENTS
 from hyperruntime.secrets.redact import Redactor
 
 CHAT = "/v1/chat/completions"
@@ -171,21 +174,22 @@ def test_the_last_of_two_model_fields_counts() -> None:
 
 
 def test_usage_is_read_in_both_formats() -> None:
-    assert usage_of({"usage": {"prompt_tokens": 3, "completion_tokens": 4}}) == Tokens(
-        input=3, output=4
-    )
+    chat = {"usage": {"prompt_tokens": 3, "completion_tokens": 4}}
+    assert usage_of(CHAT, chat) == Tokens(input=3, output=4)
     anthropic = {"usage": {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 4}}
-    assert usage_of(anthropic) == Tokens(input=5, output=4)
-    assert usage_of({"usage": {"prompt_tokens": -3, "completion_tokens": True}}) == Tokens()
-    assert usage_of({}) is None
-    assert usage_of(None) is None
+    assert usage_of(MESSAGES_PATH, anthropic) == Tokens(input=5, output=4)
+    assert usage_of(CHAT, {"usage": {"prompt_tokens": -3, "completion_tokens": True}}) == Tokens()
+    assert usage_of(CHAT, {}) is None
+    assert usage_of(CHAT, None) is None
 
 
 def test_the_usage_of_a_stream_accumulates_and_a_truncated_stream_is_estimated() -> None:
     usage = StreamUsage()
-    usage.see(usage_of({"message": {"usage": {"input_tokens": 7, "output_tokens": 1}}}))
-    usage.see(usage_of({"usage": {"output_tokens": 30}}))
-    usage.see(usage_of({"choices": []}))
+    usage.see(
+        usage_of(MESSAGES_PATH, {"message": {"usage": {"input_tokens": 7, "output_tokens": 1}}})
+    )
+    usage.see(usage_of(MESSAGES_PATH, {"usage": {"output_tokens": 30}}))
+    usage.see(usage_of(MESSAGES_PATH, {"type": "ping"}))
     assert usage.total(complete=True, request_bytes=4, answer_bytes=4000) == Tokens(
         input=7, output=30
     )
@@ -228,15 +232,15 @@ def test_retry_after_is_parsed_as_seconds_or_as_a_date() -> None:
 
 
 def test_base_urls_are_accepted_with_and_without_v1() -> None:
-    assert endpoint(Upstream(name="a", url="http://h/v1"), CHAT) == "http://h/v1/chat/completions"
-    assert (
-        endpoint(Upstream(name="a", url="http://h/api/"), CHAT) == "http://h/api/chat/completions"
-    )
+    openai, anthropic = FORMATS["openai"], FORMATS["anthropic"]
+    assert openai.url("http://h/v1", CHAT) == "http://h/v1/chat/completions"
+    assert openai.url("http://h/api/", CHAT) == "http://h/api/chat/completions"
     for url in ("https://h", "https://h/v1", "https://h/v1/"):
-        assert (
-            endpoint(Upstream(name="a", url=url, wire="anthropic"), "/v1/messages")
-            == "https://h/v1/messages"
-        )
+        assert anthropic.url(url, "/v1/messages") == "https://h/v1/messages"
+
+
+def test_each_format_has_the_variables_of_its_clients() -> None:
+    assert {clients.wire for clients in MODEL_CLIENTS} == set(FORMATS)
 
 
 def test_the_first_rule_of_the_requested_format_applies() -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -54,13 +55,18 @@ VALUES = st.recursive(
 COMPONENTS = document()["components"]
 
 
+@cache
+def validator_of(kind: type) -> Draft202012Validator:
+    return Draft202012Validator({**schema_of(kind), "components": COMPONENTS})
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @settings(max_examples=30)
 @given(data=st.data())
 def test_a_value_is_read_exactly_if_it_fits_the_schema(kind: type, data: st.DataObject) -> None:
     names = st.sampled_from([*fields_of(kind), "unknown"])
     value = data.draw(st.dictionaries(names, VALUES, max_size=4) | VALUES)
-    is_valid = Draft202012Validator({**schema_of(kind), "components": COMPONENTS}).is_valid(value)
+    is_valid = validator_of(kind).is_valid(value)
     try:
         made: object = read(kind, value)
     except SpecError:

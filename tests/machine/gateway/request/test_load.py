@@ -7,8 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import socket
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -20,12 +19,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from psutil import NoSuchProcess, Process, pid_exists
 
-from hyperruntime.gateway import ClientLimits, Gateway, GatewayConfig, ModelRule, Seat, Upstream
+from hyperruntime.gateway import ClientLimits
+from hyperruntime.gateway.formats.openai import COMPLETIONS_PATH
 from hyperruntime.gateway.request.pace import Pace
 from hyperruntime.gateway.request.parse import RequestRefusedError
 from hyperruntime.gateway.request.parse_pool import ParsePool, PoolShare
 from hyperruntime.json_values import ValueCounter, count_values
-from tests.doubles.upstream import ScriptedUpstream, chat, scripted_upstream
+from tests.doubles.upstream import chat
+from tests.unit.gateway.rig import CHAT, Rig, ask
 
 LARGE = 10**6  # a cost that is too high for the event loop
 json_values: Any = st.recursive(
@@ -209,24 +210,6 @@ def test_a_pace_allows_a_burst_and_then_waits(monkeypatch: pytest.MonkeyPatch) -
     assert waits(4) == pytest.approx([0, 0, 0, 0.1]), "an idle seat saved more than one burst"
 
 
-@pytest.fixture
-def upstream() -> Iterator[ScriptedUpstream]:
-    """Return a running model server."""
-    with scripted_upstream(lambda _: chat("hello")) as running:
-        yield running
-
-
-def gateway(upstream: ScriptedUpstream, **limits: Any) -> Gateway:
-    """Return a gateway in front of this server."""
-    return Gateway(
-        GatewayConfig(
-            upstreams=(Upstream(name="u", url=upstream.url),),
-            models=(ModelRule(name="m", upstream="u"),),
-            limits=ClientLimits(**limits),
-        )
-    )
-
-
 def workers() -> list[int]:
     """Return the pids of the parse workers of this process."""
     found = []
@@ -236,98 +219,64 @@ def workers() -> list[int]:
     return found
 
 
-def ask(seat: Seat, body: bytes, path: str = "/v1/chat/completions") -> tuple[int, Any]:
-    """Send a whole request; return the status and the JSON of the answer."""
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: g\r\nConnection: close\r\nAuthorization: Bearer "
-        f"{seat.token}\r\n"
-    )
-    with socket.socket(socket.AF_UNIX) as client:
-        client.settimeout(120)
-        client.connect(seat.socket_path)
-        client.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        data = b""
-        while piece := client.recv(65536):
-            data += piece
-    return int(data.split(b" ")[1]), json.loads(data.partition(b"\r\n\r\n")[2])
-
-
 @pytest.mark.parametrize(
     "part",
     [b"1,", b"[],", b"{},", b'"",', b'"a":{},', b"[[],[1,2],{}],"],
     ids=["1", "[]", "{}", "texts", "names", "mixed"],
 )
 def test_a_body_with_millions_of_values_is_rejected_before_it_is_parsed(
-    upstream: ScriptedUpstream, tmp_path: Path, part: bytes
+    start: Callable[..., Rig], part: bytes
 ) -> None:
+    rig = start(chat("hello"))
     body = b'{"model": "m", "a": [' + part * (6_000_000 // len(part)) + b"1]}"
-    with gateway(upstream) as opened, opened.seat("gen-1", str(tmp_path)) as seat:
-        status, answer = ask(seat, body)
-        assert workers() == [], "a worker was started for a rejected body"
+    status, answer = ask(rig.seat(), body)
+    assert workers() == [], "a worker was started for a rejected body"
     assert (status, answer["error"]["type"]) == (413, "body_too_large")
     assert "500000 JSON values" in answer["error"]["message"]
     assert "limits.body_values" in answer["error"]["message"]
-    assert upstream.received == []
+    assert rig.upstream.received == []
 
 
 @pytest.mark.parametrize(
     ("path", "body"),
     [
-        ("/v1/completions", {"prompt": list(range(200_000))}),
-        ("/v1/completions", {"prompt": [list(range(50_000))] * 4}),
-        (
-            "/v1/chat/completions",
-            {
-                "messages": [
-                    {"role": "user", "content": "yes, [and] {so}: on, " * 400} for _ in range(400)
-                ]
-            },
-        ),
-        ("/v1/chat/completions", {"messages": [{"content": json.dumps({"a": [1, "b"]}) * 40_000}]}),
-        (
-            "/v1/chat/completions",
-            {
-                "messages": [
-                    {"image_url": {"url": "data:image/png;base64," + "iVBORw0K" * 1_200_000}}
-                ]
-            },
-        ),
+        (COMPLETIONS_PATH, {"prompt": list(range(200_000))}),
+        (COMPLETIONS_PATH, {"prompt": [list(range(50_000))] * 4}),
+        (CHAT, {"messages": [{"role": "user", "content": "yes, [and] {so}: on, " * 400}] * 400}),
+        (CHAT, {"messages": [{"content": json.dumps({"a": [1, "b"]}) * 40_000}]}),
+        (CHAT, {"messages": [{"image_url": {"url": "data:image/png," + "iVBORw0K" * 1_200_000}}]}),
     ],
     ids=["token ids", "batch", "conversation", "JSON in a text", "image"],
 )
 def test_large_realistic_requests_pass(
-    upstream: ScriptedUpstream, tmp_path: Path, path: str, body: dict[str, Any]
+    start: Callable[..., Rig], path: str, body: dict[str, Any]
 ) -> None:
-    with gateway(upstream) as opened, opened.seat("gen-1", str(tmp_path)) as seat:
-        assert ask(seat, json.dumps({"model": "m", **body}).encode(), path)[0] == 200
-        assert len(workers()) == 1, "the body was not parsed in a worker"
-    assert upstream.received[0].body == {"model": "m", **body}
+    rig = start(chat("hello"))
+    assert ask(rig.seat(), {"model": "m", **body}, path)[0] == 200
+    assert len(workers()) == 1, "the body was not parsed in a worker"
+    rig.gateway.close()
+    assert rig.upstream.received[0].body == {"model": "m", **body}
     assert workers() == []
 
 
 def test_rejections_are_delayed_only_for_the_seat_that_causes_them(
-    upstream: ScriptedUpstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[float] = []
 
-    async def sleep(seconds: float) -> None:
+    async def wait(seconds: float) -> None:
         waits.append(seconds)
 
-    monkeypatch.setattr(
-        "hyperruntime.gateway.request.pace.time", SimpleNamespace(monotonic=lambda: 1000.0)
+    clock = SimpleNamespace(monotonic=lambda: 1000.0)
+    monkeypatch.setattr("hyperruntime.gateway.request.pace.time", clock)
+    waiting = SimpleNamespace(**{**vars(asyncio), "sleep": wait})
+    monkeypatch.setattr("hyperruntime.gateway.request.pace.asyncio", waiting)
+    rig = start(chat("hello"), limits=ClientLimits(refusals_per_s=5.0))
+    bad, good = rig.seat("bad"), rig.seat("good")
+    assert {ask(bad, b"{]")[0] for _ in range(15)} == {400}
+    assert waits == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0]), (
+        "5 rejections per second are allowed after a burst of 10"
     )
-    monkeypatch.setattr("hyperruntime.gateway.request.pace.asyncio", SimpleNamespace(sleep=sleep))
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    with (
-        gateway(upstream, refusals_per_s=5.0) as opened,
-        opened.seat("bad", str(tmp_path / "a")) as bad,
-        opened.seat("good", str(tmp_path / "b")) as good,
-    ):
-        assert {ask(bad, b"{]")[0] for _ in range(15)} == {400}
-        assert waits == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0]), (
-            "5 rejections per second are allowed after a burst of 10"
-        )
-        assert ask(good, b'{"model": "m"}')[0] == 200
-        assert ask(bad, b'{"model": "m"}')[0] == 200
-        assert len(waits) == 5
+    assert ask(good, {"model": "m"})[0] == 200
+    assert ask(bad, {"model": "m"})[0] == 200
+    assert len(waits) == 5

@@ -19,15 +19,14 @@ from hyperruntime.gateway.answer.judgement import (
     judge_event,
     read_body,
 )
-from hyperruntime.gateway.answer.turn_end import TurnEnd, turn_end
-from hyperruntime.gateway.request.parse import (
+from hyperruntime.gateway.formats.anthropic import COUNT_PATH, MESSAGES_PATH
+from hyperruntime.gateway.formats.openai import (
     CHAT_PATH,
     COMPLETIONS_PATH,
-    COUNT_PATH,
     EMBEDDINGS_PATH,
-    MESSAGES_PATH,
     RESPONSES_PATH,
 )
+from hyperruntime.gateway.formats.turn_end import TurnEnd, turn_end
 from tests.doubles.server_errors import OTHERS, TOO_LONG, Error
 
 CALL = {"id": "c", "type": "function", "function": {"name": "bash", "arguments": "{}"}}

@@ -15,9 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime.gateway.answer.screen import screen_event
+from hyperruntime.gateway.answer.screen import StreamGuard, screen_event
 from hyperruntime.gateway.answer.sse import event_data
-from hyperruntime.gateway.answer.stream_guard import StreamGuard
 from hyperruntime.gateway.request.parse import RequestRefusedError
 from hyperruntime.secrets.redact import Redactor
 from tests.doubles.upstream import event

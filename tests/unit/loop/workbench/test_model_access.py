@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from hyperruntime.errors import GatewayConfigError, GatewayError, SpecError
 from hyperruntime.gateway import Budget, GatewayConfig, ModelRule, Spent, Upstream
-from hyperruntime.gateway.config.environment import derive_config
+from hyperruntime.gateway.config.source import derive_config
 from hyperruntime.loop.run.contracts import contract_adapter
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import ModelError
-from hyperruntime.gateway.answer import turn_end
-from hyperruntime.gateway.answer.turn_end import TurnEnd
+from hyperruntime.gateway.formats import turn_end
+from hyperruntime.gateway.formats.turn_end import TurnEnd
 from hyperruntime.rollout.agent.agent import AgentResult, AgentTask, run_agent
 from hyperruntime.rollout.agent.model import Model
 from hyperruntime.rollout.agent.recorder import RecordedModel, Stopwatch

@@ -7,8 +7,10 @@ The page docs/rollouts.md has the same table.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from enum import Enum
+
+_SHOWN = 300
 
 
 class TurnEnd(Enum):
@@ -63,3 +65,9 @@ def turn_end(reason: object) -> TurnEnd:
     if reason is None or reason == "":
         return TurnEnd.UNSAID
     return _ENDS.get(re.sub(r"[\s-]+", "_", str(reason).strip().lower()), TurnEnd.UNKNOWN)
+
+
+def broke_off(reason: object) -> Iterator[str]:
+    """Yield a clause if a server's reason says that the turn broke off."""
+    if turn_end(reason) is TurnEnd.BROKEN:
+        yield f"the turn broke off: its reason is {reason!r}"[:_SHOWN]
