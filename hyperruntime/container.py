@@ -21,9 +21,15 @@ from hyperruntime.exec.exec_script import export_script, make_request, shell_kee
 from hyperruntime.exec.execution import Execution
 from hyperruntime.exec.git_owners import GitOwners
 from hyperruntime.exec.lane import EXCHANGE_TARGET, make_exchange
-from hyperruntime.exec.options import ExecKeywords, ExecOptions
+from hyperruntime.exec.options import ExecKeywords, ExecOptions, ShellKeywords, TerminalKeywords
 from hyperruntime.exec.persistent.shell import Shell
-from hyperruntime.exec.spawn.methods import SpawnsProcesses
+from hyperruntime.exec.spawn.process import ContainerCommand, Process, ProcessExecution
+from hyperruntime.exec.spawn.terminal import (
+    DEFAULT_TERM,
+    Terminal,
+    start_terminal,
+    terminal_options,
+)
 from hyperruntime.exec.user_sessions import UserSessions
 from hyperruntime.gpu.grant import GpuGrant
 from hyperruntime.host.engine_limits import limit_s
@@ -45,7 +51,7 @@ E = TypeVar("E", bound=Execution)
 _LOST_TIMEOUT_S = 0.3
 
 
-class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing, BlockingSandbox):
+class Container(ContainerFiles, ContainerPorts, AsyncClosing, BlockingSandbox):
     """A running container; made by :meth:`Runtime.container`, used as a context manager.
 
     Safe to use from many threads at once.
@@ -231,14 +237,129 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing, B
             lambda cancel_fd: self._run(args, ExecOptions(**options, cancel_fd=cancel_fd))
         )
 
-    def shell(
+    def signal_group(self, group: str, number: int) -> bool:
+        """Send a signal, such as SIGINT, to all processes of a group's commands; return whether
+        there were any.
+
+        A signal reaches every process that a running command started, in any process group and
+        session. Further errors are those of :meth:`end_group`.
+
+        Args:
+            group: name of the group, as given to :meth:`exec`.
+            number: number of the signal.
+
+        Raises:
+            SpecError: ``number`` is not the number of a signal.
+        """
+        return self._sessions.signal_group(group, number)
+
+    async def asignal_group(self, group: str, number: int) -> bool:
+        """Do what :meth:`signal_group` does without blocking the event loop."""
+        return await blocking(EXECS, partial(self.signal_group, group, number))
+
+    def end_group(self, group: str) -> bool:
+        """Kill all processes of a group's commands, also in the background; return whether none is
+        left.
+
+        A running command of the group ends with exit code 137 (SIGKILL).
+        """
+        return self._sessions.end_group(group)
+
+    async def aend_group(self, group: str) -> bool:
+        """Do what :meth:`end_group` does without blocking the event loop."""
+        return await blocking(EXECS, partial(self.end_group, group))
+
+    def end_user(self, user: RunAs, also: str | RunAs | None = None) -> bool:
+        """Kill every process of a user's uid, even hidden ones, and drop its lanes; return whether
+        none is left.
+
+        Takes a few milliseconds. To end a fork loop, all processes in the container are stopped for
+        a moment.
+
+        Args:
+            user: the user.
+            also: another form of the same user, such as its name, in which its commands ran.
+        """
+        return self._sessions.end_user(user, also)
+
+    async def aend_user(self, user: RunAs, also: str | RunAs | None = None) -> bool:
+        """Do what :meth:`end_user` does without blocking the event loop."""
+        return await blocking(EXECS, partial(self.end_user, user, also))
+
+    def spawn(self, args: Sequence[str | bytes], **options: Unpack[ExecKeywords]) -> Process:
+        """Start a command in the background of the caller; return it when its process exists.
+
+        It ends with :meth:`Process.close`, or with the container. Arguments and errors are those of
+        :meth:`exec`, except:
+
+        Args:
+            args: argv, never a shell string.
+            input: None means that its standard input stays open for :meth:`Process.write`.
+            on_output: called in a thread of the process.
+        """
+
+        def prepare(final: ExecOptions) -> ContainerCommand:
+            return ContainerCommand(self._sessions, self._prepare(ProcessExecution, args, final))
+
+        return Process(ExecOptions(**options).checked(), prepare)
+
+    async def aspawn(self, args: Sequence[str | bytes], **options: Unpack[ExecKeywords]) -> Process:
+        """Do what :meth:`spawn` does without blocking the event loop; cancelling kills the
+        command.
+        """
+        return await blocking(EXECS, lambda: self.spawn(args, **options), undo=Process.close)
+
+    def terminal(
         self,
-        *,
-        user: str | RunAs | None = None,
-        env: Mapping[str, str] | None = None,
-        workdir: str | None = None,
-        group: str | None = None,
-    ) -> Shell:
+        args: Sequence[str | bytes],
+        **options: Unpack[TerminalKeywords],
+    ) -> Terminal:
+        """Start a command on a terminal of its own in the container, such as an interactive shell.
+
+        The image needs ``setsid`` (util-linux or busybox). The command ends with
+        :meth:`Terminal.close`, or with the container. Further errors are those of :meth:`exec`.
+
+        Args:
+            args: argv, never a shell string.
+            rows: number of lines, 24 by default.
+            cols: number of columns, 80 by default.
+            env: variables, in addition to the spec's; ``TERM`` is ``xterm-256color`` unless one of
+                them sets it.
+            workdir: absolute path; None means the spec's.
+            user: as for :meth:`exec`.
+            group: as for :meth:`exec`.
+            timeout_s: as for :meth:`exec`.
+
+        Raises:
+            SpecError: ``rows`` or ``cols`` is not a number from 1 to 65535.
+            UnsupportedOptionError: the container has no terminals, or this user may not open them.
+        """
+        env = {"TERM": self.spec.env.get("TERM", DEFAULT_TERM), **(options.get("env") or {})}
+        options["env"] = env
+        make_request(args, env=env)
+        # The shell that enters the terminal drops variables with odd names, so env(1) sets them
+        # behind it.
+        odd = [
+            f"{name}={value}"
+            for name, value in {**self._late_env, **env}.items()
+            if not shell_keeps(name)
+        ]
+        command = ["env", *odd, *args] if odd else args
+        size, checked = terminal_options(**options)
+        prepare = partial(self._prepare, ProcessExecution)
+        return start_terminal(self._sessions, prepare, command, checked, size)
+
+    async def aterminal(
+        self,
+        args: Sequence[str | bytes],
+        **options: Unpack[TerminalKeywords],
+    ) -> Terminal:
+        """Do what :meth:`terminal` does without blocking the event loop; cancelling kills the
+        command.
+        """
+        return await blocking(EXECS, lambda: self.terminal(args, **options), undo=Terminal.close)
+
+    def shell(self, **options: Unpack[ShellKeywords]) -> Shell:
         """Return a persistent bash: directory, variables, functions and jobs stay from one text to
         the next.
 
@@ -253,8 +374,9 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing, B
         Raises:
             SpecError: an argument is malformed.
         """
-        checked = make_request(["bash"], env=env, workdir=workdir)
-        start = ExecOptions(user=user, env=self._env(checked.env), workdir=workdir, group=group)
+        start = ExecOptions(**options)
+        checked = make_request(["bash"], env=start.env, workdir=start.workdir)
+        start = attrs.evolve(start, env=self._env(checked.env))
         shell = Shell(self._sessions, start, self._shells.discard)
         self._shells.add(shell)
         return shell
@@ -428,7 +550,7 @@ class Container(ContainerFiles, ContainerPorts, SpawnsProcesses, AsyncClosing, B
         if isinstance(options.user, str):
             options = attrs.evolve(options, user=self._sessions.resolve(options.user))
         session = self._sessions.find(options.user)
-        return kind(session.lanes, session, request, options)
+        return kind(session, request, options)
 
     def _copy(self, args: Sequence[str | bytes], options: ExecOptions) -> ExecResult:
         return self._run(args, attrs.evolve(options, workdir="/"))

@@ -195,6 +195,40 @@ def names_no_code(value: object) -> bool:
     return isinstance(value, (list, tuple)) and all(names_no_code(each) for each in value)
 
 
+def limit_options(most_pids: int, most_disk_bytes: int = 0) -> dict[str, Option]:
+    """Return the options of :class:`~hyperruntime.spec.Limits`, by the names of its fields.
+
+    Args:
+        most_pids: the largest number of processes that is harmless.
+        most_disk_bytes: the largest disk space that is harmless.
+    """
+    return {
+        "memory_bytes": Option(
+            flag="--memory",
+            help="Limit of memory and swap of each container, such as 2g.",
+            harmless=True,
+        ),
+        "cpus": Option(
+            kind="number", help="Limit of cores of each container, such as 1.5.", harmless=True
+        ),
+        "pids": Option(
+            kind="count",
+            help="Limit of processes and threads in each container, or none.",
+            harmless=at_most(most_pids),
+        ),
+        "disk_bytes": Option(
+            flag="--disk",
+            help="Limit of disk space of each container; one that uses more is ended.",
+            harmless=at_most(most_disk_bytes),
+        ),
+        "shm_bytes": Option(
+            flag="--shm",
+            help="Size of /dev/shm in each container, such as 1g; default: the engine's own.",
+            harmless=True,
+        ),
+    }
+
+
 def host_requests(options: object, given: Collection[tuple[str, ...]] = ()) -> tuple[str, ...]:
     """Return the values that a run directory must not choose by itself, each as on the command
     line.

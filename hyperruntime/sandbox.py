@@ -28,10 +28,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self, Unpack
-
-from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
-from hyperruntime.transfer.file_calls import FILE_TIMEOUT_S, READ_LIMIT_BYTES
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypedDict, Unpack
 
 if TYPE_CHECKING:
     from hyperruntime.exec.options import (
@@ -215,6 +212,57 @@ class Shell(Running, Protocol):
         ...
 
 
+class TimeKeywords(TypedDict, total=False):
+    """Keyword arguments of each use of files; :meth:`Container.put` and :meth:`Container.read_file`
+    describe them.
+    """
+
+    timeout_s: float | None
+
+
+class GetKeywords(TimeKeywords, total=False):
+    """Keyword arguments of a copy to the host; :meth:`Container.get` describes them."""
+
+    limits: ExtractLimits | None
+
+
+class ReadKeywords(TimeKeywords, total=False):
+    """Keyword arguments of the reading of a file; :meth:`Container.read_file` describes them."""
+
+    limit_bytes: int
+
+
+class ReadManyKeywords(ReadKeywords, total=False):
+    """Keyword arguments of the reading of many files; :meth:`Container.read_files` describes
+    them.
+    """
+
+    on_error: OnError
+
+
+class WriteKeywords(TimeKeywords, total=False):
+    """Keyword arguments of the writing of a file; :meth:`Container.write_file` describes them."""
+
+    mode: int | None
+    parents: bool
+
+
+class WriteManyKeywords(WriteKeywords, total=False):
+    """Keyword arguments of the writing of many files; :meth:`Container.write_files` describes
+    them.
+    """
+
+    on_error: OnError
+
+
+class StatKeywords(TimeKeywords, total=False):
+    """Keyword arguments of the question for a path's facts; :meth:`Container.stat` describes
+    them.
+    """
+
+    follow_symlinks: bool
+
+
 class Sandbox(Protocol):
     """Where commands of somebody else run, for event loops: a leased slot of a pool.
 
@@ -248,12 +296,7 @@ class Sandbox(Protocol):
         ...
 
     async def terminal(
-        self,
-        args: Sequence[str | bytes],
-        *,
-        rows: int = 24,
-        cols: int = 80,
-        **options: Unpack[SlotTerminalKeywords],
+        self, args: Sequence[str | bytes], **options: Unpack[SlotTerminalKeywords]
     ) -> Terminal:
         """Start a command on a terminal; see :meth:`Container.terminal`."""
         ...
@@ -290,22 +333,13 @@ class Sandbox(Protocol):
         ...
 
     async def put(
-        self,
-        source: str | os.PathLike[str],
-        target: str,
-        *,
-        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        self, source: str | os.PathLike[str], target: str, **options: Unpack[TimeKeywords]
     ) -> None:
         """Copy a file or directory of the host into the sandbox; see :meth:`Container.put`."""
         ...
 
     async def get(
-        self,
-        source: str,
-        target: str | os.PathLike[str],
-        *,
-        limits: ExtractLimits | None = None,
-        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        self, source: str, target: str | os.PathLike[str], **options: Unpack[GetKeywords]
     ) -> ExtractReport:
         """Copy an untrusted file or directory to the host; see :meth:`Container.get`."""
         ...
@@ -314,64 +348,31 @@ class Sandbox(Protocol):
         """Listen on the host for clients of a port; see :meth:`Container.forward`."""
         ...
 
-    async def read_file(
-        self,
-        path: str,
-        *,
-        limit_bytes: int = READ_LIMIT_BYTES,
-        timeout_s: float | None = FILE_TIMEOUT_S,
-    ) -> bytes:
+    async def read_file(self, path: str, **options: Unpack[ReadKeywords]) -> bytes:
         """Return the bytes of a file; see :meth:`Container.read_file`."""
         ...
 
     async def read_files(
-        self,
-        paths: Iterable[str],
-        *,
-        limit_bytes: int = READ_LIMIT_BYTES,
-        on_error: OnError = None,
-        timeout_s: float | None = FILE_TIMEOUT_S,
+        self, paths: Iterable[str], **options: Unpack[ReadManyKeywords]
     ) -> dict[str, bytes]:
         """Return the bytes of many files, by path; see :meth:`Container.read_files`."""
         ...
 
-    async def write_file(
-        self,
-        path: str,
-        data: bytes,
-        *,
-        mode: int | None = None,
-        parents: bool = True,
-        timeout_s: float | None = FILE_TIMEOUT_S,
-    ) -> None:
+    async def write_file(self, path: str, data: bytes, **options: Unpack[WriteKeywords]) -> None:
         """Write a whole file; see :meth:`Container.write_file`."""
         ...
 
     async def write_files(
-        self,
-        files: Mapping[str, bytes],
-        *,
-        mode: int | None = None,
-        parents: bool = True,
-        on_error: OnError = None,
-        timeout_s: float | None = FILE_TIMEOUT_S,
+        self, files: Mapping[str, bytes], **options: Unpack[WriteManyKeywords]
     ) -> None:
         """Write many files; see :meth:`Container.write_files`."""
         ...
 
-    async def stat(
-        self,
-        path: str,
-        *,
-        follow_symlinks: bool = True,
-        timeout_s: float | None = FILE_TIMEOUT_S,
-    ) -> FileStat:
+    async def stat(self, path: str, **options: Unpack[StatKeywords]) -> FileStat:
         """Return the facts of a path; see :meth:`Container.stat`."""
         ...
 
-    async def listdir(
-        self, path: str = ".", *, timeout_s: float | None = FILE_TIMEOUT_S
-    ) -> list[str]:
+    async def listdir(self, path: str = ".", **options: Unpack[TimeKeywords]) -> list[str]:
         """Return the sorted names in a directory; see :meth:`Container.listdir`."""
         ...
 
@@ -396,12 +397,7 @@ class BlockingSandbox(Protocol):
         ...
 
     def terminal(
-        self,
-        args: Sequence[str | bytes],
-        *,
-        rows: int = 24,
-        cols: int = 80,
-        **options: Unpack[SlotTerminalKeywords],
+        self, args: Sequence[str | bytes], **options: Unpack[SlotTerminalKeywords]
     ) -> Terminal:
         """Start a command on a terminal."""
         ...
@@ -419,22 +415,13 @@ class BlockingSandbox(Protocol):
         ...
 
     def put(
-        self,
-        source: str | os.PathLike[str],
-        target: str,
-        *,
-        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        self, source: str | os.PathLike[str], target: str, **options: Unpack[TimeKeywords]
     ) -> None:
         """Copy a file or directory of the host into the sandbox."""
         ...
 
     def get(
-        self,
-        source: str,
-        target: str | os.PathLike[str],
-        *,
-        limits: ExtractLimits | None = None,
-        timeout_s: float | None = DEFAULT_TIMEOUT_S,
+        self, source: str, target: str | os.PathLike[str], **options: Unpack[GetKeywords]
     ) -> ExtractReport:
         """Copy an untrusted file or directory to the host."""
         ...
@@ -443,62 +430,29 @@ class BlockingSandbox(Protocol):
         """Listen on the host for clients of a port."""
         ...
 
-    def read_file(
-        self,
-        path: str,
-        *,
-        limit_bytes: int = READ_LIMIT_BYTES,
-        timeout_s: float | None = FILE_TIMEOUT_S,
-    ) -> bytes:
+    def read_file(self, path: str, **options: Unpack[ReadKeywords]) -> bytes:
         """Return the bytes of a file."""
         ...
 
     def read_files(
-        self,
-        paths: Iterable[str],
-        *,
-        limit_bytes: int = READ_LIMIT_BYTES,
-        on_error: OnError = None,
-        timeout_s: float | None = FILE_TIMEOUT_S,
+        self, paths: Iterable[str], **options: Unpack[ReadManyKeywords]
     ) -> dict[str, bytes]:
         """Return the bytes of many files, by path."""
         ...
 
-    def write_file(
-        self,
-        path: str,
-        data: bytes,
-        *,
-        mode: int | None = None,
-        parents: bool = True,
-        timeout_s: float | None = FILE_TIMEOUT_S,
-    ) -> None:
+    def write_file(self, path: str, data: bytes, **options: Unpack[WriteKeywords]) -> None:
         """Write a whole file."""
         ...
 
-    def write_files(
-        self,
-        files: Mapping[str, bytes],
-        *,
-        mode: int | None = None,
-        parents: bool = True,
-        on_error: OnError = None,
-        timeout_s: float | None = FILE_TIMEOUT_S,
-    ) -> None:
+    def write_files(self, files: Mapping[str, bytes], **options: Unpack[WriteManyKeywords]) -> None:
         """Write many files."""
         ...
 
-    def stat(
-        self,
-        path: str,
-        *,
-        follow_symlinks: bool = True,
-        timeout_s: float | None = FILE_TIMEOUT_S,
-    ) -> FileStat:
+    def stat(self, path: str, **options: Unpack[StatKeywords]) -> FileStat:
         """Return the facts of a path."""
         ...
 
-    def listdir(self, path: str, *, timeout_s: float | None = FILE_TIMEOUT_S) -> list[str]:
+    def listdir(self, path: str, **options: Unpack[TimeKeywords]) -> list[str]:
         """Return the sorted names in a directory."""
         ...
 

@@ -19,8 +19,8 @@ import attrs
 
 from hyperruntime.adapters.compose import Service, read_service, read_variables
 from hyperruntime.errors import SpecError, UnsupportedOptionError
-from hyperruntime.exec.named_user import is_root
 from hyperruntime.json_values import parse_yaml
+from hyperruntime.run_as import is_root
 from hyperruntime.spec import check_user
 from hyperruntime.storage.text_file import read_utf8
 

@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "image": ("containers.image", "image", "Build, pull, list, load, save and remove images."),
     "exec": ("containers.exec", "exec_command", "Run one command in a fresh container."),
-    "shell": ("containers.shell", "shell_command", "Open a shell in a fresh container."),
+    "shell": ("containers.exec", "shell_command", "Open a shell in a fresh container."),
     "mcp": ("containers.mcp", "mcp", "Serve tools in containers to MCP clients, such as editors."),
     "serve": (
         "containers.serve",

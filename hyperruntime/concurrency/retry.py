@@ -4,14 +4,11 @@ give up.
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
-from typing import Any, TypeVar, cast
-
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, retry_if_result
-from tenacity.wait import wait_exponential
+from typing import TypeVar
 
 RETRIED_STATUSES = frozenset({408, 409, 425, 429}) | frozenset(range(500, 600))
 SHOULD_RETRY = "x-should-retry"
@@ -20,6 +17,7 @@ it.
 
 Source: openai-python, ``_base_client.py``, ``_should_retry``.
 """
+_MOST_DOUBLINGS = 60
 
 T = TypeVar("T")
 
@@ -53,51 +51,24 @@ async def with_retries(
     Raises:
         Exception: of ``errors``, if the last attempt raised it.
     """
-    first = await _outcome_of(attempt, errors)
-    if first.exception() is None and asked_s(first.result()) is None:
-        return first.result()  # without tenacity, whose own work would slow down short requests
-    made = [first]
-
-    async def next_attempt() -> T:
-        return made.pop().result() if made else await attempt()
-
-    exponential = wait_exponential(multiplier=first_s, max=longest_s)
-
-    def wait(state: RetryCallState) -> float:
-        outcome = _outcome(state)
-        asked = 0.0 if isinstance(outcome, errors) else asked_s(outcome) or 0.0
-        return max(asked, exponential(state) * random.uniform(0.5, 1.0))  # noqa: S311 - jitter
-
-    retrying = AsyncRetrying(
-        retry=retry_if_exception_type(errors)
-        | retry_if_result(lambda result: asked_s(result) is not None),
-        wait=wait,
-        stop=lambda state: gives_up(state.attempt_number, time.monotonic() + state.upcoming_sleep),
-        before_sleep=lambda state: before_wait(
-            _outcome(state), state.attempt_number, state.upcoming_sleep
-        ),
-        retry_error_callback=_result,
-    )
-    return cast(T, await retrying(next_attempt))
-
-
-async def _outcome_of(
-    attempt: Callable[[], Awaitable[T]], errors: tuple[type[Exception], ...]
-) -> Future[T]:
-    """Make an attempt; return its result, or its exception if that is one of ``errors``."""
-    outcome: Future[T] = Future()
-    try:
-        outcome.set_result(await attempt())
-    except errors as error:
-        outcome.set_exception(error)
-    return outcome
-
-
-def _outcome(state: RetryCallState) -> Any:  # noqa: ANN401 - a result of any type, or an exception
-    assert state.outcome is not None
-    return state.outcome.exception() if state.outcome.failed else state.outcome.result()
-
-
-def _result(state: RetryCallState) -> Any:  # noqa: ANN401 - a result of any type
-    assert state.outcome is not None
-    return state.outcome.result()
+    made = 0
+    while True:
+        made += 1
+        longest = min(longest_s, first_s * 2.0 ** min(made - 1, _MOST_DOUBLINGS))
+        wait_s = longest * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        outcome: T | Exception
+        try:
+            result = outcome = await attempt()
+        except errors as error:
+            if gives_up(made, time.monotonic() + wait_s):
+                raise
+            outcome = error
+        else:
+            asked = asked_s(result)
+            if asked is None:
+                return result
+            wait_s = max(asked, wait_s)
+            if gives_up(made, time.monotonic() + wait_s):
+                return result
+        before_wait(outcome, made, wait_s)
+        await asyncio.sleep(wait_s)

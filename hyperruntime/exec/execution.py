@@ -22,14 +22,11 @@ from hyperruntime.errors import (
     write_error,
 )
 from hyperruntime.exec.exec_marks import Mark, Span
-from hyperruntime.exec.exec_script import ExecRequest
+from hyperruntime.exec.exec_script import ExecRequest, StartFailure
 from hyperruntime.exec.lane import EXCHANGE_TARGET, Lane
-from hyperruntime.exec.lane_pool import LanePool
 from hyperruntime.exec.options import ExecOptions
-from hyperruntime.exec.output_streams import OutputStreams
 from hyperruntime.exec.session import Session, is_number
-from hyperruntime.exec.start_failure import StartFailure
-from hyperruntime.exec.stdin import InputSource, Stdin
+from hyperruntime.exec.streams import InputSource, OutputStreams, Stdin
 from hyperruntime.logs import get_logger
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult
@@ -67,19 +64,16 @@ class Execution:
         marks: the mark of its processes, as a range; empty before they can exist.
     """
 
-    def __init__(
-        self, lanes: LanePool, session: Session, request: ExecRequest, options: ExecOptions
-    ) -> None:
+    def __init__(self, session: Session, request: ExecRequest, options: ExecOptions) -> None:
         """Prepare; nothing runs yet.
 
         Args:
-            lanes: lends the lane in which the command runs.
-            session: starts the lanes and kills process trees.
+            session: lends the lane in which the command runs, and kills process trees.
             request: the command.
             options: its deadline, streams, user and group.
         """
         self.session = session
-        self._lanes = lanes
+        self._lanes = session.lanes
         self._handed_over = False
         self._request = request
         self._group = options.group

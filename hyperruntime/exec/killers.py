@@ -16,8 +16,7 @@ from contextlib import suppress
 import attrs
 
 from hyperruntime.exec.exec_marks import Span
-from hyperruntime.exec.lane import Lane
-from hyperruntime.exec.lane_pool import LanePool
+from hyperruntime.exec.lane import Lane, LanePool
 from hyperruntime.host.process import overload, process_start_ticks, read_proc
 from hyperruntime.run_as import RunAs
 

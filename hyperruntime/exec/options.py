@@ -56,7 +56,15 @@ class SlotTerminalKeywords(SlotShellKeywords, total=False):
     describes them.
     """
 
+    rows: int
+    cols: int
     timeout_s: float | None
+
+
+class ShellKeywords(SlotShellKeywords, total=False):
+    """Keyword arguments of :meth:`Container.shell`, which describes them."""
+
+    user: str | RunAs | None
 
 
 class TerminalKeywords(SlotTerminalKeywords, total=False):

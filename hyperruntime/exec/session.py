@@ -24,8 +24,7 @@ from hyperruntime.concurrency.poller import poller
 from hyperruntime.errors import ContainerLostError
 from hyperruntime.exec.exec_marks import Mark, MarkLimit, MarkNumbers, MarkSeries, Span
 from hyperruntime.exec.killers import Tree, TreeKiller, find_limited, kill_user
-from hyperruntime.exec.lane import EXCHANGE_TARGET, Lane
-from hyperruntime.exec.lane_pool import LanePool
+from hyperruntime.exec.lane import EXCHANGE_TARGET, Lane, LanePool
 from hyperruntime.host.process import overload
 from hyperruntime.logs import get_logger
 from hyperruntime.run_as import RunAs

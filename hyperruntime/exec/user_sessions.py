@@ -27,17 +27,16 @@ from hyperruntime.errors import (
 from hyperruntime.exec.exec_marks import MarkNumbers, MarkSeries, Span
 from hyperruntime.exec.exec_script import make_request
 from hyperruntime.exec.execution import KILLED_EXIT_CODE, Execution
-from hyperruntime.exec.named_user import find_user, is_root
 from hyperruntime.exec.options import ExecOptions
 from hyperruntime.exec.session import Session
-from hyperruntime.exec.stdin import CallerError
+from hyperruntime.exec.streams import CallerError
 from hyperruntime.host.engine_limits import limit_s, note_duration
 from hyperruntime.host.owner import release_on_fork
 from hyperruntime.host.process_tree import container_namespace
 from hyperruntime.host.removals import Removals
 from hyperruntime.host.watchdog import Watch
 from hyperruntime.logs import get_logger
-from hyperruntime.run_as import RunAs
+from hyperruntime.run_as import RunAs, find_user, is_root
 from hyperruntime.spec import ExecResult, check_user
 
 log = get_logger(__name__)
@@ -184,9 +183,7 @@ class UserSessions:
     def _read(self, main: Session, path: str) -> str:
         options = ExecOptions(timeout_s=limit_s(self.engine, "call"))
         request = make_request(["cat", path])
-        return self.run(Execution(main.lanes, main, request, options)).stdout.decode(
-            errors="replace"
-        )
+        return self.run(Execution(main, request, options)).stdout.decode(errors="replace")
 
     def run(self, execution: Execution) -> ExecResult:
         """Run a command; raises the errors of :meth:`Container.exec`."""

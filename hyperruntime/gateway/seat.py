@@ -13,7 +13,7 @@ from hyperruntime.concurrency.end_event import EndEvent
 from hyperruntime.errors import BudgetExceededError, GatewayError
 from hyperruntime.gateway.config.values import Budget
 from hyperruntime.gateway.log.budget import Meter, Spent
-from hyperruntime.ports import unix_socket
+from hyperruntime.ports import listeners
 
 SOCKET_NAME = "gateway.sock"
 
@@ -103,7 +103,7 @@ def listen_in(directory: str) -> socket.socket:
         GatewayError: it cannot be created.
     """
     try:
-        return unix_socket.listen_in(directory, SOCKET_NAME)
+        return listeners.listen_in(directory, SOCKET_NAME)
     except OSError as error:
         raise GatewayError(
             f"cannot create a socket in {directory}: {error}; use a local directory"

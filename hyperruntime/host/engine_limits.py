@@ -53,21 +53,33 @@ class TimeLimit:
         usual_s: the time that such a call takes at most on a machine that is not overloaded, in
             seconds.
         passed: the consequence when the limit passes.
+        what: the call, for an error.
     """
 
     base_s: float
     most_s: float
     usual_s: float
     passed: str
+    what: str = "a call"
 
 
 LIMITS: Mapping[Verb, TimeLimit] = MappingProxyType(
     {
-        "probe": TimeLimit(120.0, 600.0, 5.0, "the engine counts as unusable"),
+        "probe": TimeLimit(
+            120.0, 600.0, 5.0, "the engine counts as unusable", "a test of the engine"
+        ),
         "output": TimeLimit(10.0, 300.0, 2.0, "a test container counts as silent"),
         "call": TimeLimit(120.0, 600.0, 2.0, "the call fails"),
-        "start": TimeLimit(180.0, 900.0, 5.0, "the container does not start"),
-        "unshare": TimeLimit(60.0, 600.0, 2.0, "no files are reclaimed, or no terminal opens"),
+        "start": TimeLimit(
+            180.0, 900.0, 5.0, "the container does not start", "the start of a container"
+        ),
+        "unshare": TimeLimit(
+            60.0,
+            600.0,
+            2.0,
+            "no files are reclaimed, or no terminal opens",
+            "entering the containers' user namespace",
+        ),
         "end": TimeLimit(3.0, 60.0, 2.0, "the container is removed by force"),
         "turn": TimeLimit(
             15.0, 120.0, 2.0, "the container ends beside another one, on Docker before 23"
@@ -75,7 +87,13 @@ LIMITS: Mapping[Verb, TimeLimit] = MappingProxyType(
         "close": TimeLimit(
             30.0, 300.0, 5.0, "`close` returns, and the removal goes on in the background"
         ),
-        "remove": TimeLimit(300.0, 1800.0, 5.0, "the attempt ends; another one follows"),
+        "remove": TimeLimit(
+            300.0,
+            1800.0,
+            5.0,
+            "the attempt ends; another one follows",
+            "the removal of a container",
+        ),
         "kill": TimeLimit(
             10.0, 60.0, 2.0, "the attempt to remove the container fails; another one follows"
         ),
@@ -87,14 +105,6 @@ LIMITS: Mapping[Verb, TimeLimit] = MappingProxyType(
             60.0, 600.0, 10.0, "the files stay, and the log names their directory"
         ),
         "program": TimeLimit(60.0, 600.0, 5.0, "what needs the answer of the program fails"),
-    }
-)
-_WORDS: Mapping[Verb, str] = MappingProxyType(
-    {
-        "probe": "a test of the engine",
-        "start": "the start of a container",
-        "unshare": "entering the containers' user namespace",
-        "remove": "the removal of a container",
     }
 )
 # Per engine: when a call ended, and how much longer it took than usual. A deque is safe in threads
@@ -145,8 +155,7 @@ def engine_call(engine: str, verb: Verb) -> Iterator[float]:
     try:
         yield allowed_s
     except TimeoutError as error:
-        what = _WORDS.get(verb, "a call")
-        why = f"{engine} did not finish {what} within {allowed_s:.0f} s"
+        why = f"{engine} did not finish {LIMITS[verb].what} within {allowed_s:.0f} s"
         raise EngineLateError(
             f"{why}; the engine or the machine is overloaded, see `hyperrun doctor`"
         ) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import io
+import math
 import os
 import re
 import resource
@@ -27,14 +28,13 @@ from typing import IO, cast
 import attrs
 
 from hyperruntime.concurrency.per_process import PerProcess
-from hyperruntime.host import python
 from hyperruntime.host.inherited import (
     default_signals_args,
     file_limit_args,
     ignored_signals,
     shell_environment,
 )
-from hyperruntime.host.python import python_args
+from hyperruntime.host.python import find_program, python_args
 
 __all__ = [
     "PIPE",
@@ -56,12 +56,11 @@ __all__ = [
     "wait_until",
 ]
 _TAIL_BYTES = 64 * 1024
-_DRAIN_S = 1.0
+_REAP_S = 10.0  # for the end of a killed program
 _CHUNK_BYTES = 1 << 16
 DEVNULL = subprocess.DEVNULL
 PIPE = subprocess.PIPE
 STDOUT = subprocess.STDOUT
-TimeoutExpired = subprocess.TimeoutExpired
 HostProcess = subprocess.Popen[bytes]
 # processes of stream_process, with before_kill
 _Streaming = dict[HostProcess, Callable[[int], None] | None]
@@ -124,7 +123,7 @@ def last_line(text: str, prefix: str = "") -> str:
 def run_process(
     args: Sequence[str],
     *,
-    input: bytes | None = None,  # noqa: A002 - subprocess's own word
+    input: bytes | int | None = None,  # noqa: A002 - subprocess's own word
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
@@ -135,7 +134,7 @@ def run_process(
 
     Args:
         args: argv.
-        input: data for its standard input; None means an empty one.
+        input: data for its standard input, or a descriptor; None means an empty one.
         cwd: working directory; None means this process's.
         env: whole environment; None as for :func:`spawn`.
         timeout_s: seconds it may take; None means no limit.
@@ -147,29 +146,21 @@ def run_process(
             group.
         TimeoutError: it ran longer than ``timeout_s`` and was killed with its process group.
     """
-    process = spawn(
-        args, stdin=subprocess.DEVNULL if input is None else subprocess.PIPE, cwd=cwd, env=env
-    )
+    data = input if isinstance(input, bytes) else b""
+    stdin = subprocess.DEVNULL if input is None else subprocess.PIPE
+    process = spawn(args, stdin=input if isinstance(input, int) else stdin, cwd=cwd, env=env)
     try:
-        if limits is None:
-            stdout, stderr = process.communicate(input, timeout=timeout_s)
-        else:
-            _limit_memory(process.pid, limits.memory_bytes)
-            stdout, stderr = _communicate(process, input or b"", timeout_s, limits.output_bytes)
-    except subprocess.TimeoutExpired:
-        kill_group(process)
-        if limits is None:
-            # a child in another session may keep the pipes open
-            with suppress(subprocess.TimeoutExpired):
-                process.communicate(timeout=_DRAIN_S)
-        _close_pipes(process)
-        process.wait()
-        raise TimeoutError(f"{args[0]} ran past {timeout_s} s and was ended") from None
-    except BaseException:
-        kill_group(process)
         if limits is not None:
-            _close_pipes(process)
-            reap(process, _DRAIN_S)
+            _limit_memory(process.pid, limits.memory_bytes)
+        most_bytes = math.inf if limits is None else limits.output_bytes
+        stdout, stderr = _communicate(process, data, timeout_s, most_bytes)
+    except BaseException as error:
+        kill_group(process)
+        # before the wait: a child in another session may hold their other ends
+        _close_pipes(process)
+        reap(process, _REAP_S)
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise TimeoutError(f"{args[0]} ran past {timeout_s} s and was ended") from None
         raise
     return ProcessResult(
         args=tuple(args), exit_code=process.returncode, stdout=stdout, stderr=stderr
@@ -184,9 +175,9 @@ def _limit_memory(pid: int, most_bytes: int) -> None:
 
 
 def _communicate(
-    process: subprocess.Popen[bytes], data: bytes, timeout_s: float | None, most_bytes: int
+    process: subprocess.Popen[bytes], data: bytes, timeout_s: float | None, most_bytes: float
 ) -> tuple[bytes, bytes]:
-    """Do what ``Popen.communicate`` does, and end a program that writes too much.
+    """Do what ``Popen.communicate`` does, but fail if the program writes too much.
 
     Raises:
         OutputLimitError: it wrote more than ``most_bytes``.
@@ -195,7 +186,7 @@ def _communicate(
     until = None if timeout_s is None else time.monotonic() + timeout_s
     left = memoryview(data)
     outputs = [bytearray(), bytearray()]
-    with selectors.DefaultSelector() as selector:
+    with selectors.PollSelector() as selector:
         for pipe, output in zip((process.stdout, process.stderr), outputs, strict=True):
             selector.register(cast(IO[bytes], pipe), selectors.EVENT_READ, output)
         if process.stdin is not None:
@@ -376,11 +367,6 @@ def reap(process: subprocess.Popen[bytes], timeout_s: float) -> int | None:
         return process.wait(timeout=timeout_s)
     except subprocess.TimeoutExpired:
         return None
-
-
-def find_program(name: str) -> str | None:
-    """Return the path of a program on ``PATH``, or None; none of the current directory."""
-    return python.find_program(name)
 
 
 def boot_id() -> str:

@@ -18,8 +18,7 @@ import attrs
 from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.driver import EngineInfo, HasLayer, Launch, LiveContainer
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.host.disk_usage import overlay_layer
-from hyperruntime.host.disk_watchdog import DiskWatch
+from hyperruntime.host.disk import DiskWatch, overlay_layer
 from hyperruntime.host.process_tree import (
     Namespace,
     container_namespace,

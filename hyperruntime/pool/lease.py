@@ -91,24 +91,15 @@ class Lease(PooledSandbox[LocalPool]):
         )
 
     async def terminal(
-        self,
-        args: Sequence[str | bytes],
-        *,
-        rows: int = 24,
-        cols: int = 80,
-        **options: Unpack[SlotTerminalKeywords],
+        self, args: Sequence[str | bytes], **options: Unpack[SlotTerminalKeywords]
     ) -> Terminal:
         """Start a command in the slot on a terminal; it ends with the lease, if not before.
 
         Arguments and errors are those of :meth:`Container.terminal` and :meth:`exec`.
         """
-
-        async def start(slot_exec: SlotExec) -> Terminal:
-            return await slot_exec.container.aterminal(
-                args, rows=rows, cols=cols, **slot_exec.placed(options)
-            )
-
-        return await self._run(start)
+        return await self._run(
+            lambda slot_exec: slot_exec.container.aterminal(args, **slot_exec.placed(options))
+        )
 
     async def shell(self, **options: Unpack[SlotShellKeywords]) -> Shell:
         """Return a persistent bash of the slot; it ends with the lease, if not before, and then

@@ -33,7 +33,7 @@ from hyperruntime.exec.options import ExecOptions
 from hyperruntime.host.process import overload
 from hyperruntime.logs import get_logger
 from hyperruntime.ports.forwarder import GO, IDLE, TOKEN, advance, pipe
-from hyperruntime.ports.unix_socket import listen_in
+from hyperruntime.ports.listeners import listen_in
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult, Mount
 from hyperruntime.wire.tokens import is_token

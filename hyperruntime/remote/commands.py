@@ -32,9 +32,8 @@ from hyperruntime.errors import (
 from hyperruntime.exec.execution import KILLED_EXIT_CODE, CancelledExecError
 from hyperruntime.exec.options import ExecOptions, SlotShellKeywords, Stream, TextKeywords
 from hyperruntime.exec.persistent.shell_lane import check_text
-from hyperruntime.exec.signals import TakesSignals
-from hyperruntime.exec.spawn.process import Process
-from hyperruntime.exec.spawn.terminal import Terminal, check_size
+from hyperruntime.exec.spawn.process import Process, TakesSignals
+from hyperruntime.exec.spawn.terminal import Terminal
 from hyperruntime.ports.forward import listen
 from hyperruntime.remote.calls import Calls, in_thread, plain_env, wait_cancellable
 from hyperruntime.spec import ExecResult
@@ -108,12 +107,11 @@ async def start_terminal(
         size: rows and columns of the terminal.
         options: the options of the command.
     """
-    check_size(*size)
     command = RemoteCommand(calls, "terminal.run", args, rows=size[0], cols=size[1])
     pty = command.pty = await RemotePty.open(command)
     try:
         process = await _started(
-            lambda: Process(attrs.evolve(options.checked(), input=b""), command.prepare), command
+            lambda: Process(attrs.evolve(options, input=b""), command.prepare), command
         )
     except BaseException:
         pty.close()

@@ -81,12 +81,7 @@ class ServedSandbox(Served, Sandbox, Protocol):
         ...
 
     async def terminal(
-        self,
-        args: Sequence[str | bytes],
-        *,
-        rows: int = 24,
-        cols: int = 80,
-        **options: Unpack[SlotTerminalKeywords],
+        self, args: Sequence[str | bytes], **options: Unpack[SlotTerminalKeywords]
     ) -> Terminal:
         """Start a command on a terminal."""
         ...

@@ -18,7 +18,7 @@ from hyperruntime.exec.options import (
     SlotTerminalKeywords,
 )
 from hyperruntime.exec.spawn.process import Process
-from hyperruntime.exec.spawn.terminal import Terminal
+from hyperruntime.exec.spawn.terminal import Terminal, terminal_options
 from hyperruntime.pool.pooled_sandbox import PooledSandbox
 from hyperruntime.pool_values.results import Slot
 from hyperruntime.remote.calls import Calls, wait_cancellable
@@ -95,17 +95,12 @@ class RemoteSandbox(PooledSandbox[Pool]):
         return await start_process(self.calls, args, ExecOptions(**options))
 
     async def terminal(
-        self,
-        args: Sequence[str | bytes],
-        *,
-        rows: int = 24,
-        cols: int = 80,
-        **options: Unpack[SlotTerminalKeywords],
+        self, args: Sequence[str | bytes], **options: Unpack[SlotTerminalKeywords]
     ) -> Terminal:
         """Start a command on a terminal; see :meth:`Lease.terminal`, and :meth:`spawn` about
         methods that wait.
         """
-        return await start_terminal(self.calls, args, (rows, cols), ExecOptions(**options))
+        return await start_terminal(self.calls, args, *terminal_options(**options))
 
     async def shell(self, **options: Unpack[SlotShellKeywords]) -> RemoteShell:
         """Return a persistent bash of the slot; see :meth:`Lease.shell`, and :meth:`spawn` about

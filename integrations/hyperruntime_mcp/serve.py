@@ -9,8 +9,7 @@ from typing import Any, cast
 from mcp.server.stdio import stdio_server
 
 import hyperruntime as hr
-from hyperruntime.concurrency.input_lines import input_lines
-from hyperruntime.concurrency.output_text import own_standard_output
+from hyperruntime.concurrency.standard_streams import input_lines, own_standard_output
 from hyperruntime_mcp.http import HttpSessions
 from hyperruntime_mcp.session import make_server
 

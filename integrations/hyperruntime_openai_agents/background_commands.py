@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Unpack
 
 from hyperruntime.container import Container
-from hyperruntime.exec.options import TerminalKeywords
-from hyperruntime.exec.output_streams import OutputBuffer
+from hyperruntime.exec.options import ShellKeywords
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal
+from hyperruntime.exec.streams import OutputBuffer
 
 _UNREAD_BYTES = 1024**2
 _MOST = 64
@@ -97,7 +97,7 @@ class BackgroundCommands:
         args: Sequence[str],
         *,
         tty: bool,
-        **options: Unpack[TerminalKeywords],
+        **options: Unpack[ShellKeywords],
     ) -> int:
         """Start a command on a terminal, or on a pipe that merges both streams; return its number.
 

@@ -25,7 +25,7 @@ from agents.sandbox.util.tar_utils import UnsafeTarMemberError, strip_tar_member
 
 import hyperruntime as hr
 from hyperruntime.adapters.shared_runtime import astart_container
-from hyperruntime.exec.options import TerminalKeywords
+from hyperruntime.exec.options import ShellKeywords
 from hyperruntime_openai_agents.archives import archive_tree, extract_archive
 from hyperruntime_openai_agents.background_commands import BackgroundCommand, BackgroundCommands
 
@@ -180,7 +180,7 @@ class Session(sessions.BaseSandboxSession):
         if self._container is not None:
             await self._container.aclose()
 
-    async def _options(self, user: Who) -> TerminalKeywords:
+    async def _options(self, user: Who) -> ShellKeywords:
         root = self.state.manifest.root if self.state.workspace_root_ready else None
         env = await self.state.manifest.environment.resolve()
         name = user.name if isinstance(user, User) else user

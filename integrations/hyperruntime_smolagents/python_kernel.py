@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from hyperruntime.container import Container
-from hyperruntime.exec.output_streams import OutputBuffer
+from hyperruntime.exec.streams import OutputBuffer
 from hyperruntime.json_values import count_values, parse_json
 
 _MOST_BYTES = 8 * 1024**2  # of a reply

@@ -39,25 +39,12 @@ def leftovers(engine_command: Any) -> Leftovers:
 def test_prune_removes_only_containers_of_dead_owners(
     runtime: hr.Runtime, engine_command: Any, busybox_image: str, run_labelled: Callable[..., str]
 ) -> None:
+    """Which owners count as dead is in tests/unit/host/test_owner.py."""
     us = OwnerIdentity.current()
-    gone = {
-        "its pid does not exist": attrs.evolve(us, pid=2**22 + 1),
-        "its pid is used again": attrs.evolve(us, start_ticks=us.start_ticks - 1),
-        "before the last boot": attrs.evolve(us, boot_id="another boot"),
-    }
-    there = {
-        "alive": us,
-        "on another machine": attrs.evolve(
-            us, boot_id="another boot", host="another", pid=2**22 + 1
-        ),
-        "in another pid namespace": attrs.evolve(us, pid_namespace=1, pid=2**22 + 1),
-    }
-    dead = {run_labelled(busybox_image, identity.to_labels()) for identity in gone.values()}
-    kept = {run_labelled(busybox_image, identity.to_labels()) for identity in there.values()}
+    dead = {run_labelled(busybox_image, attrs.evolve(us, pid=2**22 + 1).to_labels())}
     old = {LABEL: "x", f"{LABEL}.host": us.host, f"{LABEL}.pid": "4194303", f"{LABEL}.start": "1.0"}
-    kept |= {
-        run_labelled(busybox_image, labels) for labels in (old, {}, {"io.hyperruntime.run": "x"})
-    }
+    others: list[dict[str, str]] = [us.to_labels(), old, {}, {"io.hyperruntime.run": "x"}]
+    kept = {run_labelled(busybox_image, labels) for labels in others}
     listed = {owned.record.id: owned.owner_state for owned in runtime.containers()}
     assert {listed[name] for name in dead} == {"dead"}
     removed = runtime.prune()

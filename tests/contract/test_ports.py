@@ -79,16 +79,6 @@ def fetch(address: tuple[str, int], size: int) -> bytes:
         return client.makefile("rb").read()
 
 
-@pytest.mark.slow
-def test_a_hundred_megabytes_arrive_exactly(
-    container: hr.Container, address: tuple[str, int]
-) -> None:
-    size = 100 * 1024**2
-    got = fetch(address, size)
-    assert len(got) == size
-    assert got == bytes(range(256)) * (size // 256)
-
-
 def test_each_direction_can_be_closed_alone(address: tuple[str, int]) -> None:
     with socket.create_connection(address, timeout=60) as client:
         client.sendall(b"3\n")

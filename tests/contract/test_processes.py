@@ -5,11 +5,10 @@ limits.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
-import termios
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import NoReturn
@@ -21,7 +20,14 @@ from hyperruntime.errors import ExecStartError, UnsupportedOptionError, WorkdirN
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.pty import open_pty
 from hyperruntime.exec.spawn.terminal import Terminal
-from hyperruntime.host.process import PIPE, find_program, kill_group, spawn, wait_until
+from hyperruntime.host.process import (
+    PIPE,
+    HostProcess,
+    find_program,
+    kill_group,
+    spawn,
+    wait_until,
+)
 
 pytestmark = pytest.mark.engine
 _WAIT_S = 60.0
@@ -121,23 +127,6 @@ def test_a_closed_terminal_wakes_its_reader_and_its_writer(container: hr.Contain
     assert terminal.close()
 
 
-def test_a_blocked_writer_of_a_process_sees_its_end(container: hr.Container) -> None:
-    with container.spawn(["sleep", "300"]) as process:
-        failed = threading.Event()
-
-        def write() -> None:
-            with pytest.raises(BrokenPipeError):
-                process.write(bytes(4_000_000))
-            failed.set()
-
-        thread = threading.Thread(target=write)
-        thread.start()
-        process.interrupt()
-        assert process.wait(_WAIT_S).exit_code == 130
-        thread.join(_WAIT_S)
-        assert failed.is_set()
-
-
 def test_no_descriptor_is_left_of_processes_and_terminals(container: hr.Container) -> None:
     def use() -> int:
         with container.spawn(["cat"], input=b"given") as given, container.spawn(["cat"]) as kept:
@@ -187,63 +176,53 @@ async def test_a_slots_processes_and_terminals_run_as_the_slot_and_end_with_its_
             await ended.aclose()
 
 
-@pytest.mark.parametrize("trap", ["link", "file"])
-def test_the_host_opens_no_file_that_a_container_puts_in_place_of_its_terminals(
-    tmp_path: Path, trap: str
-) -> None:
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Return the root of a container, with busybox."""
     busybox = find_program("busybox")
     assert busybox is not None
     (tmp_path / "busybox").write_bytes(Path(busybox).read_bytes())
     (tmp_path / "busybox").chmod(0o755)
-    if trap == "link":
-        (tmp_path / "dev").symlink_to("/dev")
-    else:
-        (tmp_path / "dev/pts").mkdir(parents=True)
-        os.mkfifo(tmp_path / "dev/pts/ptmx")
-    process = spawn(
-        ["unshare", "--map-root-user", "--root", str(tmp_path), "/busybox", "cat"], stdin=PIPE
-    )
+    return tmp_path
+
+
+@contextmanager
+def inside(root: Path, *args: str) -> Iterator[HostProcess]:
+    """Yield a process with this root."""
+    process = spawn(["unshare", "--map-root-user", *args], stdin=PIPE)
     try:
-        assert wait_until(
-            lambda: os.readlink(f"/proc/{process.pid}/root") == str(tmp_path), _WAIT_S
-        )
-        with pytest.raises(OSError, match=r"dev|multiplexer"):
-            open_pty(process.pid)
+        assert wait_until(lambda: os.readlink(f"/proc/{process.pid}/root") == str(root), _WAIT_S)
+        yield process
     finally:
         kill_group(process)
         process.communicate()
 
 
-def test_the_window_size_of_a_terminal_is_that_of_its_kernel_object(
-    container: hr.Container,
+@pytest.mark.parametrize("trap", ["link", "file"])
+def test_the_host_opens_no_file_that_a_container_puts_in_place_of_its_terminals(
+    root: Path, trap: str
 ) -> None:
-    with container.terminal(["sleep", "300"], rows=7, cols=9) as terminal:
-        terminal.resize(65535, 1)
-        assert (
-            container.exec(["sh", "-c", 'stty size <"$1"', "sh", terminal.name]).stdout
-            == b"65535 1\n"
-        )
-        assert (
-            fcntl.ioctl(terminal._pty.master, termios.TIOCGWINSZ, bytes(8))[:4]
-            == b"\xff\xff\x01\x00"
-        )
+    if trap == "link":
+        (root / "dev").symlink_to("/dev")
+    else:
+        (root / "dev/pts").mkdir(parents=True)
+        os.mkfifo(root / "dev/pts/ptmx")
+    with (
+        inside(root, "--root", str(root), "/busybox", "cat") as process,
+        pytest.raises(OSError, match=r"dev|multiplexer"),
+    ):
+        open_pty(process.pid)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can change the owner of a file")
-def test_the_host_changes_no_file_that_a_container_puts_in_place_of_a_terminal(
-    tmp_path: Path,
-) -> None:
+def test_the_host_changes_no_file_that_a_container_puts_in_place_of_a_terminal(root: Path) -> None:
     """A program in a user namespace of its own builds a /dev/pts with the real multiplexer and
     other files.
     """
-    busybox = find_program("busybox")
-    assert busybox is not None
     for name in ("real", "dev/pts"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "busybox").write_bytes(Path(busybox).read_bytes())
-    (tmp_path / "busybox").chmod(0o755)
-    (tmp_path / "dev/pts/ptmx").touch()
-    victims = [tmp_path / "dev/pts" / str(number) for number in range(100)]
+        (root / name).mkdir(parents=True)
+    (root / "dev/pts/ptmx").touch()
+    victims = [root / "dev/pts" / str(number) for number in range(100)]
     for victim in victims:
         victim.touch()
         os.chown(victim, 12345, 12345)
@@ -251,19 +230,12 @@ def test_the_host_changes_no_file_that_a_container_puts_in_place_of_a_terminal(
         'cd "$0" && mount -t devpts -o newinstance,ptmxmode=0666 devpts real'
         " && mount --bind real/ptmx dev/pts/ptmx && exec chroot . /busybox cat"
     )
-    process = spawn(
-        ["unshare", "--map-root-user", "--mount", "sh", "-c", trick, str(tmp_path)], stdin=PIPE
-    )
-    try:
-        root = Path(f"/proc/{process.pid}/root")
-        assert wait_until(lambda: os.readlink(root) == str(tmp_path), _WAIT_S)
-        assert os.stat(root / "dev/pts/ptmx").st_rdev == os.makedev(5, 2), "the trick must work"
+    with inside(root, "--mount", "sh", "-c", trick, str(root)) as process:
+        ptmx = os.stat(f"/proc/{process.pid}/root/dev/pts/ptmx")
+        assert ptmx.st_rdev == os.makedev(5, 2), "the trick must work"
         with suppress(OSError):  # refused, or the true terminal
             os.close(open_pty(process.pid).master)
         assert {victim.stat().st_uid for victim in victims} == {12345}
-    finally:
-        kill_group(process)
-        process.communicate()
 
 
 def test_a_process_that_takes_the_mark_of_a_terminal_gets_none(container: hr.Container) -> None:
@@ -301,24 +273,28 @@ def test_a_command_that_stops_its_starter_can_be_closed(container: hr.Container)
     assert container.exec(["echo", "more"]).stdout == b"more\n"
 
 
-def test_a_command_that_closes_its_input_breaks_the_pipe_of_its_writer(
-    container: hr.Container,
+@pytest.mark.parametrize("how", ["it ends", "it closes its input"])
+def test_a_blocked_writer_sees_that_nothing_reads_any_more(
+    container: hr.Container, how: str
 ) -> None:
-    with container.spawn(["sh", "-c", "exec 0<&-; echo ready; exec sleep 300"]) as process:
+    closes = "exec 0<&-; " * (how == "it closes its input")
+    with container.spawn(["sh", "-c", f"{closes}echo ready; exec sleep 300"]) as process:
         assert wait_until(lambda: process.stdout == b"ready\n", _WAIT_S)
-        failed: list[Exception] = []
+        failed = threading.Event()
 
         def write() -> None:
-            try:
+            with pytest.raises(BrokenPipeError):
                 process.write(bytes(4_000_000))
-            except BrokenPipeError as error:
-                failed.append(error)
+            failed.set()
 
-        thread = threading.Thread(target=write, daemon=True)
-        thread.start()
-        thread.join(_WAIT_S)
-        assert failed
-        assert process.poll() is None
+        threading.Thread(target=write, daemon=True).start()
+        if closes:
+            assert failed.wait(_WAIT_S)
+            assert process.poll() is None
+            return
+        process.interrupt()
+        assert process.wait(_WAIT_S).exit_code == 130
+        assert failed.wait(_WAIT_S)
 
 
 def test_a_job_that_writes_for_ever_does_not_keep_a_terminal_open(container: hr.Container) -> None:

@@ -104,7 +104,6 @@ def run(
     ("user", "said"),
     [
         ("ann", "4001 4001 4001 /home/ann"),
-        (4001, "4001 4001 4001 /home/ann"),
         ("4001:4100", "4001 4100 4100 /home/ann"),
         (4999, "4999 4999 4999 /"),
         ("root", "0 0 0 /root"),
@@ -210,13 +209,7 @@ async def do_the_work(lease: Sandbox) -> None:
         ("ghost", None, r"task 'one' names the user 'ghost', who does not exist in its image"),
         (None, "ghost", r"task 'one' names the user 'ghost', .*`user` of verifier"),
         ("ann:ghosts", None, r"'ann:ghosts', who does not exist"),
-        (
-            "again",
-            None,
-            r"'again', who is not an ordinary user, neither root nor in the group of root",
-        ),
         ("games", None, r"'games', who is not an ordinary user"),
-        ("4001:0", None, r"'4001:0', who is not an ordinary user"),
     ],
 )
 def test_a_user_that_cannot_be_is_refused_in_one_sentence(

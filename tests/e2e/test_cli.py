@@ -25,7 +25,7 @@ from tests.params import first_quick
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]
 
-EVERY_BYTE = bytes(range(256)) * 41 + b"\xff\xfe no newline at the end"
+EVERY_BYTE = bytes(range(256)) * 32_000 + b"\xff\xfe no newline at the end"
 SLEEPER = (
     "import sys, time, hyperruntime as hr\n"
     "runtime = hr.open_runtime('podman', run_id='sleeper')\n"
@@ -68,19 +68,6 @@ def test_exec_passes_both_streams_through_separate_and_unchanged() -> None:
     assert done.returncode == 0
     assert done.stdout == EVERY_BYTE
     assert done.stderr == bytes(range(256))
-
-
-def test_exec_streams_64_mib_unchanged(tmp_path: Path) -> None:
-    size = 64 * 1024 * 1024
-    source, target = tmp_path / "in", tmp_path / "out"
-    source.write_bytes(os.urandom(1024 * 1024) * 64)
-    with open(source, "rb") as stdin, open(target, "wb") as stdout:
-        done = subprocess.run(
-            [program(), "exec", "--", "cat"], stdin=stdin, stdout=stdout, timeout=120, check=False
-        )
-    assert done.returncode == 0
-    assert target.stat().st_size == size
-    assert target.read_bytes() == source.read_bytes()
 
 
 def test_exec_ends_with_124_at_its_timeout() -> None:
@@ -174,11 +161,14 @@ def test_exec_options_describe_the_container(tmp_path: Path, runtime: hr.Runtime
     (tmp_path / "with space" / "in").write_text("from the host")
     script = (
         "pwd; id -u; echo $GREETING; cat in; touch /new 2>/dev/null || echo read-only; "
-        "echo x 2>/dev/null >out || echo mount read-only"
+        "echo x 2>/dev/null >out || echo mount read-only; echo done >/out/file"
     )
+    (tmp_path / "out").mkdir()
     options = (
         "--mount",
         "with space:/data",
+        "--mount",
+        "out:/out:rw",
         "--workdir",
         "/data",
         "--env",
@@ -200,16 +190,9 @@ def test_exec_options_describe_the_container(tmp_path: Path, runtime: hr.Runtime
     expected = ["/data", "0", "a b=c", "from the hostread-only", "mount read-only", "ours"]
     assert done.stdout.decode().splitlines() == expected, done.stderr
     assert not (tmp_path / "with space" / "out").exists()
+    assert (tmp_path / "out" / "file").read_text() == "done\n"
     done = hyperrun("exec", "--user", "1000", "--", "id", "-u")
     assert done.stdout == b"1000\n"
-
-
-def test_exec_writes_through_a_writable_mount(tmp_path: Path) -> None:
-    done = hyperrun(
-        "exec", "--mount", f"{tmp_path}:/out:rw", "--", "sh", "-c", "echo done > /out/file"
-    )
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "file").read_text() == "done\n"
 
 
 def test_exec_ends_a_container_whose_files_exceed_the_disk_limit() -> None:
@@ -398,32 +381,3 @@ def test_demo_prints_a_table_and_the_next_command_and_writes_pictures(tmp_path: 
     }
     assert f"hyperrun resume {report.parent.relative_to(tmp_path)} --max-generation 11" in out
     assert (tmp_path / out.split("a patch: less ")[1].strip()).is_file()
-
-
-@pytest.mark.parametrize(
-    ("args", "sentence"),
-    [
-        (("--agent", "dirty"), b"dirty"),
-        (("--agent", "plain"), b"git"),
-        (("--image", "localhost/no/such:1"), b"hyperrun image build localhost/no/such:1 --file"),
-    ],
-)
-def test_generate_refuses_invalid_agents_and_missing_images(
-    tmp_path: Path, args: tuple[str, ...], sentence: bytes
-) -> None:
-    for name in ("dirty", "plain"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "task_agent.py").write_text("x = 1\n")
-    for words in (
-        ["init", "-q"],
-        ["add", "-A"],
-        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "x"],
-    ):
-        subprocess.run(["git", *words], cwd=tmp_path / "dirty", check=True)
-    (tmp_path / "dirty" / "task_agent.py").write_text("x = 2\n")
-    done = hyperrun(
-        "generate", "--domains", "circle_packing", "--max-generation", "0", *args, cwd=tmp_path
-    )
-    assert done.returncode == 2, done.stderr
-    assert sentence in done.stderr
-    assert not list(tmp_path.glob("outputs/*"))

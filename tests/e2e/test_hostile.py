@@ -27,7 +27,7 @@ import pytest
 from hyperruntime import Limits, Runtime
 from hyperruntime.git.command import git
 from hyperruntime.git.store import RepositoryStore
-from hyperruntime.host.disk_usage import measure
+from hyperruntime.host.disk import measure
 from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.units import GIB, MIB

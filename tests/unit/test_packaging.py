@@ -28,7 +28,6 @@ HOMES = {
     "podman": ("runtimes/hyperruntime_podman/",),
     "docker": ("runtimes/hyperruntime_docker/", "hyperruntime/images/older_builders.py"),
     "openai": (),
-    "tenacity": ("hyperruntime/concurrency/retry.py",),
     "parsl": ("hyperruntime/cluster/pilots.py",),
     "dotenv": ("hyperruntime/secrets/env_file.py",),
     "aiohttp": (

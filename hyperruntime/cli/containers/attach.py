@@ -74,8 +74,8 @@ def run_attached(
     env: Mapping[str, str] = options.get("env") or {}
     if host_term and "TERM" not in container.spec.env:
         options["env"] = {"TERM": host_term, **env}
-    rows, cols = _size()
-    with container.terminal(args, rows=rows, cols=cols, **options) as terminal:
+    options["rows"], options["cols"] = _size()
+    with container.terminal(args, **options) as terminal:
         with _raw(state):
             _connect(terminal, has_input=has_input)
         return terminal.process.wait()

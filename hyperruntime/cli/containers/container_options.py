@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING, Any
 
 import attrs
 import click
 
+from hyperruntime import option_fields
+from hyperruntime.cli.field_options import add_options, click_option
 from hyperruntime.cli.messages import Lines
-from hyperruntime.cli.params import COUNT, ENV_PAIR, GPUS, MOUNT_PAIR, SIZE
-from hyperruntime.container import Container
+from hyperruntime.cli.params import ENV_PAIR, GPUS, MOUNT_PAIR
 from hyperruntime.errors import ImageNotFoundError
 from hyperruntime.images.recipes import image_reference
-from hyperruntime.runtime import Runtime
 from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, PULLS, ContainerSpec, Limits
 
-F = TypeVar("F", bound=Callable[..., Any])
-_LIMITS = ("memory_bytes", "cpus", "pids", "disk_bytes", "shm_bytes")
+if TYPE_CHECKING:
+    from hyperruntime.container import Container
+    from hyperruntime.runtime import Runtime
+
+_LIMITS = tuple(
+    option_fields.OptionField(path=(name,), option=option, default=getattr(Limits(), name))
+    for name, option in option_fields.limit_options(DEFAULT_PIDS).items()
+)
+_LIMIT_OPTIONS = tuple(map(click_option, _LIMITS))
 _OPTIONS = (
     click.option(
         "--pull",
@@ -48,29 +55,7 @@ _OPTIONS = (
         show_default=True,
         help="Network access.",
     ),
-    click.option(
-        "--memory", "memory_bytes", type=SIZE, help="Limit of memory and swap, such as 512m."
-    ),
-    click.option("--cpus", type=float, help="Limit of cores, such as 1.5."),
-    click.option(
-        "--pids",
-        type=COUNT,
-        default=DEFAULT_PIDS,
-        show_default=True,
-        help="Limit of processes and threads, or none.",
-    ),
-    click.option(
-        "--disk",
-        "disk_bytes",
-        type=SIZE,
-        help="Limit of disk space, such as 2g; a container that uses more is ended.",
-    ),
-    click.option(
-        "--shm",
-        "shm_bytes",
-        type=SIZE,
-        help="Size of /dev/shm, such as 1g; default: the engine's own.",
-    ),
+    *_LIMIT_OPTIONS,
     click.option(
         "--limits-mode",
         type=click.Choice(LIMITS_MODES),
@@ -90,13 +75,19 @@ _OPTIONS = (
 )
 
 
-def container_options(command: F) -> F:
-    """Give a command the options of a container; they arrive as the keywords that
-    :func:`container_spec` takes.
+container_options = add_options(_OPTIONS)
+"""Gives a command the options of a container: the keywords that :func:`container_spec` takes."""
+limit_options = add_options(_LIMIT_OPTIONS)
+"""Gives a command the options of limits only, which :func:`take_limits` reads."""
+
+
+def take_limits(options: MutableMapping[str, Any]) -> Limits:
+    """Take the limits out of the values of :func:`limit_options` or :func:`container_options`.
+
+    Raises:
+        SpecError: a value is invalid.
     """
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
+    return Limits(**{field.path[0]: options.pop(field.name) for field in _LIMITS})
 
 
 def container_spec(image: str, options: Mapping[str, Any]) -> ContainerSpec:
@@ -110,7 +101,7 @@ def container_spec(image: str, options: Mapping[str, Any]) -> ContainerSpec:
         SpecError: a value is invalid.
     """
     fields = dict(options)
-    limits = Limits(**{name: fields.pop(name) for name in _LIMITS})
+    limits = take_limits(fields)
     return ContainerSpec(
         image=image_reference(image), env=dict(fields.pop("env")), limits=limits, **fields
     )

@@ -1,5 +1,5 @@
-"""``hyperrun exec``: run one command in a fresh container; its streams and its exit code are passed
-on unchanged.
+"""``hyperrun exec`` and ``hyperrun shell``: run one command, or an interactive shell, in a fresh
+container; streams and exit codes are passed on unchanged.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
 from hyperruntime.units import format_duration
 
 _KEPT_BYTES = 4096
+_SHELL = ("/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash; fi; exec /bin/sh")
 _DESCRIPTORS = {"stdout": 1, "stderr": 2}
 
 
@@ -199,3 +200,29 @@ def _standard_input(*, from_terminal: bool) -> BinaryIO | None:
     if sys.stdin is None or (os.isatty(0) and not from_terminal) or stat.S_ISDIR(mode):
         return None
     return open(0, "rb", buffering=0, closefd=False)
+
+
+@click.command(
+    "shell",
+    cls=Command,
+    epilog=example("hyperrun shell", "hyperrun shell dev --mount ./src:/src --network host"),
+)
+@click.argument("image", default=BASE)
+@container_options
+@click.pass_obj
+def shell_command(
+    state: State,
+    /,
+    image: str,
+    **container: Any,  # noqa: ANN401 - the options, by the names of their fields
+) -> int:
+    """Open a shell in a fresh container of IMAGE, which is removed afterwards; bash if the image
+    has it.
+
+    IMAGE is a recipe name or an image reference; without it, the base image. By default the
+    container has no network and no host path. The exit code is the shell's.
+    """
+    check_terminal()
+    spec = container_spec(image, container)
+    with state.open_runtime() as runtime, start_container(runtime, spec) as started:
+        return run_attached(state, started, _SHELL, {}).exit_code

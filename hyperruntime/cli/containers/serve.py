@@ -13,19 +13,19 @@ import attrs
 import click
 
 from hyperruntime.cli.command import Command, State, example
+from hyperruntime.cli.containers.container_options import limit_options, take_limits
 from hyperruntime.cli.messages import WrongUsageError, note
-from hyperruntime.cli.params import COUNT, DURATION, SIZE
+from hyperruntime.cli.params import DURATION
 from hyperruntime.cli.signals import ended_by_interrupt, run_until_signal
 from hyperruntime.cli.streams import on_end_of_input
 from hyperruntime.cli.tables import print_json
-from hyperruntime.spec import DEFAULT_PIDS, NETWORKS, Limits
+from hyperruntime.spec import NETWORKS
 
 if TYPE_CHECKING:
     from hyperruntime.runtime import Runtime
     from hyperruntime.serve.rules import ContainerRules
 
 _HOSTS = ("127.0.0.1", "localhost")
-_LIMITS = ("memory_bytes", "cpus", "pids", "disk_bytes", "shm_bytes", "wall_s")
 
 
 @attrs.frozen(kw_only=True)
@@ -119,23 +119,7 @@ class _Address:
     help="End containers unused for this time.",
 )
 @click.option("--lifetime", "wall_s", type=DURATION, help="End containers after this time.")
-@click.option(
-    "--memory", "memory_bytes", type=SIZE, help="Limit of memory of each container, such as 512m."
-)
-@click.option("--cpus", type=float, help="Limit of cores of each container, such as 1.5.")
-@click.option(
-    "--pids",
-    type=COUNT,
-    default=DEFAULT_PIDS,
-    show_default=True,
-    help="Limit of processes and threads of each.",
-)
-@click.option(
-    "--disk", "disk_bytes", type=SIZE, help="Limit of disk space of each container, such as 2g."
-)
-@click.option(
-    "--shm", "shm_bytes", type=SIZE, help="Size of /dev/shm of each container, such as 1g."
-)
+@limit_options
 @click.option(
     "--with-parent",
     is_flag=True,
@@ -162,7 +146,7 @@ def serve(state: State, /, with_parent: bool, as_json: bool, **options: Any) -> 
 def _rules(options: dict[str, Any]) -> ContainerRules:
     from hyperruntime.serve.rules import ContainerRules
 
-    limits = Limits(**{name: options.pop(name) for name in _LIMITS})
+    limits = attrs.evolve(take_limits(options), wall_s=options.pop("wall_s"))
     networks = tuple(dict.fromkeys(("none", *options.pop("networks"))))
     return ContainerRules(
         most_containers=options.pop("max_containers"), networks=networks, limits=limits, **options

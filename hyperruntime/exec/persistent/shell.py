@@ -39,7 +39,7 @@ from hyperruntime.exec.lane import Lane
 from hyperruntime.exec.options import ExecOptions, TextKeywords
 from hyperruntime.exec.persistent.shell_lane import ShellLane, check_text, first_script, next_script
 from hyperruntime.exec.session import Session, is_number
-from hyperruntime.exec.signals import TakesSignals
+from hyperruntime.exec.spawn.process import TakesSignals
 from hyperruntime.exec.user_sessions import UserSessions
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult
@@ -291,7 +291,7 @@ class _TextExecution(Execution):
         request = ExecRequest(
             args=(text,), env={}, workdir=None, has_input=has_input, merge_output=merge
         )
-        super().__init__(session.lanes, session, request, options)
+        super().__init__(session, request, options)
         self._shell = shell
         self._over = False
 

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import partial
 from typing import BinaryIO, Protocol
@@ -20,11 +22,9 @@ from hyperruntime.concurrency.exhaustion import too_many_files
 from hyperruntime.errors import ContainerLostError, ContainerStateError
 from hyperruntime.exec.exec_script import ExecRequest
 from hyperruntime.exec.execution import End, Execution
-from hyperruntime.exec.lane_pool import LanePool
 from hyperruntime.exec.options import ExecOptions, Stream
-from hyperruntime.exec.output_streams import OutputBuffer
 from hyperruntime.exec.session import Session
-from hyperruntime.exec.signals import TakesSignals
+from hyperruntime.exec.streams import OutputBuffer
 from hyperruntime.exec.user_sessions import UserSessions
 from hyperruntime.spec import ExecResult
 
@@ -36,18 +36,38 @@ _ENDED = (
 )
 
 
+class TakesSignals(ABC):
+    """A process, terminal or shell in a container, which takes signals."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def signal(self, number: int) -> bool:
+        """Send a signal; return whether a process could get it."""
+
+    def interrupt(self) -> bool:
+        """Send SIGINT, as Ctrl-C does; see :meth:`signal`."""
+        return self.signal(signal.SIGINT)
+
+    async def asignal(self, number: int) -> bool:
+        """Do what :meth:`signal` does without blocking the event loop."""
+        return await blocking(EXECS, partial(self.signal, number))
+
+    async def ainterrupt(self) -> bool:
+        """Do what :meth:`interrupt` does without blocking the event loop."""
+        return await blocking(EXECS, self.interrupt)
+
+
 class ProcessExecution(Execution):
     """An exec that says when its process was started and when its input ended; if cancelled, it
     counts as killed.
     """
 
-    def __init__(
-        self, lanes: LanePool, session: Session, request: ExecRequest, options: ExecOptions
-    ) -> None:
+    def __init__(self, session: Session, request: ExecRequest, options: ExecOptions) -> None:
         """Prepare; see :class:`Execution`. It must have input, because only then it reports its
         start.
         """
-        super().__init__(lanes, session, request, options)
+        super().__init__(session, request, options)
         self._on_started: Callable[[], None] = lambda: None
         self._on_input_end: Callable[[], None] = lambda: None
 

@@ -23,7 +23,7 @@ import attrs
 
 from hyperruntime.concurrency.closing import closing_descriptor
 from hyperruntime.host.engine_limits import limit_s
-from hyperruntime.host.process import PIPE, STDOUT, TimeoutExpired, kill_group, spawn
+from hyperruntime.host.process import run_process
 
 # Source: ioctl_tty(2) and asm-generic/ioctls.h; the numbers hold for x86, ARM, RISC-V and s390.
 _TIOCGPTN = 0x80045430
@@ -173,22 +173,9 @@ def _own(process: int, terminal: int) -> None:
     inside = _uid_inside(process, uid)
     namespace = f"--user=/proc/{os.getpid()}/fd/{process}/ns/user"
     args = ["nsenter", namespace, "chown", str(inside), "/proc/self/fd/0"]
-    allowed_s = limit_s("", "unshare")
-    changing = spawn(args, stdin=terminal, stdout=PIPE, stderr=STDOUT)
-    try:
-        said, _ = changing.communicate(timeout=allowed_s)
-    except BaseException as error:
-        kill_group(changing)
-        changing.communicate()
-        if isinstance(error, TimeoutExpired):
-            raise OSError(
-                f"the terminal was not given to its user within {allowed_s:.0f} s"
-            ) from None
-        raise
-    if changing.returncode != 0:
-        raise OSError(
-            f"the terminal cannot be given to its user: {said.decode(errors='replace').strip()}"
-        )
+    done = run_process(args, input=terminal, timeout_s=limit_s("", "unshare"))
+    if done.exit_code != 0:
+        raise OSError(f"the terminal cannot be given to its user: {done.error_text}")
 
 
 def _uid_inside(process: int, uid: int) -> int:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Unpack
 
 import attrs
 
@@ -23,9 +24,13 @@ from hyperruntime.concurrency.closing import AsyncClosing
 from hyperruntime.concurrency.exhaustion import too_many_files
 from hyperruntime.errors import ExecStartError, SpecError, UnsupportedOptionError
 from hyperruntime.exec.execution import CancelledExecError
-from hyperruntime.exec.options import ExecOptions
-from hyperruntime.exec.signals import TakesSignals
-from hyperruntime.exec.spawn.process import ContainerCommand, Process, ProcessExecution
+from hyperruntime.exec.options import ExecKeywords, ExecOptions
+from hyperruntime.exec.spawn.process import (
+    ContainerCommand,
+    Process,
+    ProcessExecution,
+    TakesSignals,
+)
 from hyperruntime.exec.spawn.pty import TerminalEnd, open_pty
 from hyperruntime.exec.user_sessions import UserSessions
 
@@ -68,6 +73,18 @@ def check_size(rows: int, cols: int) -> None:
     for name, number in (("rows", rows), ("cols", cols)):
         if not 0 < number <= _MOST:
             raise SpecError(name, number, f"a number from 1 to {_MOST}")
+
+
+def terminal_options(
+    rows: int = 24, cols: int = 80, **options: Unpack[ExecKeywords]
+) -> tuple[tuple[int, int], ExecOptions]:
+    """Return the size of a terminal and the other options of its command.
+
+    Raises:
+        SpecError: an option is invalid.
+    """
+    check_size(rows, cols)
+    return (rows, cols), ExecOptions(**options).checked()
 
 
 class Terminal(AsyncClosing, TakesSignals):
@@ -285,82 +302,71 @@ class Terminal(AsyncClosing, TakesSignals):
         return ended
 
 
-@attrs.frozen
-class WaitingCommand:
-    """A command that waits for its terminal.
+def start_terminal(
+    sessions: UserSessions,
+    prepare: Callable[[Sequence[str | bytes], ExecOptions], ProcessExecution],
+    args: Sequence[str | bytes],
+    options: ExecOptions,
+    size: tuple[int, int],
+) -> Terminal:
+    """Start a command, open its terminal, and let it run; see :meth:`Container.terminal`.
 
-    Attributes:
+    Args:
+        sessions: the sessions of the container.
+        prepare: makes the execution of an argv with options.
         args: argv of the command.
         options: its options.
         size: rows and columns of the terminal.
     """
+    env = dict(options.env or {})
+    waiting = ["setsid", "/bin/sh", "-c", _ENTER, "sh", env.pop("PATH", ""), *args]
 
-    args: Sequence[str | bytes]
-    options: ExecOptions
-    size: tuple[int, int]
+    def prepare_checked(final: ExecOptions) -> ContainerCommand:
+        command = ContainerCommand(sessions, prepare(waiting, final))
+        if not command.session.has_private_groups:
+            raise ExecStartError(_NO_SETSID)
+        return command
 
-    def start(
-        self,
-        sessions: UserSessions,
-        prepare: Callable[[Sequence[str | bytes], ExecOptions], ProcessExecution],
-    ) -> Terminal:
-        """Start the command, open its terminal, and let it run; see :meth:`Container.terminal`.
+    process = Process(attrs.evolve(options, env=env), prepare_checked)
+    try:
+        return _attach(process, sessions.engine, size)
+    except BaseException:
+        process.close()
+        raise
 
-        Args:
-            sessions: the sessions of the container.
-            prepare: makes the execution of an argv with options.
-        """
-        check_size(*self.size)
-        env = dict(self.options.env or {})
-        args = ["setsid", "/bin/sh", "-c", _ENTER, "sh", env.pop("PATH", ""), *self.args]
 
-        def prepare_checked(options: ExecOptions) -> ContainerCommand:
-            command = ContainerCommand(sessions, prepare(args, options))
-            if not command.session.has_private_groups:
-                raise ExecStartError(_NO_SETSID)
-            return command
-
-        process = Process(attrs.evolve(self.options, env=env), prepare_checked)
-        try:
-            return self._attach(process, sessions.engine)
-        except BaseException:
-            process.close()
-            raise
-
-    def _attach(self, process: Process, engine: str) -> Terminal:
-        """Open a terminal in the container of the process, and tell the process its name."""
-        try:
-            found = process.find()
-            if len(found) != 1:  # a hostile process can take the mark too
-                why = (
-                    "another process has the mark of its command"
-                    if found
-                    else "its processes are hidden"
-                )
-                raise OSError(why)
-            pty = open_pty(found[0], lambda: process.find(found[0]) == found)
-        except OSError as error:
-            if files := too_many_files(error):
-                raise files from error
+def _attach(process: Process, engine: str, size: tuple[int, int]) -> Terminal:
+    """Open a terminal in the container of the process, and tell the process its name."""
+    try:
+        found = process.find()
+        if len(found) != 1:  # a hostile process can take the mark too
+            why = (
+                "another process has the mark of its command"
+                if found
+                else "its processes are hidden"
+            )
+            raise OSError(why)
+        pty = open_pty(found[0], lambda: process.find(found[0]) == found)
+    except OSError as error:
+        if files := too_many_files(error):
+            raise files from error
+        _raise_ended(process)
+        raise UnsupportedOptionError(engine, "terminal", _NO_ENTRY.format(error=error)) from error
+    try:
+        pty.resize(*size)
+        terminal = Terminal(process, pty)
+    except BaseException:
+        pty.close()
+        raise
+    try:
+        process.write(f"{pty.name}\n".encode())
+        process.close_stdin()
+    except BaseException as error:
+        terminal.close()
+        if isinstance(error, BrokenPipeError):
             _raise_ended(process)
-            raise UnsupportedOptionError(
-                engine, "terminal", _NO_ENTRY.format(error=error)
-            ) from error
-        try:
-            pty.resize(*self.size)
-            terminal = Terminal(process, pty)
-        except BaseException:
-            pty.close()
-            raise
-        try:
-            process.write(f"{pty.name}\n".encode())
-            process.close_stdin()
-        except BaseException as error:
-            terminal.close()
-            if isinstance(error, BrokenPipeError):
-                _raise_ended(process)
-            raise
-        return terminal
+        raise
+    return terminal
 
 
 def _raise_ended(process: Process) -> None:

@@ -25,15 +25,16 @@ from hyperruntime.option_fields import (
     AtLeast,
     Check,
     OneOf,
-    Option,
     about,
     at_most,
+    limit_options,
     names_no_code,
     option,
     option_fields,
     parts,
 )
 from hyperruntime.spec import (
+    DEFAULT_PIDS,
     LIMITS_MODES,
     NETWORKS,
     Limits,
@@ -285,37 +286,7 @@ class GenerateOptions:
     network: Network = option("none", "Network access of the containers.", check=OneOf(NETWORKS))  # noqa: RUF009
     limits: Limits = attrs.field(
         factory=lambda: Limits(disk_bytes=DEFAULT_DISK_BYTES),
-        metadata=parts(
-            {
-                "memory_bytes": Option(
-                    flag="--memory",
-                    help="Limit of memory and swap of each container, such as 2g.",
-                    harmless=True,
-                ),
-                "cpus": Option(
-                    kind="number",
-                    help="Limit of cores of each container, such as 1.5.",
-                    harmless=True,
-                ),
-                "pids": Option(
-                    kind="count",
-                    help="Limit of processes and threads in each container, or none.",
-                    harmless=at_most(Limits().pids or 0),
-                ),
-                "disk_bytes": Option(
-                    flag="--disk",
-                    help="Limit of disk space of each container; a container that uses more "
-                    "is ended.",
-                    harmless=at_most(DEFAULT_DISK_BYTES),
-                ),
-                "shm_bytes": Option(
-                    flag="--shm",
-                    help="Size of /dev/shm in each container, such as 1g; default: the engine's "
-                    "own.",
-                    harmless=True,
-                ),
-            }
-        ),
+        metadata=parts(limit_options(DEFAULT_PIDS, DEFAULT_DISK_BYTES)),
     )
     limits_mode: LimitsMode = option(  # noqa: RUF009
         "enforce",

@@ -11,10 +11,10 @@ from weakref import WeakSet
 
 from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
-from hyperruntime.exec.named_user import NamedUser, find_named
 from hyperruntime.exec.options import SlotExecKeywords, SlotShellKeywords
 from hyperruntime.exec.persistent.shell import Shell
 from hyperruntime.pool_values.config import Isolation
+from hyperruntime.run_as import NamedUser, find_named
 from hyperruntime.spec import ExecResult
 
 _READ_TIMEOUT_S = 60.0

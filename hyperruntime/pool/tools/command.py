@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from hyperruntime.errors import ExecLostError, ExecStartError, WorkdirNotFoundError
-from hyperruntime.exec.output_streams import split_kept, whole_end, whole_start
+from hyperruntime.exec.streams import split_kept, whole_end, whole_start
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest
 from hyperruntime.pool_values.results import ExecutionResult
 from hyperruntime.spec import ExecResult

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from hyperruntime.exec.output_streams import whole_end
+from hyperruntime.exec.streams import whole_end
 from hyperruntime.pool.tools.pattern import to_posix
 from hyperruntime.pool.tools.slot_scripts import run_inside, show
 from hyperruntime.pool.tools.tool import Param, Tool, ToolProblemError, ToolRequest, done

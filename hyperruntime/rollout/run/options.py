@@ -19,7 +19,7 @@ from hyperruntime.option_fields import (
     OneOf,
     Option,
     about,
-    at_most,
+    limit_options,
     names_no_code,
     option,
     option_fields,
@@ -28,7 +28,7 @@ from hyperruntime.option_fields import (
 from hyperruntime.rollout.agent.agent import DEFAULT_TOOLS, AgentLimits
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.runs.retry import ATTEMPTS, attempts_in_a_row
-from hyperruntime.spec import NETWORKS, ContainerSpec, Limits
+from hyperruntime.spec import DEFAULT_PIDS, NETWORKS, ContainerSpec
 
 DEFAULT_IMAGE = "localhost/hyperruntime/base:latest"
 
@@ -59,20 +59,11 @@ _CONTAINER_PARTS = {
     ),
     "mounts": Option(flag="--mount", kind="mounts", help="Mount a host path; may be repeated."),
     "gpus": Option(kind="gpus", metavar="WHICH", help="GPUs: all, auto:N, indices or CDI names."),
-    "limits.memory_bytes": Option(
-        harmless=True, flag="--memory", help="Memory limit of each container, such as 2g."
-    ),
-    "limits.cpus": Option(
-        harmless=True, kind="number", help="Limit of cores of each container, such as 1.5."
-    ),
-    "limits.pids": Option(
-        kind="count",
-        harmless=at_most(Limits().pids or 0),
-        help="Limit of processes and threads in each container, or none.",
-    ),
-    "limits.shm_bytes": Option(
-        harmless=True, flag="--shm", help="Size of /dev/shm in each container, such as 1g."
-    ),
+    **{
+        f"limits.{name}": one
+        for name, one in limit_options(DEFAULT_PIDS).items()
+        if name != "disk_bytes"
+    },
 }
 
 

@@ -1,6 +1,4 @@
-"""Evaluations of inspect_ai whose samples have containers of their own configurations, and one that
-is killed.
-"""
+"""Evaluations of inspect_ai whose samples have containers of their own configurations."""
 
 from __future__ import annotations
 
@@ -19,7 +17,6 @@ from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
 
 import hyperruntime as hr
 from hyperruntime.errors import ImageBuildError, UnsupportedOptionError
-from tests.integrations.crashes import check_container_ends_with
 from tests.integrations.inspect_ai.example import run_input
 
 pytestmark = pytest.mark.engine
@@ -119,31 +116,3 @@ def test_a_base_image_without_a_registry_is_one_of_docker_hub(
         match=r"docker\.io/library/hyperruntime-no-such-image|registry-1\.docker\.io",
     ):
         asyncio.run(registry_find_sandboxenv("hyperruntime").task_init("x", str(dockerfile)))
-
-
-KILLED = """
-import signal, sys
-from inspect_ai import Task, eval
-from inspect_ai.dataset import Sample
-from inspect_ai.solver import solver
-from inspect_ai.util import sandbox
-from hyperruntime_inspect_ai.sandbox import HyperRuntimeSandbox
-
-@solver
-def waits():
-    async def solve(state, generate):
-        print(sandbox().as_type(HyperRuntimeSandbox).container.name, flush=True)
-        await sandbox().exec(["sleep", "1000"])
-    return solve
-
-task = Task(dataset=[Sample(input="x")], solver=waits(), sandbox=("hyperruntime", sys.argv[1]))
-eval(task, model="mockllm/model", display="none", log_dir=sys.argv[2])
-"""
-
-
-def test_the_container_ends_when_the_framework_is_killed(
-    runtime_name: str, base_image: str, engine_command: Any, tmp_path: Path
-) -> None:
-    config = tmp_path / "x.toml"
-    config.write_text(f'runtime = "{runtime_name}"\nimage = "{base_image}"\n')
-    check_container_ends_with(KILLED, engine_command, str(config), str(tmp_path))

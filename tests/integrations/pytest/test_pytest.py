@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -79,12 +75,6 @@ def test_engine(hyperruntime_container): pass
 @pytest.mark.hyperruntime("alpine")
 def test_form(hyperruntime_container): pass
 """
-WAITS = """
-def test_waits(hyperruntime_container):
-    with open("name", "w") as file:
-        file.write(hyperruntime_container.slot.container)
-    hyperruntime_container.exec(["sleep", "1000"], timeout_s=None)
-"""
 NOTHING = """
 import sys
 
@@ -150,32 +140,8 @@ def test_what_a_test_cannot_have_is_one_sentence(pytester: pytest.Pytester) -> N
     )
 
 
-@pytest.mark.parametrize("workers", [(), ("-n", "1")])
-def test_containers_end_when_pytest_is_killed(
-    pytester: pytest.Pytester, engine_command: EngineCommand, workers: tuple[str, ...]
-) -> None:
-    pytester.makepyfile(WAITS)
-    words = [sys.executable, "-m", "pytest", *workers]
-    killed = subprocess.Popen(words, start_new_session=True, stdout=subprocess.DEVNULL)
-    wait_for(
-        lambda: (pytester.path / "name").is_file() and (pytester.path / "name").read_text() != ""
-    )
-    name = (pytester.path / "name").read_text()
-    assert name in engine_command.containers()
-    os.killpg(killed.pid, signal.SIGKILL)
-    killed.wait()
-    wait_for(lambda: name not in engine_command.containers())
-
-
 def test_nothing_is_imported_unless_it_is_used(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(NOTHING)
     pytester.runpytest_subprocess(*STRICT).assert_outcomes(passed=1)
     pytester.runpytest_subprocess("--fixtures").stdout.fnmatch_lines(["hyperruntime_container *"])
     pytester.runpytest_subprocess("--markers").stdout.fnmatch_lines(["@pytest.mark.hyperruntime(*"])
-
-
-def wait_for(holds: object) -> None:
-    """Wait until a condition holds; the time limit of the test is the deadline."""
-    assert callable(holds)
-    while not holds():
-        time.sleep(0.02)

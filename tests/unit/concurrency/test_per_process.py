@@ -15,8 +15,8 @@ import pytest
 
 from hyperruntime.adapters import environment, shared_runtime
 from hyperruntime.concurrency import blocking, poller
-from hyperruntime.host import disk_watchdog, keeper, owner, watchdog
-from hyperruntime.host.disk_watchdog import DiskWatch, Free, free_space
+from hyperruntime.host import disk, keeper, owner, watchdog
+from hyperruntime.host.disk import DiskWatch, Free, free_space
 from hyperruntime.host.process import ProcessLimits
 from hyperruntime.pool.slots import isolation
 from hyperruntime.runtime import Runtime
@@ -96,7 +96,7 @@ STATES: dict[str, tuple[Callable[[], Held], Callable[[], object]]] = {
         lambda: shared_runtime._open.get().lock,
         lambda: shared_runtime.shared_runtime("fake"),
     ),
-    "rule of the disk": (lambda: disk_watchdog._watched.get().lock, ends_the_largest),
+    "rule of the disk": (lambda: disk._watched.get().lock, ends_the_largest),
     "watchdog": (
         lambda: watchdog._watchers.get()._changed,
         lambda: watchdog.unwatch(watchdog.Watch(Limits(), None, no_one)),

@@ -89,6 +89,10 @@ def test_a_limit_that_other_processes_may_have_is_rejected(option: str, hard: st
     assert MarkLimit.parse(option, hard) is None
 
 
+def test_an_unknown_option_of_a_limit_is_rejected() -> None:
+    assert [MarkLimit.parse(one, "unlimited") for one in ("", "v", "-x", "xx")] == [None] * 4
+
+
 def test_all_sessions_of_a_container_must_have_the_same_limit() -> None:
     numbers, first = MarkNumbers(), MarkLimit.parse("x", "unlimited")
     assert first is not None
@@ -97,8 +101,3 @@ def test_all_sessions_of_a_container_must_have_the_same_limit() -> None:
     other = MarkLimit.parse("x", str(2**61))
     assert other is not None
     assert not numbers.agree(other)
-
-
-@pytest.mark.parametrize("option", ["", "v", "-x", "xx"])
-def test_an_unknown_option_of_a_limit_is_rejected(option: str) -> None:
-    assert MarkLimit.parse(option, "unlimited") is None

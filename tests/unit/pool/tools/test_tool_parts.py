@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.errors import TransferError
-from hyperruntime.exec.output_streams import OutputBuffer, split_kept
+from hyperruntime.exec.streams import OutputBuffer, split_kept
 from hyperruntime.host.process import run_process
 from hyperruntime.pool.tools.archiving import pack
 from hyperruntime.pool.tools.command import kept_bytes, show_output

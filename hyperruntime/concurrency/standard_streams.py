@@ -1,4 +1,4 @@
-"""Standard output for an event loop, which may stop writing at any time."""
+"""Standard input and output for an event loop, which may stop reading and writing at any time."""
 
 from __future__ import annotations
 
@@ -14,6 +14,31 @@ from contextlib import asynccontextmanager, suppress
 _OUTPUT = 1
 _ERRORS = 2
 _FIRST_FREE = 3
+
+
+async def input_lines() -> AsyncIterator[str]:
+    """Yield the lines of standard input until its end; what is not UTF-8 becomes U+FFFD.
+
+    A daemon thread reads them, one ahead, so that neither a cancelled task nor the end of the
+    process waits for input. The thread has a buffer of its own: the interpreter takes the lock of
+    ``sys.stdin`` when it ends.
+    """
+    loop = asyncio.get_running_loop()
+    lines = asyncio.Queue[str](1)
+
+    def put(line: str) -> None:
+        asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
+
+    def read() -> None:
+        with suppress(RuntimeError):  # the loop is closed
+            with suppress(OSError), open(0, "rb", closefd=False) as received:
+                for line in received:
+                    put(line.decode(errors="replace"))
+            put("")
+
+    threading.Thread(target=read, name="hyperruntime-input", daemon=True).start()
+    while line := await lines.get():
+        yield line
 
 
 class OutputText:
