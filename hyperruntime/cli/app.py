@@ -47,7 +47,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "generate": ("loop.generate", "generate", "Run the generate loop: evolve an agent."),
     "resume": ("loop.generate", "resume", "Resume an interrupted run, or extend a finished one."),
     "status": ("loop.status", "status", "Show a run's generations and scores."),
-    "show": ("loop.show", "show", "Show one generation: scores, change, transcripts."),
+    "show": ("loop.one_generation", "show", "Show one generation: scores, change, transcripts."),
     "evaluate": (
         "loop.one_generation",
         "evaluate",
@@ -61,7 +61,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     ),
     "cluster": ("cluster.commands", "cluster", "Use many nodes of a batch system."),
     "report": ("loop.report", "report", "Write an HTML report about a run, or about two."),
-    "watch": ("loop.watch", "watch", "Serve the report of a run live, while it runs."),
+    "watch": ("loop.report", "watch", "Serve the report of a run live, while it runs."),
     "bug-report": (
         "machine.bug_report",
         "bug_report",

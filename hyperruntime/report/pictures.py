@@ -15,7 +15,7 @@ from hyperruntime.json_values import json_object
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import selected_split
 from hyperruntime.loop.generation.series import every_series, progress_info, whole_run
-from hyperruntime.loop.run.received import domains_to_show
+from hyperruntime.loop.run.plan import domains_to_show
 from hyperruntime.loop.run_files.archive import RunView
 from hyperruntime.loop.run_files.layout import (
     PREDICTIONS,

@@ -24,7 +24,8 @@ import attrs
 
 from hyperruntime.images.recipes import BASE, image_reference
 from hyperruntime.loop.run_files.archive import load_run
-from hyperruntime.report.live.followed import FollowedRun, RolloutSource
+from hyperruntime.report.live.followed import FollowedRun
+from hyperruntime.report.page.trajectories import RolloutRun
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES
 from hyperruntime.runtime import open_runtime
 from hyperruntime.secrets.known import Secrets
@@ -212,7 +213,7 @@ def rollout_row(count: int) -> Row:
         run = rollout_run(Path(folder, "rollout_1"), count // group_size, group_size)
         journal = run / TRAJECTORIES
         line = json.loads(journal.read_bytes().partition(b"\n")[0])
-        followed = FollowedRun(RolloutSource(run, Secrets()))
+        followed = FollowedRun(RolloutRun(run, Secrets(), reads=False))
         followed.read_new()
         for number in range(21):
             position = followed.position

@@ -22,11 +22,12 @@ from typing import Any
 from hyperruntime.cli import main
 from hyperruntime.cli.params import is_rollout
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.loop.run.evaluate_one import evaluate_generation
 from hyperruntime.loop.run.import_hyperagents import import_run
+from hyperruntime.loop.run.one_generation import evaluate_generation
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
-from hyperruntime.report.live.followed import FollowedRun, LoopSource, RolloutSource
+from hyperruntime.report.live.followed import FollowedRun, LoopSource
+from hyperruntime.report.page.trajectories import RolloutRun
 from hyperruntime.secrets.known import Secrets
 from hyperruntime.testing import FakeRuntime
 
@@ -48,7 +49,7 @@ def details_in(page: Path) -> str:
 
 def watch(run_dir: Path) -> None:
     """Print all that a live page of a run shows at first."""
-    source = (RolloutSource if is_rollout(run_dir) else LoopSource)(run_dir, Secrets())
+    source = (RolloutRun if is_rollout(run_dir) else LoopSource)(run_dir, Secrets())
     followed = FollowedRun(source)
     followed.read_new()
     facts = followed.facts()

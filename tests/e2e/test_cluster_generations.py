@@ -22,7 +22,7 @@ import pytest
 
 from hyperruntime import Runtime
 from hyperruntime.cluster.config import ClusterConfig
-from hyperruntime.cluster.generations.run_cluster import RunCluster
+from hyperruntime.cluster.generations.executor import RunCluster
 from hyperruntime.host.process import wait_until
 from hyperruntime.loop.run.plan import NewRunPlan, plan_run
 from hyperruntime.loop.run.run import start_run

@@ -52,7 +52,7 @@ with guarded_streams():
 """
 LOOP = WRITERS.format(
     imports="""
-from hyperruntime.cli.loop.live import LiveDisplay
+from hyperruntime.cli.progress import LiveDisplay
 from hyperruntime.cli.loop.progress import Tracker
 from hyperruntime.loop.workbench.events import StepEvent
 def begin(name):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,7 @@ import pytest
 from hyperruntime import Limits, Runtime
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.git.store import RepositoryStore
-from hyperruntime.loop.run.plan import plan_resume
-from hyperruntime.loop.run.run import RunSummary, resume_run
+from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.testing import make_agent_repository
 from tests.runs import check_no_container_is_left, failures, run_name
@@ -72,20 +69,6 @@ def test_changes_after_the_meta_agent_handed_in_do_not_reach_the_evaluation(
     assert 0.41 < (summary.generations[1].score or 0) < 0.5
 
 
-def test_the_meta_agent_cannot_write_to_files_of_earlier_generations(
-    run: Callable[..., RunSummary],
-) -> None:
-    action = "\n".join(
-        [
-            "try:",
-            "    open(f'{evals}/gen_initial/metadata.json', 'w')",
-            "except OSError:",
-            "    improve()",
-        ]
-    )
-    assert failures(run({1: action})) == [None, None]
-
-
 @pytest.mark.slow
 def test_files_of_other_container_users_are_recorded_and_removed(
     run: Callable[..., RunSummary],
@@ -141,18 +124,3 @@ def test_a_task_agent_that_kills_its_container_has_the_failure_evaluation(
         ]
     )
     assert failures(run({1: action})) == [None, "evaluation"]
-
-
-def test_an_interrupt_ends_the_containers_and_the_run_can_be_resumed(
-    run: Callable[..., RunSummary], runtime: Runtime
-) -> None:
-    def interrupt(event: StepEvent) -> None:
-        if (event.generation, event.step, event.state) == ("2", "meta agent", "start"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    slow = "import time\ntime.sleep(5)\nimprove()"
-    summary = run({2: slow}, max_generation=2, on_event=interrupt)
-    assert summary.interrupted
-    assert [record.genid for record in summary.generations] == ["initial", 1]
-    assert failures(resume_run(runtime, plan_resume(summary.run_dir))) == [None] * 3

@@ -23,10 +23,10 @@ import pytest
 import hyperruntime as hr
 from hyperruntime import Runtime
 from hyperruntime.cli import main
-from hyperruntime.cli.loop.ending import exit_code
-from hyperruntime.errors import AgentError, DomainNotFoundError, EngineUnavailableError, SpecError
+from hyperruntime.cli.loop.progress import exit_code
+from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.git.command import git
-from hyperruntime.loop.run.evaluate_one import evaluate_generation
+from hyperruntime.loop.run.one_generation import evaluate_generation
 from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.record import GenerationRecord
@@ -607,25 +607,6 @@ def test_a_parent_without_failures_gives_the_coding_agent_a_general_problem(
     summary = run(run_baseline="dgm", max_generation=1)
     said = (Path(summary.run_dir) / "gen_1/agent_output/meta_agent_chat_history.md").read_text()
     assert "No task\nof its last evaluation is known to be answered wrongly" in said
-
-
-def test_unsupported_domains_and_incomplete_checkouts_are_refused(
-    run: Run, checkout: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(DomainNotFoundError):
-        run(domains="circle_packing")
-    with pytest.raises(SpecError, match="polyglot"):
-        run(domains="polyglot")
-    shutil.rmtree(checkout / "baselines")
-    with pytest.raises(AgentError, match=r"baselines/dgm/coding_agent\.py"):
-        run(run_baseline="dgm")
-    (checkout / "domains/paper_review/dataset_filtered_100_val.csv").unlink()
-    with pytest.raises(AgentError, match=r"dataset_filtered_100_val\.csv"):
-        run()
-    (checkout / "task_agent.py").unlink()
-    with pytest.raises(AgentError, match=r"not a repository of the hyperagents contract"):
-        run(contract="hyperagents")
-    assert not list((tmp_path / "out").glob("generate_*"))
 
 
 def comparable(root: Path) -> dict[str, object]:

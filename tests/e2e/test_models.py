@@ -13,9 +13,9 @@ import pytest
 
 from hyperruntime import Runtime
 from hyperruntime.cli import main
-from hyperruntime.errors import GatewayError, RunError
+from hyperruntime.errors import RunError
 from hyperruntime.git.command import git
-from hyperruntime.loop.run.evaluate_one import evaluate_generation
+from hyperruntime.loop.run.one_generation import evaluate_generation
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.archive import load_run
@@ -118,7 +118,7 @@ def seats(summary: RunSummary) -> list[str]:
     return [json.loads(line)["seat"].partition("/")[2] for line in lines]
 
 
-def test_agents_ask_through_the_gateway_and_their_usage_is_recorded(
+def test_agents_ask_through_the_gateway_their_usage_is_recorded_and_no_file_has_the_key(
     run: Callable[..., RunSummary], upstream: ScriptedUpstream, capsys: pytest.CaptureFixture[str]
 ) -> None:
     summary = run(
@@ -147,6 +147,13 @@ def test_agents_ask_through_the_gateway_and_their_usage_is_recorded(
     assert load_run(summary.run_dir).generations[1].usage == first.usage
     assert main(["status", summary.run_dir]) == 0
     assert "models: 5 requests, 50 tokens read, 25 written, money 0\n" in capsys.readouterr().out
+    root = Path(summary.run_dir)
+    for path in root.rglob("*"):
+        assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
+    stored = git(["-C", str(root / "repository.git"), "cat-file", "--batch-all-objects", "--batch"])
+    assert b"def ask" in stored
+    assert KEY.encode() not in stored
+    assert not list((root / "view").rglob("*exchanges*"))
 
 
 def test_a_separate_evaluation_uses_models_without_cost_to_the_run(
@@ -178,19 +185,6 @@ def test_a_recorded_run_is_replayed_without_a_server(
         record.score for record in first.generations
     ]
     assert again.generations[1].usage == first.generations[1].usage
-
-
-def test_no_file_of_a_run_contains_the_key(run: Callable[..., RunSummary]) -> None:
-    summary = run({1: IMPROVE})
-    root = Path(summary.run_dir)
-    for path in root.rglob("*"):
-        assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
-    everything = git(
-        ["-C", str(root / "repository.git"), "cat-file", "--batch-all-objects", "--batch"]
-    )
-    assert b"def ask" in everything
-    assert KEY.encode() not in everything
-    assert not list((root / "view").rglob("*exchanges*"))
 
 
 def test_a_generation_over_its_budget_fails_and_its_parent_stays_valid(
@@ -298,12 +292,3 @@ def test_a_run_over_its_budget_ends_normally_and_resumes_with_a_larger_budget(
     last = json.loads(capsys.readouterr().out)
     assert [entry["failure"] for entry in last["generations"]] == [None] * 5
     assert last["used_up"] is None
-
-
-def test_resuming_a_run_without_its_model_server_raises(
-    run: Callable[..., RunSummary], runtime: Runtime, tmp_path: Path
-) -> None:
-    summary = run({1: IMPROVE})
-    (tmp_path / "agent" / ".env").unlink()
-    with pytest.raises(GatewayError, match="no model server"):
-        resume_run(runtime, plan_resume(summary.run_dir, max_generation=2))

@@ -32,7 +32,7 @@ INSIDE = (
     "exec", "git", "gpu", "host", "images", "option_fields", "reclaim", "registry", "report",
     "storage", "testing", "gateway.answer", "gateway.formats", "gateway.replay", "gateway.request",
     "loop.generation", "loop.hyperagents",
-    "loop.workbench.context", "loop.run.opened_run", "loop.run.plan", "loop.run.tasks",
+    "loop.workbench.container", "loop.run.opened_run", "loop.run.plan", "loop.run.run",
     "pool.slots", "pool.tools", "rollout.loading", "rollout.run.episode", "transfer.tar_reader",
 )  # fmt: skip
 SPEC = hr.ContainerSpec(

@@ -12,15 +12,14 @@ import click
 
 from hyperruntime import registry
 from hyperruntime.cli.command import Command, State, example
-from hyperruntime.cli.loop.ending import exit_code
-from hyperruntime.cli.loop.generate import run_generations
-from hyperruntime.cli.loop.generations import best_generation, print_generations, run_to_json
-from hyperruntime.cli.loop.options import CLUSTER
+from hyperruntime.cli.loop.generate import CLUSTER, run_generations
+from hyperruntime.cli.loop.generations import print_generations, run_to_json
+from hyperruntime.cli.loop.progress import exit_code
 from hyperruntime.cli.loop.report import print_pictures
 from hyperruntime.cli.messages import note, own_program
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.loop.evaluation.evaluator import selected_split
-from hyperruntime.loop.run_files.archive import load_run
+from hyperruntime.loop.run_files.archive import best_generation, load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.report.figures import can_draw

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -13,45 +12,89 @@ from typing import Any, TypeVar
 import attrs
 import click
 
+from hyperruntime import registry
 from hyperruntime.agents import agent_folder, template_path
 from hyperruntime.cli.command import SpreadingCommand, State, example
-from hyperruntime.cli.config_file import agent_domains
-from hyperruntime.cli.consent import with_consent
-from hyperruntime.cli.live_page import live_page, watch_option
-from hyperruntime.cli.loop.ending import finish, showing_what_there_is
-from hyperruntime.cli.loop.options import (
-    ORIGINAL,
-    changed_options,
-    changes_by_field,
-    given_paths,
-    make_options,
-    option_decorators,
-    resume_decorators,
-    run_of_id,
+from hyperruntime.cli.config_file import agent_domains, config_option, config_table, use_limits
+from hyperruntime.cli.consent import trust_option, with_consent
+from hyperruntime.cli.field_options import (
+    add_options,
+    all_options,
+    changeable,
+    changeable_options,
+    field_values,
+    given,
 )
-from hyperruntime.cli.loop.progress import Tracker, plain_progress
+from hyperruntime.cli.live_page import live_page, watch_option
+from hyperruntime.cli.loop.progress import Tracker, finish, showing_what_there_is
 from hyperruntime.cli.messages import Lines, WrongUsageError, note
-from hyperruntime.cli.params import RUN_DIRECTORY
+from hyperruntime.cli.params import LIMITS, RUN_DIRECTORY
+from hyperruntime.cli.progress import shown_progress
 from hyperruntime.cli.signals import last_signal
 from hyperruntime.cli.tables import json_option
-from hyperruntime.errors import RunError, StorageError
+from hyperruntime.errors import RunError, StorageError, unknown_name
 from hyperruntime.images.recipes import BASE, image_reference
-from hyperruntime.loop.run.contracts import agent_here
 from hyperruntime.loop.run.import_hyperagents import import_run
-from hyperruntime.loop.run.plan import ResumePlan, RunPlan, plan_resume, plan_run
-from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
-from hyperruntime.loop.run.tasks import MakeExecutor
+from hyperruntime.loop.run.plan import (
+    ResumePlan,
+    RunPlan,
+    absolute_references,
+    agent_here,
+    plan_resume,
+    plan_run,
+)
+from hyperruntime.loop.run.run import MakeExecutor, RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import RunView, load_run
-from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.layout import PREFIX, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.events import OnEvent
 from hyperruntime.loop.workbench.model_access import key_variables
 from hyperruntime.loop.workbench.open_containers import LoopRuntime
+from hyperruntime.option_fields import OptionField, changed, option_fields
 from hyperruntime.runs.lock import wait_for_lease
+from hyperruntime.runs.options import check_unchanged
 from hyperruntime.runtime import Runtime
 from hyperruntime.storage.atomic import make_directory
 
 _Plan = TypeVar("_Plan", bound=RunPlan)
+
+
+_CONFIG = config_option(
+    config_table,
+    "TOML with these options in [generate] and the gateway's in [gateway]; the command line wins.",
+)
+_RUNTIME = click.option(
+    "--runtime", metavar="NAME", help="Container runtime, as in `hyperrun --runtime NAME`."
+)
+_RESUME = click.option("--resume-from", type=RUN_DIRECTORY, metavar="RUN_DIR",
+    help="Resume this run; only the options of `hyperrun resume` may change.")  # fmt: skip
+_RESUME_OR_START = click.option("--resume-or-start", is_flag=True,
+    help="Resume the run of this --run-id if it exists, else start it; implies --wait. For batch jobs.")  # fmt: skip
+_WAIT = click.option("--wait", is_flag=True,
+    help="Wait, at most 2 minutes, while a process on another machine that may be dead owns the run.")  # fmt: skip
+_LIMITS = click.option("--limits", type=LIMITS, is_eager=True, expose_value=False, callback=use_limits,
+    metavar="memory=SIZE,cpus=N,pids=N,disk=SIZE,shm=SIZE", help="Set several of the next five options.")  # fmt: skip
+
+# The options of HyperAgents; a prefix of one of them works as there, although hyperrun has further
+# options.
+ORIGINAL = (
+    "--run-id", "--domains", "--max-generation", "--eval-samples", "--eval-workers", "--parent-selection",
+    "--resume-from", "--output-dir-parent", "--meta-patch-files", "--reset-task-agent", "--reset-meta-agent",
+    "--copy-root-dir", "--run-baseline", "--optimize-option", "--agent-archive-path", "--eval-test",
+    "--skip-staged-eval", "--edit-select-parent",
+)  # fmt: skip
+
+CLUSTER = click.option("--cluster", type=click.Path(path_type=Path), metavar="FILE",
+    help="Make the generations on nodes of a batch system, as the table [cluster] of this TOML file says.")  # fmt: skip
+
+option_decorators = all_options(
+    GenerateOptions,
+    {
+        "domains": (_CONFIG, _RUNTIME),
+        "executor": (CLUSTER, _RESUME, _RESUME_OR_START, _WAIT, trust_option),
+        "memory": (_LIMITS,),
+    },
+)
+resume_decorators = add_options((CLUSTER, _WAIT, trust_option, changeable_options(GenerateOptions)))
 
 
 @click.command(
@@ -186,7 +229,7 @@ def go_on(
         showing_what_there_is(lambda: Path(run_dir), as_json),
         _machines(state, plan, cluster) as machines,
         last_signal(state) as number,
-        _shown_progress(tracker) as on_event,
+        shown_progress(tracker) as on_event,
         live_page(state) as start_page,
     ):
 
@@ -238,7 +281,7 @@ def run_generations(
         tracker = Tracker(options.max_generation + 1)
         with (
             last_signal(state) as number,
-            _shown_progress(tracker) as on_event,
+            shown_progress(tracker) as on_event,
             live_page(state) as start_page,
         ):
 
@@ -289,7 +332,7 @@ def _machines(state: State, plan: RunPlan, cluster: Path | None) -> Iterator[_Ma
             yield _Machines(f"{runtime.name} {runtime.info.version}", runtime)
         return
     from hyperruntime.cluster.config import read_config
-    from hyperruntime.cluster.generations.run_cluster import RunCluster
+    from hyperruntime.cluster.generations.executor import RunCluster
 
     config = read_config(cluster, state.runtime)
     images = tuple(dict.fromkeys((*config.images, plan.image)))
@@ -316,16 +359,97 @@ def ensure_image(runtime: Runtime, name: str) -> None:
         runtime.images.ensure(name, on_output=Lines())
 
 
-@contextmanager
-def _shown_progress(tracker: Tracker) -> Iterator[OnEvent]:
-    """Show the progress, live if standard error is a terminal, else as lines; yield the function
-    that takes events.
-    """
-    if not sys.stderr.isatty():
-        yield plain_progress(tracker)
-        return
-    from hyperruntime.cli.loop.live import LiveDisplay
+def make_options(values: Mapping[str, Any]) -> GenerateOptions:
+    """Return the run options for the command line's values, with a run id and a seed.
 
-    display = LiveDisplay(tracker)
-    with display.shown():
-        yield display.on_event
+    Raises:
+        SpecError: a value is not allowed.
+        WrongUsageError: no domain is given, or the executor is unknown.
+    """
+    found = field_values(GenerateOptions, values)
+    domains = found["domains",]
+    if not domains:
+        raise WrongUsageError(
+            "name what to evaluate on with --domains; `hyperrun domains` lists what there is"
+        )
+    check_executor(values["executor"])
+    return changed(GenerateOptions(domains=domains), found).settled()
+
+
+def check_executor(name: str) -> None:
+    """Raise if no installed executor has this name.
+
+    Raises:
+        WrongUsageError: the executor is unknown.
+    """
+    known = registry.plugins(registry.EXECUTORS)
+    if name not in known:
+        raise WrongUsageError(unknown_name("executor", name, known))
+
+
+def changes_by_field(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of ``hyperrun resume`` by the field of :class:`GenerateOptions`.
+
+    Raises:
+        WrongUsageError: the executor is unknown.
+    """
+    if values["executor"] is not None:
+        check_executor(values["executor"])
+    return {field.path[0]: values[name] for name, field in changeable(GenerateOptions).items()}
+
+
+def run_of_id(values: Mapping[str, Any]) -> Path:
+    """Return the directory that a run with these options has.
+
+    Raises:
+        WrongUsageError: the run id is missing.
+    """
+    if values["run_id"] is None:
+        raise WrongUsageError(
+            "--resume-or-start requires --run-id, by which the run is found again"
+        )
+    return Path(values["output_dir_parent"], f"{PREFIX}{values['run_id']}")
+
+
+def changed_options(
+    ctx: click.Context, values: Mapping[str, Any], stored: GenerateOptions, run_dir: str
+) -> dict[str, Any]:
+    """Return the given options that may change, by field; other given options must equal those of
+    the run.
+
+    Args:
+        ctx: knows which options were given.
+        values: the values of all options, by name.
+        stored: the options of the run.
+        run_dir: the run directory.
+
+    Raises:
+        OptionChangedError: a given option differs from the run's and cannot change.
+        SpecError: a value is not allowed.
+    """
+    said = given_paths(ctx, values)
+    kept = {} if ("domains",) in said else {"domains": [stored.domains]}
+    asked = make_options({**values, **kept})
+    here = attrs.evolve(stored, output_dir_parent=os.path.dirname(os.path.abspath(run_dir)))
+    check_unchanged(here, asked, Path(run_dir), said=said, plain=_comparable)
+    known = changeable(GenerateOptions).values()
+    return {field.path[0]: field.of(asked) for field in known if field.path in said}
+
+
+def given_paths(ctx: click.Context, values: Mapping[str, Any]) -> set[tuple[str, ...]]:
+    """Return the paths of the fields of options that the user gave, on the command line or in a
+    file.
+
+    Args:
+        ctx: knows which options were given.
+        values: the values of all options, by name.
+    """
+    said = given(ctx, values, in_file=True)
+    return {field.path for field in option_fields(GenerateOptions) if field.name in said}
+
+
+def _comparable(field: OptionField, options: GenerateOptions) -> Any:  # noqa: ANN401 - of any field
+    value = field.of(options)
+    if field.name == "domains":
+        return absolute_references(value)
+    return os.path.abspath(value) if field.option.kind == "path" and value is not None else value

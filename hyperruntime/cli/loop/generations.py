@@ -8,7 +8,8 @@ from typing import Any
 
 from hyperruntime.cli.tables import Column, print_columns
 from hyperruntime.gateway.log.budget import Spent
-from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.run_files.archive import best_generation
+from hyperruntime.loop.run_files.parent_rules import number_of
 from hyperruntime.loop.run_files.record import (
     ENSEMBLE,
     FAILURES,
@@ -39,7 +40,7 @@ def generation_columns(
     """Return the table of :func:`print_generations`, with a row for each generation in the order of
     their numbers.
     """
-    ordered = sorted(records, key=lambda record: _number(record.genid))
+    ordered = sorted(records, key=lambda record: number_of(record.genid))
     best = best_generation(records)
     many = (
         len({domain for record in records for domain, splits in record.scores.items() if splits})
@@ -50,14 +51,14 @@ def generation_columns(
         Column(
             name="generation",
             texts=[f"{record.genid}{' *' if record is best else ''}" for record in ordered],
-            values=[_number(record.genid) for record in ordered],
+            values=[number_of(record.genid) for record in ordered],
             is_right=False,
         ),
         Column(
             name="parent",
             texts=["" if record.parent is None else str(record.parent) for record in ordered],
             values=[
-                None if record.parent is None else _number(record.parent) for record in ordered
+                None if record.parent is None else number_of(record.parent) for record in ordered
             ],
             is_right=False,
         ),
@@ -104,18 +105,6 @@ def _usage_columns(used: Sequence[Spent | None]) -> list[Column]:
         ),
         _number_column("money", [None if one is None else one.money for one in used], "{:.4g}"),
     ]
-
-
-def _number(genid: GenId) -> int:
-    return -1 if isinstance(genid, str) else genid
-
-
-def best_generation(records: Sequence[GenerationRecord]) -> GenerationRecord | None:
-    """Return the generation with the highest score, the earlier one on a tie; None if no generation
-    has a score.
-    """
-    scored = [record for record in records if record.score is not None]
-    return max(scored, key=lambda record: record.score or 0.0, default=None)
 
 
 def failure_text(record: GenerationRecord) -> str:

@@ -14,7 +14,6 @@ import click
 
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.loop.generations import (
-    best_generation,
     failure_counts,
     generation_columns,
     run_to_json,
@@ -34,9 +33,8 @@ from hyperruntime.cli.tables import (
     table_options,
 )
 from hyperruntime.gateway.log.budget import total_spent
-from hyperruntime.loop.run_files.archive import RunView, load_run
-from hyperruntime.loop.run_files.follow import JournalFollower
-from hyperruntime.loop.run_files.running import running_generations
+from hyperruntime.loop.run_files.archive import RunView, best_generation, load_run
+from hyperruntime.loop.run_files.follow import JournalFollower, running_generations
 from hyperruntime.units import format_duration
 
 if TYPE_CHECKING:

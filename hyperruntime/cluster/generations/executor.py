@@ -7,28 +7,41 @@ import os
 import uuid
 from collections.abc import Mapping
 from concurrent.futures import Executor, Future
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import attrs
 
+from hyperruntime.cluster.cluster import Cluster
+from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.generations.models import NodeModels
-from hyperruntime.cluster.generations.shared_run import take_from_node
+from hyperruntime.cluster.generations.shared_run import (
+    remove_unfinished,
+    run_to_json,
+    take_from_node,
+)
 from hyperruntime.cluster.head import Node
+from hyperruntime.cluster.job_directory import job_directory
 from hyperruntime.cluster.node_workers import Nodes, NodeWorkers
-from hyperruntime.concurrency.bridge import Bridge
+from hyperruntime.concurrency.bridge import Bridge, cancel_other_tasks
+from hyperruntime.concurrency.closing import Closing
+from hyperruntime.driver import EngineInfo
 from hyperruntime.errors import ClusterError, EngineUnavailableError, NodeLostError, StorageError
 from hyperruntime.git.change_rules import ChangeRules
+from hyperruntime.host.owner import owned_directory
 from hyperruntime.json_values import is_number
 from hyperruntime.loop.generation.adapter import RunContext
 from hyperruntime.loop.generation.parent_program import Said
-from hyperruntime.loop.run.tasks import GenerationTask, QuestionTask, run_to_json
-from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH, generation_name
+from hyperruntime.loop.run.run import GenerationTask, QuestionTask
+from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH, Layout, generation_name
 from hyperruntime.loop.run_files.record import GenerationRecord, record_from_json
-from hyperruntime.loop.workbench.context import GenerationPlan
+from hyperruntime.loop.workbench.container import GenerationPlan
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.loop.workbench.model_access import ModelAccess
+from hyperruntime.loop.workbench.open_containers import LoopContainer, LoopImages, LoopRuntime
 from hyperruntime.runs.retry import MOST_LOSSES, LostTooOftenError
+from hyperruntime.spec import ContainerSpec
 from hyperruntime.storage.atomic import make_directory, storage_errors
 from hyperruntime.storage.run_files import read_run_file
 from hyperruntime.units import one_line
@@ -39,7 +52,7 @@ _NODES_FAULT = (ClusterError, EngineUnavailableError, StorageError)
 
 
 class ClusterExecutor(Executor):
-    """Runs tasks of :mod:`hyperruntime.loop.run.tasks` on nodes.
+    """Runs tasks of :mod:`hyperruntime.loop.run.run` on nodes.
 
     A node makes at most its share of ``parallel`` generations at once; a task goes to the node with
     the least work.
@@ -226,3 +239,100 @@ def _given_up(
         settings=context.options.score_settings,
         usage=context.models.usage(plan.genid),
     )
+
+
+class NoEngine:
+    """The runtime of a head: it starts no container, and nodes have the images.
+
+    Attributes:
+        info: says that there is no engine.
+    """
+
+    info = EngineInfo(engine="none", version="", rootless=True)
+
+    @property
+    def images(self) -> LoopImages:
+        """The images, which each node makes for itself."""
+        return self
+
+    def ensure(self, name: str) -> str:
+        """Return the name."""
+        return name
+
+    def container(
+        self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None
+    ) -> LoopContainer:
+        """Raise: the head of a cluster starts no container.
+
+        Raises:
+            EngineUnavailableError: always.
+        """
+        raise EngineUnavailableError(
+            "none", "the head of a cluster starts no container", "run this on a node"
+        )
+
+
+class RunCluster(Closing):
+    """The nodes that make the generations of a run, from ``with`` to :meth:`close`.
+
+    Use it as ``start_run(cluster.runtime, attrs.evolve(plan, make_executor=cluster.executor))``.
+
+    Attributes:
+        runtime: for the head, which needs no engine.
+    """
+
+    def __init__(self, config: ClusterConfig, run_dir: Path) -> None:
+        """Open the cluster, and ask for the first node.
+
+        Args:
+            config: which nodes.
+            run_dir: the run directory, which need not exist; a directory beside it holds the files
+                of jobs meanwhile.
+
+        Raises:
+            ClusterError: the head cannot listen, or Parsl is missing or does not start.
+            StorageError: the directory cannot be made.
+        """
+        self.runtime: LoopRuntime = NoEngine()
+        self._config = config
+        self._stack = ExitStack()
+        try:
+            jobs = self._stack.enter_context(
+                job_directory(run_dir.parent, f".{run_dir.name}.jobs-")
+            )
+            sockets = Path(self._stack.enter_context(owned_directory(short=True)))
+            self._models = NodeModels(sockets)
+            self._stack.callback(remove_unfinished, Layout(run_dir))
+            self._loop = Bridge(
+                "hyperruntime-cluster", lambda why: ClusterError(f"the cluster {why}")
+            )
+            self._stack.callback(self._loop.close)
+            self._cluster = self._loop.run(self._open(jobs))
+            self._stack.callback(lambda: self._loop.run(self._end()))
+        except BaseException:
+            self._stack.close()
+            raise
+
+    def executor(self, workers: int) -> Executor:
+        """Return an executor for the nodes: each makes at most ``workers`` / ``max_nodes``
+        generations, rounded up.
+        """
+        return ClusterExecutor(
+            self._loop, self._cluster, self._models, workers, self._config.max_nodes
+        )
+
+    def close(self) -> None:
+        """End the work of all nodes, cancel their jobs and remove the jobs' files; may be called
+        again.
+        """
+        self._stack.close()
+
+    async def _open(self, jobs: Path) -> Cluster:
+        cluster = Cluster(self._config, jobs, self._models.handlers)
+        await cluster.__aenter__()
+        cluster.want(1)
+        return cluster
+
+    async def _end(self) -> None:
+        await self._cluster.__aexit__(None, None, None)
+        await cancel_other_tasks()

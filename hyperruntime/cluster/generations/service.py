@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from hyperruntime.cluster.generations.relay import RelayedModels
+from hyperruntime.cluster.generations.models import RelayedModels
 from hyperruntime.cluster.generations.shared_run import (
     POLL_S,
     SEEN_S,
+    SentRun,
     move_into_run,
     wait_for_state,
 )
@@ -32,9 +33,9 @@ from hyperruntime.host.process import wait_until
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.generation.adapter import RunContext
 from hyperruntime.loop.generation.parent_program import Question
-from hyperruntime.loop.run.tasks import GenerationTask, QuestionTask, SentRun
+from hyperruntime.loop.run.run import GenerationTask, QuestionTask
 from hyperruntime.loop.run_files.record import record_to_json, structured
-from hyperruntime.loop.workbench.context import GenerationPlan
+from hyperruntime.loop.workbench.container import GenerationPlan
 from hyperruntime.loop.workbench.events import Events, StepEvent
 from hyperruntime.loop.workbench.open_containers import LoopRuntime, OpenContainers
 from hyperruntime.reclaim.trees import remove_reclaimed

@@ -14,9 +14,8 @@ from pathlib import Path
 import attrs
 
 from hyperruntime.domain import DomainBase, Score, Split
-from hyperruntime.loop.evaluation.predictions import Prediction, prediction_to_json
 from hyperruntime.loop.evaluation.scoring import Scorer
-from hyperruntime.loop.evaluation.task_runner import TaskRunner
+from hyperruntime.loop.evaluation.task_runner import Prediction, TaskRunner, prediction_to_json
 from hyperruntime.loop.run_files.layout import (
     FIRST_SPLIT,
     PREDICTIONS,

@@ -18,8 +18,8 @@ from hyperruntime.concurrency.parallel_map import parallel_map
 from hyperruntime.domain import DomainBase, Score, Task, Trial, TrialResult, TriedDomain
 from hyperruntime.errors import ContainerLostError, HyperRuntimeError, SpecError
 from hyperruntime.logs import get_logger
-from hyperruntime.loop.evaluation.predictions import Prediction
-from hyperruntime.loop.workbench.context import GenerationPlan, StepContext
+from hyperruntime.loop.evaluation.task_runner import Prediction
+from hyperruntime.loop.workbench.container import GenerationPlan, StepContext
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import make_directory, write_file
 

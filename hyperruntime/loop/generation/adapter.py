@@ -21,8 +21,7 @@ from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.contract import Contract
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.container import AgentContainer
-from hyperruntime.loop.workbench.context import GenerationPlan, StepContext
+from hyperruntime.loop.workbench.container import AgentContainer, GenerationPlan, StepContext
 from hyperruntime.loop.workbench.events import StepLog
 
 

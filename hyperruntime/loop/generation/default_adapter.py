@@ -50,8 +50,7 @@ from hyperruntime.loop.run_files.layout import (
     evaluation_name,
 )
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.container import AgentContainer, meta_agent_container
-from hyperruntime.loop.workbench.copy_out import copy_files
+from hyperruntime.loop.workbench.container import AgentContainer, copy_files, meta_agent_container
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import make_directory
 

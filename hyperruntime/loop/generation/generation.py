@@ -31,9 +31,14 @@ from hyperruntime.loop.generation.adapter import Attempt, RunContext
 from hyperruntime.loop.generation.phases import reached_phases
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH
 from hyperruntime.loop.run_files.record import TASKS, GenerationRecord
-from hyperruntime.loop.workbench.container import discard
-from hyperruntime.loop.workbench.context import GenerationPlan, protected_paths
-from hyperruntime.loop.workbench.copy_out import PATCH_LIMIT, copy_files, read_file
+from hyperruntime.loop.workbench.container import (
+    PATCH_LIMIT,
+    GenerationPlan,
+    copy_files,
+    discard,
+    protected_paths,
+    read_file,
+)
 from hyperruntime.loop.workbench.events import StepLog
 from hyperruntime.loop.workbench.failures import (
     GenerationFailedError,

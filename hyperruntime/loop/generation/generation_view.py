@@ -16,13 +16,13 @@ from typing import Any, Protocol
 
 from hyperruntime.domain import DomainBase
 from hyperruntime.loop.evaluation.evaluator import TEST_SPLIT
-from hyperruntime.loop.generation.meta_patches import FOLDER as META_PATCHES
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.contract import AGENT_ARCHIVE
 from hyperruntime.loop.run_files.layout import (
     AGENT_OUTPUT,
     ARCHIVE_FILE,
     FIRST_SPLIT,
+    META_PATCHES,
     METADATA,
     REPORT,
     Layout,

@@ -19,8 +19,7 @@ from hyperruntime.loop.generation.publish import mark_generation
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord
-from hyperruntime.loop.workbench.container import AgentContainer, discard
-from hyperruntime.loop.workbench.context import GenerationPlan
+from hyperruntime.loop.workbench.container import AgentContainer, GenerationPlan, discard
 from hyperruntime.loop.workbench.failures import (
     GenerationFailedError,
     RunInterruptedError,

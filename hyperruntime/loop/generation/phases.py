@@ -21,7 +21,7 @@ from hyperruntime.errors import ArchiveError, RepositoryError
 from hyperruntime.json_values import json_object
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import Results, SplitResult
-from hyperruntime.loop.evaluation.predictions import prediction_to_json
+from hyperruntime.loop.evaluation.task_runner import prediction_to_json
 from hyperruntime.loop.run_files.layout import PHASES, Layout, parse_genid
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import (
@@ -30,7 +30,7 @@ from hyperruntime.loop.run_files.record import (
     record_to_json,
     structured,
 )
-from hyperruntime.loop.workbench.context import GenerationPlan, StepContext
+from hyperruntime.loop.workbench.container import GenerationPlan, StepContext
 from hyperruntime.storage.atomic import append_line
 from hyperruntime.storage.run_files import read_run_file
 

@@ -26,7 +26,6 @@ from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.evaluation.evaluator import mean_score
 from hyperruntime.loop.generation.adapter import ContractAdapter, RunContext
 from hyperruntime.loop.generation.generation_view import without_host_paths
-from hyperruntime.loop.generation.meta_patches import meta_patch_paths
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.layout import (
     AGENT_FILES,
@@ -135,7 +134,7 @@ def generation_metadata(
         "run_baseline": options.run_baseline,
         "optimize_option": options.optimize_option,
         "agent_archive_path": options.agent_archive_path,
-        "prev_patch_files": meta_patch_paths(options) + patches_before(archive, record.parent),
+        "prev_patch_files": options.meta_patch_paths + patches_before(archive, record.parent),
         "curr_patch_files": [patch_path(record.genid)] if has_patch else [],
         "parent_agent_success": record.parent is None or _AFTER_THE_META_AGENT in record.durations,
         "can_select_next_parent": True,

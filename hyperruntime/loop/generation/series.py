@@ -10,7 +10,7 @@ from itertools import pairwise
 import attrs
 
 from hyperruntime.loop.evaluation.evaluator import mean_score
-from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.run_files.parent_rules import GenId, number_of
 from hyperruntime.loop.run_files.record import GenerationRecord
 
 
@@ -149,4 +149,4 @@ def _node(record: GenerationRecord, score: float | None) -> Node:
 
 
 def _ordered(records: Sequence[GenerationRecord]) -> list[GenerationRecord]:
-    return sorted(records, key=lambda record: -1 if isinstance(record.genid, str) else record.genid)
+    return sorted(records, key=lambda record: number_of(record.genid))

@@ -29,6 +29,7 @@ from hyperruntime.loop.generation.adapter import (
     View,
 )
 from hyperruntime.loop.generation.generation_view import GenerationView
+from hyperruntime.loop.generation.series import every_series, progress_info, whose_scores
 from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.hyperagents.domains import DOMAINS, TRAIN, OriginalDomain, repository_domain
 from hyperruntime.loop.hyperagents.ensemble import (
@@ -45,7 +46,6 @@ from hyperruntime.loop.hyperagents.ensemble import (
 from hyperruntime.loop.hyperagents.ensemble import FOLDER as ANSWERS_FOLDER
 from hyperruntime.loop.hyperagents.initial import check_checkout, make_root, reference_folder
 from hyperruntime.loop.hyperagents.labels import Labelled, copy_without_labels
-from hyperruntime.loop.hyperagents.overview import RunOverview
 from hyperruntime.loop.hyperagents.problem import problem_statement
 from hyperruntime.loop.hyperagents.scoring import (
     TABLE,
@@ -53,19 +53,20 @@ from hyperruntime.loop.hyperagents.scoring import (
     repository_container,
     score_without_answers,
 )
+from hyperruntime.loop.run_files.archive import Archive, ArchiveFile
 from hyperruntime.loop.run_files.contract import (
     AGENT_ARCHIVE,
     Contract,
     agent_needs,
     repository_contract,
 )
-from hyperruntime.loop.run_files.layout import INITIAL, Layout
+from hyperruntime.loop.run_files.layout import ARCHIVE_FILE, FIRST_SPLIT, INITIAL, RUN_LOG, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.container import meta_agent_container
-from hyperruntime.loop.workbench.copy_out import copy_files, read_below
+from hyperruntime.loop.workbench.container import copy_files, meta_agent_container, read_below
 from hyperruntime.loop.workbench.failures import GenerationFailedError
 from hyperruntime.spec import Mount
-from hyperruntime.storage.atomic import storage_errors, write_file
+from hyperruntime.storage.atomic import storage_errors, write_atomic, write_file
+from hyperruntime.storage.run_files import open_to_append
 from hyperruntime.units import one_line
 
 log = get_logger(__name__)
@@ -346,3 +347,69 @@ _: tuple[type[GenerationAdapter], type[ContractAdapter]] = (
     RepositoryGeneration,
     HyperAgentsContract,
 )
+
+
+_SHOWN = (
+    "run_id", "max_generation", "eval_samples", "eval_workers", "parent_selection", "reset_task_agent",
+    "reset_meta_agent", "run_baseline", "optimize_option", "eval_test", "skip_staged_eval", "edit_select_parent",
+)  # fmt: skip
+
+
+class RunOverview:
+    """The overview of a run on disk, in the directory that meta agents see."""
+
+    def __init__(
+        self, options: GenerateOptions, layout: Layout, domains: Sequence[DomainBase]
+    ) -> None:
+        """Append the options of this start to the log.
+
+        Args:
+            options: options of the run.
+            layout: paths of the run.
+            domains: domains of the run.
+
+        Raises:
+            StorageError: the log cannot be written.
+        """
+        self._folder = layout.view
+        self._whose = whose_scores(options.optimize_option)
+        self._archive_file = ArchiveFile(self._folder / ARCHIVE_FILE)
+        self._repaired = False
+        path = self._folder / RUN_LOG
+        with storage_errors(path), open_to_append(path) as file:
+            file.write(f"{shown_arguments(options, domains)}\n".encode(errors="replace"))
+
+    def refresh(self, archive: Archive) -> None:
+        """Add new generations of ``archive``; in a long run only at the intervals of
+        :class:`ArchiveFile`.
+
+        Raises:
+            StorageError: a file cannot be written.
+        """
+        records = tuple(archive)
+        ids = [record.genid for record in records]
+        if not self._repaired:
+            self._archive_file.repair(ids)  # after a kill
+        elif not self._archive_file.add(ids):
+            return
+        self._repaired = True
+        for series in every_series(records, self._whose, only=FIRST_SPLIT):
+            write_atomic(
+                self._folder / f"progress_info_{series.name}.txt", progress_info(series).encode()
+            )
+
+
+def shown_arguments(options: GenerateOptions, domains: Sequence[DomainBase]) -> str:
+    """Return the options that agents may see, in the form of HyperAgents' log.
+
+    Args:
+        options: options of the run.
+        domains: domains of the run.
+    """
+    args = {
+        "domains": [domain.name for domain in domains],
+        **{name: getattr(options, name) for name in _SHOWN},
+        "meta_patch_files": options.meta_patch_paths,
+        "agent_archive_path": options.agent_archive_path and AGENT_ARCHIVE,
+    }
+    return "Args: " + ", ".join(f"{name}={value}" for name, value in args.items())

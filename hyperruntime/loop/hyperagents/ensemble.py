@@ -46,8 +46,7 @@ from hyperruntime.loop.run_files.layout import (
 )
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
-from hyperruntime.loop.workbench.container import AgentContainer
-from hyperruntime.loop.workbench.copy_out import read_below
+from hyperruntime.loop.workbench.container import AgentContainer, read_below
 from hyperruntime.loop.workbench.failures import GenerationFailedError
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import json_document, make_directory, storage_errors, write_file

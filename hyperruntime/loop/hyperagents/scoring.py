@@ -14,7 +14,7 @@ from hyperruntime.concurrency.closing import Closing
 from hyperruntime.domain import Score
 from hyperruntime.errors import AgentError, PatchError
 from hyperruntime.loop.evaluation.evaluator import SplitResult
-from hyperruntime.loop.evaluation.predictions import Prediction
+from hyperruntime.loop.evaluation.task_runner import Prediction
 from hyperruntime.loop.generation.adapter import Attempt
 from hyperruntime.loop.hyperagents import commands
 from hyperruntime.loop.hyperagents.domains import OriginalDomain
@@ -22,8 +22,7 @@ from hyperruntime.loop.hyperagents.initial import add_labels, read_dataset
 from hyperruntime.loop.hyperagents.labels import Labelled, relabel
 from hyperruntime.loop.run_files.layout import REPORT
 from hyperruntime.loop.run_files.options import ALL_SAMPLES
-from hyperruntime.loop.workbench.container import AgentContainer
-from hyperruntime.loop.workbench.copy_out import read_file
+from hyperruntime.loop.workbench.container import AgentContainer, read_file
 from hyperruntime.loop.workbench.failures import GenerationFailedError
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import json_document, storage_errors, write_file

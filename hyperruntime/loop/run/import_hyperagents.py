@@ -22,9 +22,8 @@ from hyperruntime.git.change_rules import ChangeRules
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.evaluator import mean_score, selected_split
-from hyperruntime.loop.generation.meta_patches import FOLDER as META_PATCHES
 from hyperruntime.loop.generation.publish import stores_lineage_patch
-from hyperruntime.loop.hyperagents.domains import DOMAINS
+from hyperruntime.loop.hyperagents.domains import repository_domain
 from hyperruntime.loop.hyperagents.initial import hide_labels, reference_folder
 from hyperruntime.loop.hyperagents.original import (
     REPOSITORY,
@@ -36,7 +35,6 @@ from hyperruntime.loop.hyperagents.original import (
     read_generation,
     root_candidates,
 )
-from hyperruntime.loop.run.contracts import contract_adapter, load_domains
 from hyperruntime.loop.run_files.archive import Archive, write_run
 from hyperruntime.loop.run_files.contract import repository_contract
 from hyperruntime.loop.run_files.layout import (
@@ -49,7 +47,7 @@ from hyperruntime.loop.run_files.layout import (
 )
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord, parent_problem
-from hyperruntime.loop.workbench.context import protected_paths
+from hyperruntime.loop.workbench.container import protected_paths
 from hyperruntime.reclaim.trees import reclaim_trees
 from hyperruntime.runs.lock import RunLock
 from hyperruntime.storage.atomic import (
@@ -99,10 +97,7 @@ class _Import:
         self._layout = layout
         self._ids = finished_ids(layout)
         self._options = original_options(layout, self._ids)
-        self._domains = load_domains(
-            self._options.domains, contract_adapter(self._options.contract)
-        )
-        self._originals = [DOMAINS[name] for name in self._options.domains]
+        self._domains = [repository_domain(name) for name in self._options.domains]
         self._protected = protected_paths(self._domains)
         self._store = RepositoryStore(layout.repository)
         self._archive = Archive(layout)
@@ -119,9 +114,7 @@ class _Import:
         self._archive.expect(self._ids)
         only_ensemble = self._options.optimize_option == "only_ensemble"
         for genid in self._ids:
-            found = read_generation(
-                self._layout, genid, self._originals, only_ensemble=only_ensemble
-            )
+            found = read_generation(self._layout, genid, self._domains, only_ensemble=only_ensemble)
             self._check_parent(found)
             self._take(found, start)
         facts = {
@@ -151,17 +144,15 @@ class _Import:
             _check_out_root(self._layout, staging)
             for name in staging.rglob(".env*"):
                 name.unlink()
-        hide_labels(
-            staging / "domains", reference_folder(self._layout) / "domains", self._originals
-        )
+        hide_labels(staging / "domains", reference_folder(self._layout) / "domains", self._domains)
         root = self._store.from_directory(staging)
         shutil.rmtree(staging, ignore_errors=True)
         return root
 
     def _apply_meta_patches(self, root: str) -> str:
         commit = root
-        for number in range(len(self._options.meta_patch_files)):
-            path = self._layout.root / META_PATCHES / f"model_patch_{number}.diff"
+        for number, name in enumerate(self._options.meta_patch_paths):
+            path = self._layout.root / name
             try:
                 patch = read_run_file(path, below=self._layout.root)
                 commit = self._apply(commit, patch, f"meta_{number}")
@@ -192,7 +183,7 @@ class _Import:
                 detail = f"its diff does not apply to its parent's state: {error}"
         self._commits[found.genid] = commit
         score = mean_score(
-            [found.scores.get(one.name, {}).get(selected_split(one)) for one in self._originals]
+            [found.scores.get(one.name, {}).get(selected_split(one)) for one in self._domains]
         )
         record = attrs.evolve(
             found,

@@ -7,37 +7,51 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import attrs
 
 from hyperruntime.domain import DomainBase
-from hyperruntime.errors import RepositoryError, RunError
+from hyperruntime.errors import AgentError, PatchError, RepositoryError, RunError
 from hyperruntime.git.change_rules import ChangeRules
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.generation.adapter import ContractAdapter, RunContext
-from hyperruntime.loop.generation.meta_patches import Start, begin, stored_start
 from hyperruntime.loop.generation.phases import unfinished
 from hyperruntime.loop.generation.publish import amend_marked, publish_missing
-from hyperruntime.loop.run.plan import NewRunPlan, ResumePlan, absolute_references, check_agent
+from hyperruntime.loop.run.plan import (
+    NewRunPlan,
+    ResumePlan,
+    absolute_references,
+    check_agent,
+    read_meta_patches,
+)
 from hyperruntime.loop.run_files.archive import Archive, read_run, write_run
 from hyperruntime.loop.run_files.contract import Contract
-from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH, RUN_LOG, Layout
+from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, INITIAL, PATCH, RUN_LOG, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import structured
-from hyperruntime.loop.workbench.context import protected_paths
+from hyperruntime.loop.workbench.container import protected_paths
 from hyperruntime.loop.workbench.events import Events, OnEvent
 from hyperruntime.loop.workbench.model_access import Models, agent_directory
 from hyperruntime.loop.workbench.open_containers import LoopRuntime, OpenContainers
 from hyperruntime.reclaim.trees import remove_reclaimed
 from hyperruntime.runs.own_mark import has_own_mark
 from hyperruntime.runs.run_file import note_end
-from hyperruntime.storage.atomic import make_directory, make_private_directory, storage_errors
+from hyperruntime.storage.atomic import (
+    make_directory,
+    make_private_directory,
+    storage_errors,
+    write_atomic,
+)
 from hyperruntime.storage.run_files import open_to_append, read_run_file
 
 log = get_logger(__name__)
+
+_TASK_AGENT = "task_agent"
+_META_AGENT = "meta_agent"
 
 
 @attrs.frozen(kw_only=True)
@@ -285,3 +299,96 @@ def _clear_work(
         path = layout.work / name
         if name not in kept:
             remove_reclaimed(path, reclaim_args) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+@attrs.frozen(kw_only=True)
+class Start:
+    """The first generation of a run.
+
+    Attributes:
+        genid: ``"initial"``, or 0 if diffs may change its answers.
+        commit: its state.
+        notes: one sentence for each omitted part of a diff.
+    """
+
+    genid: GenId
+    commit: str
+    notes: tuple[str, ...] = ()
+
+
+def reset_paths(options: GenerateOptions, contract: Contract) -> tuple[str, ...]:
+    """Return the files that the meta patches must not change."""
+    paths = []
+    if options.reset_task_agent:
+        paths += [f"{_TASK_AGENT}.py", _file_of(contract.task_agent)]
+    if options.reset_meta_agent:
+        others = [name for name in contract.load if name != contract.task_agent]
+        paths += [f"{_META_AGENT}.py", *map(_file_of, others)]
+    return tuple(dict.fromkeys(paths))
+
+
+def begin(
+    store: RepositoryStore,
+    root: str,
+    options: GenerateOptions,
+    layout: Layout,
+    *,
+    contract: Contract,
+    protected: Sequence[str],
+    fuzz: bool,
+) -> Start:
+    """Apply the meta patches to the root commit; return the first generation.
+
+    Args:
+        store: store of the run.
+        root: commit of the initial agent.
+        options: options of the run; they name the diffs.
+        layout: paths of the run; copies of the diffs are written there.
+        contract: names the files of the agents.
+        protected: paths that no diff may change.
+        fuzz: whether a diff may apply although the lines around a change differ a little.
+
+    Raises:
+        AgentError: a diff cannot be read, or does not apply.
+        StorageError: a copy cannot be written.
+    """
+    commit = root
+    notes = []
+    rules = options.change_rules((*protected, *reset_paths(options, contract)))
+    named = zip(
+        options.meta_patch_files, read_meta_patches(options), options.meta_patch_paths, strict=True
+    )
+    for number, (name, patch, copy) in enumerate(named):
+        try:
+            snapshot = store.apply_patch(
+                commit,
+                patch,
+                f"meta_{number}",
+                rules,
+                fuzz=fuzz,
+            )
+        except PatchError as error:
+            raise AgentError(
+                f"--meta-patch-files: {name!r}: {error}; give diffs made for this agent"
+            ) from error
+        notes += [f"left out of {name}: {path}: {reason}" for path, reason in snapshot.dropped]
+        target = Path(layout.root / copy)
+        make_directory(target.parent)
+        write_atomic(target, snapshot.patch)
+        commit = snapshot.commit
+    return Start(genid=options.first_genid, commit=commit, notes=tuple(notes))
+
+
+def stored_start(stored: Mapping[str, Any]) -> Start:
+    """Return the first generation from ``run.json``; without an entry (older versions) it is the
+    root commit.
+    """
+    start = stored.get("start", {})
+    return Start(
+        genid=start.get("genid", INITIAL), commit=start.get("commit", stored["root_commit"])
+    )
+
+
+def _file_of(name: str) -> str:
+    """Return the path of the file of a ``module:Class``."""
+    return name.partition(":")[0].replace(".", "/") + ".py"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
@@ -13,22 +14,32 @@ from typing import Any
 import attrs
 
 from hyperruntime import registry
+from hyperruntime.datasets.left_out import FAIL, shown, warn_left_out
 from hyperruntime.domain import DomainBase
 from hyperruntime.errors import AgentError, RunError, SpecError
-from hyperruntime.gateway.config.source import absolute_source
+from hyperruntime.gateway.config.source import RECORD, absolute_source
 from hyperruntime.gateway.config.values import GatewayConfig
+from hyperruntime.git.user_repository import ENV_FILE
 from hyperruntime.images.recipes import BASE
 from hyperruntime.loop.generation.adapter import ContractAdapter
-from hyperruntime.loop.generation.meta_patches import read_meta_patches
-from hyperruntime.loop.run.contracts import check_left_out, contract_adapter, load_domains
+from hyperruntime.loop.generation.default_adapter import DefaultContract
+from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract
 from hyperruntime.loop.run.import_hyperagents import import_run
-from hyperruntime.loop.run.received import check_received
-from hyperruntime.loop.run_files.archive import read_run
-from hyperruntime.loop.run_files.contract import agent_needs
+from hyperruntime.loop.run_files.archive import RunView, read_run
+from hyperruntime.loop.run_files.contract import HYPERAGENTS, agent_needs, detect_contract
 from hyperruntime.loop.run_files.layout import INITIAL, PREFIX, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.model_access import agent_directory, choose_gateway, stored_gateway
+from hyperruntime.loop.workbench.container import PATCH_LIMIT
+from hyperruntime.loop.workbench.model_access import (
+    agent_directory,
+    choose_gateway,
+    stored_agent,
+    stored_gateway,
+)
+from hyperruntime.option_fields import host_requests, names_no_code
 from hyperruntime.runs.lock import is_abandoned, is_unowned_remnant, wait_for_lease
+from hyperruntime.runs.own_mark import check_requests, has_own_mark, how_to_accept
+from hyperruntime.secrets.env_file import read_dotenv
 
 
 @attrs.frozen(kw_only=True)
@@ -220,6 +231,29 @@ def check_agent(
     return adapter.check_agent(options, domains)
 
 
+def read_meta_patches(options: GenerateOptions) -> tuple[bytes, ...]:
+    """Return the meta patches of a run.
+
+    Raises:
+        AgentError: a diff cannot be read, or is too large.
+    """
+    patches = []
+    for name in options.meta_patch_files:
+        try:
+            with open(name, "rb") as file:
+                patches.append(file.read(PATCH_LIMIT + 1))
+        except OSError as error:
+            raise AgentError(
+                f"--meta-patch-files: {name!r} cannot be read: {error.strerror}"
+            ) from error
+        if len(patches[-1]) > PATCH_LIMIT:
+            raise AgentError(
+                f"--meta-patch-files: {name!r} has more than {PATCH_LIMIT} bytes; give a "
+                "smaller diff"
+            )
+    return tuple(patches)
+
+
 def checked_domains(
     options: GenerateOptions,
     stored: Mapping[str, Any],
@@ -244,7 +278,7 @@ def checked_domains(
         trust: whether the user accepts all that the run asks for.
 
     Raises:
-        ReceivedRunError: as for :func:`~hyperruntime.loop.run.received.check_received`.
+        ReceivedRunError: as for :func:`~hyperruntime.loop.run.plan.check_received`.
         HyperRuntimeError: as for :func:`plan_run`.
     """
     if any(":" in name for name in options.domains):
@@ -330,3 +364,136 @@ def choose_directory(options: GenerateOptions) -> Path:
             f"run directory {str(path)!r} exists already; {step}, or give another --run-id"
         )
     return path
+
+
+_DOMAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+def contract_adapter(kind: str | None) -> ContractAdapter:
+    """Return the adapter for a kind of contract.
+
+    Args:
+        kind: one of :data:`~hyperruntime.loop.run_files.contract.KINDS`; None: the default
+            contract.
+    """
+    return HyperAgentsContract() if kind == HYPERAGENTS else DefaultContract()
+
+
+def agent_here() -> str | None:
+    """Return ``"."`` if the working directory is an agent whose contract runs it in its own
+    checkout, else None.
+
+    Raises:
+        AgentError: the ``hyperrun.toml`` of the working directory is invalid.
+    """
+    return "." if contract_adapter(detect_contract(".")).runs_in_checkout else None
+
+
+def load_domains(
+    names: Sequence[str], adapter: ContractAdapter, *, code: bool = False
+) -> tuple[DomainBase, ...]:
+    """Return the domains with these references.
+
+    Args:
+        names: the references, ``NAME``, ``NAME:ARGUMENT`` or ``FILE.py:CLASS``.
+        adapter: loads the domains.
+        code: whether this user named or accepted them, so that a file of code may be loaded. A run
+            directory and an agent's file may not name one.
+
+    Raises:
+        DomainNotFoundError: a domain does not exist.
+        DriverLoadError: a domain cannot be loaded.
+        SpecError: a name is invalid or duplicated.
+    """
+    domains = adapter.load_domains(names, code=code)
+    known: set[str] = set()
+    for domain in domains:
+        if not _DOMAIN_NAME.fullmatch(domain.name) or domain.name in known:
+            raise SpecError(
+                "domains", domain.name, "unique names of letters, digits, '.', '_' and '-'"
+            )
+        known.add(domain.name)
+    return domains
+
+
+def check_left_out(domains: Sequence[DomainBase], unsupported: str) -> None:
+    """Log what the domains leave out of their data sets, or refuse it.
+
+    Args:
+        domains: the domains.
+        unsupported: ``skip``, or ``fail``, which refuses a data set with an odd row.
+
+    Raises:
+        SpecError: a data set has no valid row; or it has an odd one, and ``unsupported`` is
+            ``fail``.
+    """
+    for domain in domains:
+        left = domain.left_out
+        if left and unsupported == FAIL:
+            raise SpecError("domains", domain.name, f"a data set without odd rows; {shown(left)}")
+        warn_left_out(left, "--unsupported fail", domain=domain.name)
+
+
+def check_received(
+    options: GenerateOptions,
+    stored: Mapping[str, Any],
+    layout: Layout,
+    image: str | None,
+    *,
+    given: Collection[tuple[str, ...]] = (),
+    trust: bool,
+) -> None:
+    """Check that a run may use what it asks for: this user made it, gave it again, or accepts it.
+
+    Args:
+        options: options of the run, with the changes that the user gave.
+        stored: content of its ``run.json``.
+        layout: paths of the run.
+        image: the image that these options and the agent lead to; None if it is not known yet.
+        given: paths of the fields of the options that the user gave.
+        trust: whether the user accepts all of it.
+
+    Raises:
+        ReceivedRunError: the run asks for something that the user has neither given nor accepted.
+        GatewayConfigError: the ``.env`` of the agent cannot be read.
+    """
+    requests = [
+        *host_requests(attrs.evolve(options, image=image), given),
+        *_variables(options, stored, layout),
+    ]
+    check_requests(layout.run, stored, requests, trust=trust)
+
+
+def domains_to_show(view: RunView) -> tuple[DomainBase, ...]:
+    """Return the domains of a run that is only shown, where no user is asked.
+
+    Raises:
+        RunError: a domain has an argument, and this user neither made nor accepted the run.
+        HyperRuntimeError: a domain cannot be loaded, or ``run.json`` cannot be read.
+    """
+    options = view.options
+    if not names_no_code(options.domains):
+        layout = Layout(Path(view.run_dir))
+        options, stored = read_run(layout)
+        if not has_own_mark(stored, layout.root):
+            named = ", ".join(name for name in options.domains if not names_no_code(name))
+            raise RunError(
+                f"the run was made elsewhere, and the argument of {named!r} may name any file "
+                f"of this machine; {how_to_accept('resume', layout.root)}"
+            )
+    return load_domains(options.domains, contract_adapter(options.contract), code=True)
+
+
+def _variables(
+    options: GenerateOptions, stored: Mapping[str, Any], layout: Layout
+) -> Iterator[str]:
+    """Yield the variables of the ``.env`` that ``run.json`` names by the agent, if the gateway
+    reads it.
+    """
+    agent = stored_agent(stored, layout)
+    if agent is None or (options.gateway is not None and not options.gateway.startswith(RECORD)):
+        return
+    if layout.contains(agent / ENV_FILE):  # never used
+        return
+    if names := read_dotenv(agent / ENV_FILE):
+        yield f"{' and '.join(names)} of {str(agent / ENV_FILE)!r}"

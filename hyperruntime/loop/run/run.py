@@ -12,26 +12,73 @@ import attrs
 from hyperruntime.errors import RunError, StorageError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.generation.adapter import RunContext
+from hyperruntime.loop.generation.generation import make_generation
 from hyperruntime.loop.generation.parent_program import ParentProgram, Question, Said
 from hyperruntime.loop.generation.phases import Phases
 from hyperruntime.loop.generation.publish import finish_generation, mark_generation, parent_mark
 from hyperruntime.loop.run.opened_run import OpenedRun, create_run, reopen_run
-from hyperruntime.loop.run.plan import NewRunPlan, ResumePlan, plan_run
-from hyperruntime.loop.run.tasks import GenerationTask, MakeExecutor, QuestionTask
+from hyperruntime.loop.run.plan import (
+    NewRunPlan,
+    ResumePlan,
+    plan_run,
+)
 from hyperruntime.loop.run_files.layout import LOG
 from hyperruntime.loop.run_files.parent_rules import GenId, select_parent
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.loop.workbench.context import GenerationPlan
+from hyperruntime.loop.workbench.container import GenerationPlan
 from hyperruntime.loop.workbench.events import OnEvent
 from hyperruntime.loop.workbench.failures import RunInterruptedError
 from hyperruntime.loop.workbench.model_access import ModelAccess
-from hyperruntime.loop.workbench.open_containers import POLL_S, LoopRuntime, on_interrupt
+from hyperruntime.loop.workbench.open_containers import (
+    POLL_S,
+    LoopRuntime,
+    on_interrupt,
+)
 from hyperruntime.runs.lock import RunLock
 from hyperruntime.runs.retry import ITEMS_IN_A_ROW, Streak
 from hyperruntime.runs.run_file import INTERRUPTED, note_end, reason_of
 from hyperruntime.storage.atomic import make_directory
 
 log = get_logger(__name__)
+
+
+MakeExecutor = Callable[[int], Executor]
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class GenerationTask:
+    """Make one generation; its files are then in the run's ``work`` directory.
+
+    Attributes:
+        context: context of the run, with this machine's runtime.
+        plan: plan of the generation.
+        first: as for :func:`~hyperruntime.loop.generation.generation.make_generation`.
+    """
+
+    context: RunContext
+    plan: GenerationPlan
+    first: int = 1
+
+    def __call__(self) -> GenerationRecord:
+        """Make it with the context's runtime; the errors are those of ``make_generation``."""
+        return make_generation(self.context, self.plan, self.first)
+
+
+@attrs.frozen(kw_only=True, eq=False)
+class QuestionTask:
+    """Ask a generation's own program for a parent.
+
+    Attributes:
+        context: context of the run, with this machine's runtime.
+        question: what is asked.
+    """
+
+    context: RunContext
+    question: Question
+
+    def __call__(self) -> Said:
+        """Ask with the context's runtime; the errors are those of ``Question.ask``."""
+        return self.question.ask(self.context)
 
 
 @attrs.frozen(kw_only=True)

@@ -7,6 +7,8 @@ added; a repeated line is skipped. A selection of parents reads no file.
 
 from __future__ import annotations
 
+import json
+import mmap
 import os
 import shlex
 from collections import Counter
@@ -18,7 +20,6 @@ import attrs
 
 from hyperruntime.errors import ArchiveError
 from hyperruntime.json_values import parse_json
-from hyperruntime.loop.run_files.archive_file import ArchiveFile
 from hyperruntime.loop.run_files.layout import (
     INITIAL,
     METADATA,
@@ -41,8 +42,8 @@ from hyperruntime.loop.run_files.record import (
 from hyperruntime.option_fields import from_json, to_json
 from hyperruntime.runs.lock import owner_state
 from hyperruntime.runs.run_file import end_reason, read_run_value, write_run_value
-from hyperruntime.storage.atomic import append_line
-from hyperruntime.storage.run_files import MOST_JSON_BYTES, read_run_file
+from hyperruntime.storage.atomic import append_line, json_line, storage_errors, write_atomic
+from hyperruntime.storage.run_files import MOST_JSON_BYTES, open_run_file, read_run_file
 
 RunState = Literal["running", "finished", "interrupted"]
 
@@ -242,8 +243,7 @@ class Archive:
 
     def best(self) -> GenerationRecord | None:
         """Return the generation with the highest score, the earlier one on a tie."""
-        scored = [record for record in self if record.score is not None]
-        return max(scored, key=lambda record: record.score or 0.0, default=None)
+        return best_generation(self)
 
     def depth(self, genid: GenId) -> int:
         """Return the number of steps from the first generation to this one; 0 for an unknown
@@ -319,6 +319,12 @@ def _stored_record(layout: Layout, genid: GenId) -> GenerationRecord:
         layout.generation(genid) / METADATA, below=layout.root, most_bytes=MOST_JSON_BYTES
     )
     return record_from_json(parse_json(data, finite=True)["hyperruntime"])
+
+
+def best_generation(records: Iterable[GenerationRecord]) -> GenerationRecord | None:
+    """Return the generation with the highest score, the earlier one on a tie; None without any."""
+    scored = [record for record in records if record.score is not None]
+    return max(scored, key=lambda record: record.score or 0.0, default=None)
 
 
 def load_run(run_dir: str | os.PathLike[str]) -> RunView:
@@ -414,3 +420,85 @@ def read_run(layout: Layout) -> tuple[GenerateOptions, dict[str, Any]]:
             f"{str(layout.run)!r} is not a valid run file: it has no seed; start a new run"
         )
     return from_json(GenerateOptions, value.get("options", {}), strict=False), value
+
+
+_EVERY = 256
+
+
+class ArchiveFile:
+    """Writes ``archive.jsonl``; the bytes per generation do not grow with the number of
+    generations.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Append to ``path``; call :meth:`repair` first if the file exists."""
+        self._path = path
+        self._listed = 0
+
+    def add(self, ids: Sequence[GenId]) -> bool:
+        """Write a line if one is due; return whether one was. ``ids`` are all generations, the
+        newest last.
+
+        Raises:
+            StorageError: a line cannot be written.
+        """
+        due = len(ids) > self._listed and (
+            len(ids) <= _EVERY or (len(ids) - self._listed) * _EVERY >= len(ids)
+        )
+        if due:
+            self.flush(ids)
+        return due
+
+    def flush(self, ids: Sequence[GenId]) -> None:
+        """Append a line that lists all ``ids``, unless the last line does.
+
+        Raises:
+            StorageError: a line cannot be written.
+        """
+        if len(ids) > self._listed:
+            append_line(self._path, _line(ids))
+            self._listed = len(ids)
+
+    def repair(self, ids: Sequence[GenId]) -> None:
+        """Remove a truncated last line and append a line if ids are missing; rewrite a file that
+        lists other ids.
+
+        Raises:
+            StorageError: the file cannot be written.
+        """
+        with storage_errors(self._path):
+            listed = _last_list(self._path)
+        if listed is None or listed != list(ids[: len(listed)]):
+            write_atomic(self._path, json_line(_line(ids)) if ids else b"")
+            self._listed = len(ids)
+        else:
+            self._listed = len(listed)
+        self.flush(ids)
+
+
+def _line(ids: Sequence[GenId]) -> dict[str, Any]:
+    return {"current_genid": ids[-1], "archive": list(ids)}
+
+
+def _last_list(path: Path) -> list[GenId] | None:
+    """Remove a truncated last line; return the ids of the last complete line, or None if that line
+    is not valid.
+    """
+    try:
+        file = os.fdopen(open_run_file(path, below=path.parent, flags=os.O_RDWR), "rb+")
+    except FileNotFoundError:
+        return []
+    with file:
+        if os.fstat(file.fileno()).st_size == 0:
+            return []
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            end = data.rfind(b"\n") + 1
+            text = data[data.rfind(b"\n", 0, max(0, end - 1)) + 1 : end]
+        file.truncate(end)
+    if not text:
+        return []
+    try:
+        listed = json.loads(text)["archive"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return listed if isinstance(listed, list) else None

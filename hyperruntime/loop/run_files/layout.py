@@ -25,7 +25,7 @@ import os
 from pathlib import Path
 from typing import Any, Self
 
-from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.run_files.parent_rules import GenId, number_of
 from hyperruntime.runs.run_file import RUN
 from hyperruntime.storage.run_files import read_run_json, refuse_links
 
@@ -45,6 +45,7 @@ LOG = "generate.log"
 RUN_LOG = "generate_loop.log"
 ARCHIVE_FILE = "archive.jsonl"
 PHASES = ".phases.jsonl"
+META_PATCHES = "meta_patch_files"
 # what a run of HyperAgents had beside its generations, links too; nothing is written there
 LEFT_OVER = "left_over"
 
@@ -89,10 +90,7 @@ def generations_in(folder: Path) -> list[GenId]:
     """
     with os.scandir(folder) as entries:
         ids = [parse_genid(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
-    return sorted(
-        (genid for genid in ids if genid is not None),
-        key=lambda genid: -1 if genid == INITIAL else int(genid),
-    )
+    return sorted((genid for genid in ids if genid is not None), key=number_of)
 
 
 def read_json(path: Path, below: Path) -> dict[str, Any]:

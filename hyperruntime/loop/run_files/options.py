@@ -4,7 +4,6 @@ and in TOML files.
 
 from __future__ import annotations
 
-import re
 import secrets
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from hyperruntime.gateway.config.source import absolute_source
 from hyperruntime.git.change_rules import DEFAULT_MAX_CHANGE_BYTES, ChangeRules
 from hyperruntime.images.recipes import is_on_this_machine
 from hyperruntime.loop.run_files.contract import KINDS, detect_contract
-from hyperruntime.loop.run_files.layout import INITIAL
+from hyperruntime.loop.run_files.layout import INITIAL, META_PATCHES
 from hyperruntime.loop.run_files.parent_rules import SELECTIONS, GenId
 from hyperruntime.option_fields import (
     ABOVE_ZERO,
@@ -33,6 +32,7 @@ from hyperruntime.option_fields import (
     option_fields,
     parts,
 )
+from hyperruntime.runs.options import RUN_ID, RUN_ID_FORM
 from hyperruntime.spec import (
     DEFAULT_PIDS,
     LIMITS_MODES,
@@ -45,7 +45,6 @@ from hyperruntime.spec import (
 )
 from hyperruntime.units import GIB, MIB
 
-_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SEED_BITS = 32
 ALL_SAMPLES = -1
 DEFAULT_DISK_BYTES = 10 * GIB
@@ -322,12 +321,8 @@ class GenerateOptions:
         """Check the fields that have no validator, and combinations of fields."""
         if not self.domains or len(set(self.domains)) != len(self.domains):
             raise SpecError("domains", self.domains, "at least one name, no duplicates")
-        if self.run_id is not None and not _RUN_ID.fullmatch(self.run_id):
-            raise SpecError(
-                "run_id",
-                self.run_id,
-                "at most 100 letters, digits, '.', '_' and '-', the first a letter or digit",
-            )
+        if self.run_id is not None and not RUN_ID.fullmatch(self.run_id):
+            raise SpecError("run_id", self.run_id, RUN_ID_FORM)
         if not self.output_dir_parent or "\0" in self.output_dir_parent:
             raise SpecError("output_dir_parent", self.output_dir_parent, "a directory of the host")
         self._check_samples()
@@ -415,6 +410,12 @@ class GenerateOptions:
         ``"initial"``.
         """
         return 0 if self.meta_patch_files and not self.reset_task_agent else INITIAL
+
+    @property
+    def meta_patch_paths(self) -> list[str]:
+        """The copies of the meta patches, relative to the run directory."""
+        count = len(self.meta_patch_files)
+        return [f"{META_PATCHES}/model_patch_{number}.diff" for number in range(count)]
 
     def samples(self, position: int) -> int | None:
         """Return how many tasks per split the domain at this position runs; None for all."""

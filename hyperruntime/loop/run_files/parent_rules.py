@@ -22,6 +22,11 @@ _CHILDREN_SCALE = 8.0
 _DGM_MIDPOINT = 0.5
 
 
+def number_of(genid: GenId) -> int:
+    """Return the place of a generation in the order of their ids; the first one has -1."""
+    return -1 if isinstance(genid, str) else genid
+
+
 @attrs.frozen
 class Candidate:
     """A generation that may become a parent.

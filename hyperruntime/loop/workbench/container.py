@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from hyperruntime.loop.run_files.layout import generation_name
 from hyperruntime.loop.run_files.record import FailureClass
-from hyperruntime.loop.workbench.context import GenerationPlan, StepContext
 from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
 from hyperruntime.loop.workbench.open_containers import LoopContainer
 from hyperruntime.reclaim.trees import reclaim_trees, remove_reclaimed
@@ -20,6 +19,29 @@ from hyperruntime.storage.atomic import make_directory, make_private_directory
 
 if TYPE_CHECKING:
     from hyperruntime.gateway import Access
+
+
+import os
+
+import attrs
+
+from hyperruntime.domain import DomainBase
+from hyperruntime.errors import PatchError
+from hyperruntime.git.change_rules import FILE, PROGRAM
+from hyperruntime.git.store import RepositoryStore
+from hyperruntime.git.user_repository import ENV_FILE
+from hyperruntime.git.worktree import WorkTree
+from hyperruntime.loop.run_files.contract import CONTRACT_FILE, Contract
+from hyperruntime.loop.run_files.layout import Layout
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.workbench.events import Events
+from hyperruntime.loop.workbench.model_access import Models
+from hyperruntime.loop.workbench.open_containers import OpenContainers
+from hyperruntime.spec import ContainerSpec
+from hyperruntime.storage.atomic import write_file
+from hyperruntime.storage.run_files import open_regular
+from hyperruntime.units import MIB
 
 KEPT_BYTES = 64 * 1024
 _RECLAIM_S = 10.0  # minimum, also after a command that used all its time
@@ -262,3 +284,191 @@ def meta_agent_container(
 def discard(context: StepContext, folder: Path) -> None:
     """Remove a directory that containers wrote to; its files may have any owner."""
     remove_reclaimed(folder, context.containers.reclaim_args)
+
+
+_LABEL = "io.hyperruntime"
+
+
+def protected_paths(domains: Sequence[DomainBase]) -> tuple[str, ...]:
+    """Return the paths of an agent repository that no patch may change."""
+    paths = (path for domain in domains for path in domain.protected_paths)
+    return tuple(dict.fromkeys((CONTRACT_FILE, ENV_FILE, *paths)))
+
+
+@attrs.frozen(kw_only=True)
+class StepContext:
+    """What the steps of all generations of a run may use.
+
+    Attributes:
+        options: options of the run, with seed and run id.
+        layout: paths of the run.
+        store: repository with all states.
+        contract: contract of the agent.
+        root: commit of the initial agent.
+        first: commit of the first generation, the initial agent with the diffs of
+            ``meta_patch_files``.
+        domains: domains of the evaluation, in order.
+        image: reference of the containers' image.
+        containers: opens containers.
+        events: receives events.
+        models: access to models.
+    """
+
+    options: GenerateOptions
+    layout: Layout
+    store: RepositoryStore
+    contract: Contract
+    root: str
+    first: str
+    domains: tuple[DomainBase, ...]
+    image: str
+    containers: OpenContainers
+    events: Events
+    models: Models
+
+    @property
+    def baseline(self) -> frozenset[str]:
+        """Parts of the run's baseline, the loop without one of its features; empty if the run has
+        none.
+        """
+        return frozenset((self.options.run_baseline or "").split("+")) - {""}
+
+    def open_container(self, genid: GenId, *mounts: Mount, isolated: bool = False) -> LoopContainer:
+        """Start a container of a generation, with the run's image and limits.
+
+        Args:
+            genid: id of the generation.
+            mounts: mounts of the container.
+            isolated: whether the container gets no network and no GPU.
+
+        Raises:
+            RunInterruptedError: the run is being interrupted.
+            HyperRuntimeError: the container cannot be started.
+        """
+        options = self.options
+        needs_gpu = any(domain.needs_gpu for domain in self.domains)
+        spec = ContainerSpec(
+            image=self.image,
+            mounts=mounts,
+            workdir="/",
+            network="none" if isolated else options.network,
+            gpus=options.gpus if needs_gpu and not isolated else None,
+            limits=options.limits,
+            limits_mode=options.limits_mode,
+        )
+        labels = {f"{_LABEL}.run": str(options.run_id), f"{_LABEL}.generation": str(genid)}
+        return self.containers.open(spec, labels)
+
+
+@attrs.frozen(kw_only=True)
+class GenerationPlan:
+    """The plan of one generation: its id, its parent and its start state.
+
+    Attributes:
+        genid: id of the generation.
+        parent: id of its parent; None for the first generation, which is evaluated unchanged.
+        commit: the state that it starts from.
+        archived: number of archived generations when the parent was chosen.
+        split: the only split to evaluate, in full; "": all splits, in stages.
+    """
+
+    genid: GenId
+    parent: GenId | None
+    commit: str
+    archived: int = 0
+    split: str = ""
+
+
+PATCH_LIMIT = 64 * MIB
+_MAX_FILES = 10_000
+_MAX_FILE_BYTES = 16 * MIB
+_MAX_BYTES = 128 * MIB
+
+
+def copy_files(source: Path, target: Path, *, below: str = "", keep: bool = False) -> int:
+    """Copy the regular files of a directory; return the number of copied files.
+
+    If the directory cannot be read, for example because it has too many entries, copying stops
+    without an error.
+
+    Args:
+        source: a directory that the agent could write to, but not replace.
+        target: destination; made if there is a file to copy.
+        below: copy only this directory below ``source``; it may be missing, or a link.
+        keep: whether existing files in ``target`` are kept.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    prefix = os.fsencode(below) + b"/" if below else b""
+    copied = 0
+    left = _MAX_BYTES
+    try:
+        with WorkTree(source) as tree:
+            for path, found in sorted(tree.found.items()):
+                if not path.startswith(prefix) or found.mode not in (FILE, PROGRAM):
+                    continue
+                place = target / os.fsdecode(path.removeprefix(prefix))
+                limit = min(_MAX_FILE_BYTES, left)
+                if found.size > limit or copied >= _MAX_FILES or (keep and place.exists()):
+                    continue
+                try:
+                    data = tree.read(path, limit)
+                except OSError:
+                    continue
+                if len(data) <= limit:
+                    write_file(place, data)
+                    copied += 1
+                left -= len(data)
+    except PatchError:
+        return copied
+    return copied
+
+
+def read_file(folder: Path, name: bytes, limit: int) -> bytes | None:
+    """Return the content of a regular file in a directory, or None if it does not exist.
+
+    Args:
+        folder: the directory.
+        name: name of the file, without a slash.
+        limit: largest accepted size in bytes.
+
+    Raises:
+        PatchError: the file has more than ``limit`` bytes, is not a regular file, or cannot be
+            read.
+    """
+    try:
+        descriptor = open_regular(os.path.join(os.fsencode(folder), name))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PatchError(f"{os.fsdecode(name)} cannot be read: {error.strerror}") from error
+    with os.fdopen(descriptor, "rb") as file:
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise PatchError(f"{os.fsdecode(name)} has more than {limit} bytes")
+    return data
+
+
+def read_below(folder: Path, path: str, limit: int) -> bytes:
+    """Return the content of a regular file below a directory that an agent could write to.
+
+    Args:
+        folder: the directory.
+        path: path of the file, relative to ``folder``.
+        limit: largest accepted size in bytes.
+
+    Raises:
+        PatchError: the file does not exist, has more than ``limit`` bytes, or cannot be read.
+    """
+    with WorkTree(folder) as tree:
+        found = tree.found.get(os.fsencode(path))
+        if found is None or found.mode not in (FILE, PROGRAM):
+            raise PatchError(f"regular file {path} does not exist")
+        try:
+            data = tree.read(os.fsencode(path), limit)
+        except OSError as error:
+            raise PatchError(f"{path} cannot be read: {error.strerror}") from error
+    if len(data) > limit:
+        raise PatchError(f"{path} has more than {limit} bytes")
+    return data

@@ -12,13 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from hyperruntime.loop.run_files.follow import JournalFollower
+from hyperruntime.loop.run_files.follow import JournalFollower, running_generations
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import genid_from_json
-from hyperruntime.loop.run_files.running import running_generations
 from hyperruntime.report.page.generations import LoopRun
-from hyperruntime.report.page.trajectories import RolloutRun
 from hyperruntime.runs.journal import GrowingFile
 from hyperruntime.secrets.known import Secrets
 
@@ -43,11 +41,11 @@ class Source(Protocol):
         """Return the head and all columns."""
         ...
 
-    def rows(self, ids: Sequence[Any]) -> dict[str, Any]:
+    def columns(self, ids: Sequence[Any]) -> dict[str, Any]:
         """Return the columns of some entries."""
         ...
 
-    def details(self, name: str) -> dict[str, Any] | None:
+    def details_of(self, name: str) -> dict[str, Any] | None:
         """Return the details of an entry by its name on the page; None if there are none."""
         ...
 
@@ -115,12 +113,12 @@ class FollowedRun:
         names = ("state", "models", "notes", "options", "now")
         return {
             **{name: self._head[name] for name in names if name in self._head},
-            "rows": self._source.rows(ids),
+            "rows": self._source.columns(ids),
         }
 
     def details(self, name: str) -> dict[str, Any] | None:
         """Return the details of an entry by its name on the page; None if there are none."""
-        return self._source.details(name)
+        return self._source.details_of(name)
 
     def _offset(self, position: str) -> int | None:
         inode, dash, offset = position.partition("-")
@@ -180,55 +178,14 @@ class LoopSource:
         """Return the head and all columns."""
         return self._run.facts()
 
-    def rows(self, ids: Sequence[GenId]) -> dict[str, Any]:
+    def columns(self, ids: Sequence[GenId]) -> dict[str, Any]:
         """Return the columns of some generations."""
         return self._run.columns([self._follower.archive[one] for one in ids])
 
-    def details(self, name: str) -> dict[str, Any] | None:
+    def details_of(self, name: str) -> dict[str, Any] | None:
         """Return the details of a generation."""
         try:
             genid = genid_from_json(int(name) if name.isascii() and name.isdigit() else name)
         except ValueError:
             return None
         return self._run.details_of(genid) if genid in self._follower.archive else None
-
-
-class RolloutSource:
-    """A rollout run; a :class:`Source`."""
-
-    def __init__(self, run_dir: Path, screen: Secrets) -> None:
-        """Read the options.
-
-        Args:
-            run_dir: the run directory.
-            screen: removes keys.
-
-        Raises:
-            ArchiveError: it is not the directory of a rollout run.
-        """
-        self._run = RolloutRun(run_dir, screen, reads=False)
-
-    @property
-    def journal(self) -> GrowingFile:
-        """The file that is read."""
-        return self._run.journal
-
-    def read_new(self) -> Sequence[tuple[int, str]]:
-        """Read new lines; return the end of each and the id of its trajectory."""
-        return self._run.read_new()
-
-    def head(self) -> dict[str, Any]:
-        """Return what the page says of the whole run, with its notes."""
-        return {**self._run.head(), "notes": list(self._run.notes)}
-
-    def facts(self) -> dict[str, Any]:
-        """Return the head and all columns."""
-        return self._run.facts()
-
-    def rows(self, ids: Sequence[str]) -> dict[str, Any]:
-        """Return the columns of some trajectories."""
-        return self._run.columns(ids)
-
-    def details(self, name: str) -> dict[str, Any] | None:
-        """Return the details of a trajectory."""
-        return self._run.details_of(name)

@@ -15,7 +15,7 @@ from typing import Any
 
 from hyperruntime.domain import DomainBase, Task
 from hyperruntime.errors import HyperRuntimeError
-from hyperruntime.loop.run.received import domains_to_show
+from hyperruntime.loop.run.plan import domains_to_show
 from hyperruntime.loop.run_files.archive import RunView
 from hyperruntime.loop.run_files.layout import (
     AGENT_OUTPUT,
@@ -25,10 +25,9 @@ from hyperruntime.loop.run_files.layout import (
     Layout,
     evaluation_name,
 )
-from hyperruntime.loop.run_files.parent_rules import GenId
+from hyperruntime.loop.run_files.parent_rules import GenId, number_of
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.report.page.columns import number, time_of
-from hyperruntime.report.page.model_use import LoggedModelUse
+from hyperruntime.report.page.model_use import LoggedModelUse, number, time_of
 from hyperruntime.report.pictures import read_predictions, read_task_facts
 from hyperruntime.secrets.known import Secrets
 from hyperruntime.storage.run_files import UnsafeFileError, list_run_directory, read_run_file
@@ -69,9 +68,7 @@ class LoopRun:
 
     @cached_property
     def _records(self) -> list[GenerationRecord]:
-        return sorted(
-            self._view.generations, key=lambda one: -1 if isinstance(one.genid, str) else one.genid
-        )
+        return sorted(self._view.generations, key=lambda one: number_of(one.genid))
 
     @property
     def scores(self) -> list[float | None]:

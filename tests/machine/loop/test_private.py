@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import ReclaimError, StorageError
-from hyperruntime.loop.run.evaluate_one import evaluate_generation
+from hyperruntime.loop.run.one_generation import evaluate_generation
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.loop.run_files.options import GenerateOptions

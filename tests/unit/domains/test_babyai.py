@@ -15,18 +15,7 @@ from hypothesis import strategies as st
 from hyperdomain_babyai import BabyAI
 from hyperdomain_babyai.episode import MAX_TURNS
 from hyperruntime.errors import HyperRuntimeError, SpecError
-
-ANSWERS = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(st.characters(exclude_categories=())),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
+from tests.unit.domains.answers import ANSWERS
 
 
 def test_an_episode_is_described_in_words_and_ends_with_its_mission() -> None:

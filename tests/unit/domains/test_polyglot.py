@@ -20,18 +20,7 @@ from hyperdomain_polyglot.cases import Cases, same
 from hyperdomain_polyglot.suite import LANGUAGES, Suite
 from hyperruntime.domain import Score, Task, Trial, TrialResult
 from hyperruntime.errors import SpecError
-
-ANSWERS = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(st.characters(exclude_categories=())),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
+from tests.unit.domains.answers import ANSWERS
 
 ROOT = Path(__file__).parents[3]
 SUITE = """

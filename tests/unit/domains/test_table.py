@@ -17,23 +17,11 @@ from hyperruntime.domain import Split
 from hyperruntime.errors import SpecError
 from hyperruntime.git.command import git
 from hyperruntime.loop.generation.default_adapter import DefaultContract
-from hyperruntime.loop.run.contracts import load_domains
-from hyperruntime.loop.run.plan import plan_resume, plan_run
+from hyperruntime.loop.run.plan import load_domains, plan_resume, plan_run
 from hyperruntime.loop.run.run import resume_run, start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.testing import FakeRuntime, make_agent_repository
-
-ANSWERS = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(st.characters(exclude_categories=())),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
+from tests.unit.domains.answers import ANSWERS
 
 DEFINITION = """
 name = "reviews"

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperruntime.agents import template_names, template_path
 from hyperruntime.cli.app import app
 from hyperruntime.cli.config_file import agent_domains, agent_table
 from hyperruntime.driver import PostMortem
@@ -28,19 +27,18 @@ from hyperruntime.errors import (
     RepositoryError,
 )
 from hyperruntime.loop.evaluation.evaluator import SplitResult, unanswered
-from hyperruntime.loop.evaluation.predictions import (
+from hyperruntime.loop.evaluation.task_runner import (
     Prediction,
     PredictionReader,
     prediction_to_json,
 )
-from hyperruntime.loop.generation.default_adapter import meta_agent_options
 from hyperruntime.loop.run_files.contract import (
     Contract,
     agent_needs,
     detect_contract,
     parse_contract,
 )
-from hyperruntime.loop.workbench.copy_out import copy_files, read_file
+from hyperruntime.loop.workbench.container import copy_files, read_file
 from hyperruntime.loop.workbench.failures import translate_failure
 from hyperruntime.registry import load_executor
 from hyperruntime.testing import make_agent_repository
@@ -176,20 +174,18 @@ def test_the_hyperrun_toml_of_an_agent_is_a_regular_file_of_limited_size(
             read(agent)
 
 
-def test_the_meta_agent_gets_the_arguments_of_the_contract() -> None:
-    args = meta_agent_options(Contract(), "/repo", "abc", 4)
-    options = dict(zip(args[::2], args[1::2], strict=True))
-    assert options["--repo_path"] == "/repo"
-    assert options["--base_commit"] == "abc"
-    assert options["--iterations_left"] == "4"
-    assert set(options) == {
-        "--chat_history_file", "--repo_path", "--evals_folder", "--git_dir", "--base_commit", "--outdir",
-        "--iterations_left",
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize(
-    "data", [b"\xff", b"commands = 1", b"[commands]\nmeta_agent = []", b"[load]\ncheck = ['x']"]
+    "data",
+    [
+        b"\xff",
+        b"= x",
+        b"commands = 1",
+        b"load = 3",
+        b"[commands]\nmeta_agent = []",
+        b"[load]\ncheck = ['x']",
+        b"[commands]\nmeta_agent = 'python3'",
+        b"[commands]\ntask_agent = 'x'",
+    ],
 )
 def test_an_invalid_contract_raises_a_one_line_error(data: bytes) -> None:
     with pytest.raises(AgentError, match=r"hyperrun\.toml") as caught:
@@ -225,13 +221,6 @@ def test_an_error_is_translated_to_its_failure_class(
 def test_text_of_an_agent_is_made_safe_to_print() -> None:
     assert one_line("a\x1b[31mred\n\tb\0 \u202ec") == "a [31mred b c"
     assert len(one_line("x" * 10_000)) < 1000
-
-
-def test_templates_are_found_by_name() -> None:
-    assert "mutator" in template_names()
-    assert (template_path("mutator") / "task_agent.py").is_file()
-    with pytest.raises(AgentError, match="did you mean 'mutator'"):
-        template_path("mutater")
 
 
 def test_the_local_executor_is_an_entry_point() -> None:

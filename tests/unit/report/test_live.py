@@ -19,8 +19,9 @@ import pytest
 from hyperruntime.loop.run_files.record import GenerationMark, mark_to_json
 from hyperruntime.ports.listeners import ListenError, listen_on_loopback, listen_on_socket
 from hyperruntime.report.live.address import ticket_of
-from hyperruntime.report.live.followed import FollowedRun, LoopSource, RolloutSource
+from hyperruntime.report.live.followed import FollowedRun, LoopSource
 from hyperruntime.report.live.server import LiveServer, serving
+from hyperruntime.report.page.trajectories import RolloutRun
 from hyperruntime.runs.journal import GrowingFile
 from hyperruntime.runs.lock import RunLock
 from hyperruntime.secrets.known import Secrets
@@ -80,8 +81,13 @@ def serve(
     run_dir: Path, visit: Callable[[Viewer], Awaitable[None]], screen: Secrets | None = None
 ) -> None:
     async def run() -> None:
-        kind = RolloutSource if "rollout" in run_dir.name else LoopSource
-        server = LiveServer(lambda: FollowedRun(kind(run_dir, screen or Secrets({}))), TOKEN)
+        def opened() -> FollowedRun:
+            hides = screen or Secrets({})
+            if "rollout" in run_dir.name:
+                return FollowedRun(RolloutRun(run_dir, hides, reads=False))
+            return FollowedRun(LoopSource(run_dir, hides))
+
+        server = LiveServer(opened, TOKEN)
         await server.start()
         listener = listen_on_loopback(0, 0)
         async with serving(server, listener), aiohttp.ClientSession() as session:

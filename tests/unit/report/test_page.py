@@ -16,11 +16,10 @@ import pytest
 
 from hyperruntime.cli import main
 from hyperruntime.errors import SpecError
-from hyperruntime.loop.run.contracts import contract_adapter, load_domains
+from hyperruntime.loop.run.plan import contract_adapter, load_domains
 from hyperruntime.loop.run_files.archive import load_run
-from hyperruntime.report.page.details import best_and_newest
 from hyperruntime.report.page.generations import LoopRun, markdown_parts, shortened
-from hyperruntime.report.page.page import write_page
+from hyperruntime.report.page.page import best_and_newest, write_page
 from hyperruntime.report.page.trajectories import RolloutRun
 from hyperruntime.report.pictures import write_pictures
 from hyperruntime.rollout.models.tokenizer import DirectoryTokenizer

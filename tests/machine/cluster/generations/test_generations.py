@@ -17,9 +17,8 @@ from typing import Any
 import attrs
 import pytest
 
-from hyperruntime.cluster.generations.executor import ClusterExecutor
+from hyperruntime.cluster.generations.executor import ClusterExecutor, NoEngine
 from hyperruntime.cluster.generations.models import NodeModels
-from hyperruntime.cluster.generations.run_cluster import NoEngine
 from hyperruntime.cluster.generations.service import GenerationService
 from hyperruntime.cluster.generations.shared_run import remove_unfinished
 from hyperruntime.cluster.head import Head, Node
@@ -29,8 +28,7 @@ from hyperruntime.concurrency.bridge import Bridge, cancel_other_tasks
 from hyperruntime.errors import ClusterError, EngineUnavailableError, NodeLostError, RunError
 from hyperruntime.host.process import wait_until
 from hyperruntime.loop.run.plan import plan_resume, plan_run
-from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
-from hyperruntime.loop.run.tasks import GenerationTask
+from hyperruntime.loop.run.run import GenerationTask, RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions

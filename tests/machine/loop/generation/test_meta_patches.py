@@ -16,7 +16,7 @@ import pytest
 from hyperruntime.errors import AgentError, RepositoryError, SpecError
 from hyperruntime.git.command import git
 from hyperruntime.git.store import RepositoryStore
-from hyperruntime.loop.generation.meta_patches import reset_paths
+from hyperruntime.loop.run.opened_run import reset_paths
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.archive import load_run

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hyperruntime.domain import Score
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.loop.evaluation.evaluator import SplitResult
-from hyperruntime.loop.evaluation.predictions import Prediction
+from hyperruntime.loop.evaluation.task_runner import Prediction
 from hyperruntime.loop.generation.phases import Phases, unfinished
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
@@ -27,7 +27,7 @@ from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.parent_rules import select_parent
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.loop.workbench.context import GenerationPlan
+from hyperruntime.loop.workbench.container import GenerationPlan
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.loop.workbench.open_containers import OpenContainers
 from hyperruntime.spec import ContainerSpec

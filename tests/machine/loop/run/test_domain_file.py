@@ -14,10 +14,13 @@ from hyperruntime.cli.config_file import agent_domains
 from hyperruntime.domain import DialogueDomain, Task, TriedDomain
 from hyperruntime.errors import AgentError, DriverLoadError, HyperRuntimeError, RunError, SpecError
 from hyperruntime.loop.generation.default_adapter import DefaultContract
-from hyperruntime.loop.run.contracts import load_domains
-from hyperruntime.loop.run.evaluate_one import evaluate_generation, image_to_evaluate
-from hyperruntime.loop.run.plan import absolute_references, plan_resume
-from hyperruntime.loop.run.received import domains_to_show
+from hyperruntime.loop.run.one_generation import evaluate_generation, image_to_evaluate
+from hyperruntime.loop.run.plan import (
+    absolute_references,
+    domains_to_show,
+    load_domains,
+    plan_resume,
+)
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.runs.own_mark import ReceivedRunError
 from hyperruntime.testing import FakeRuntime

@@ -19,8 +19,7 @@ from hyperruntime.errors import (
     SpecError,
 )
 from hyperruntime.git.store import RepositoryStore
-from hyperruntime.loop.run.evaluate_one import evaluate_generation
-from hyperruntime.loop.run.export import export_generation
+from hyperruntime.loop.run.one_generation import evaluate_generation, export_generation
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.archive import load_run

@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from hyperruntime.cli.loop.ending import exit_code
+from hyperruntime.cli.loop.progress import exit_code
 from hyperruntime.errors import GatewayConfigError, RunError
 from hyperruntime.git.command import git
 from hyperruntime.loop.run.plan import plan_resume, plan_run

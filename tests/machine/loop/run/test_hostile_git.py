@@ -10,8 +10,7 @@ import pytest
 
 from hyperruntime.errors import HyperRuntimeError, RepositoryError
 from hyperruntime.git.command import GitTimeoutError
-from hyperruntime.loop.run.evaluate_one import evaluate_generation
-from hyperruntime.loop.run.export import export_generation
+from hyperruntime.loop.run.one_generation import evaluate_generation, export_generation
 from hyperruntime.loop.run.plan import plan_resume, plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.options import GenerateOptions

@@ -31,14 +31,15 @@ READS = ("status", "show 1", "report", "watch", "export best")
 EVALUATION = "gen_1/circle_packing_eval"
 FILES = (
     "run.json", "journal.jsonl", "archive.jsonl", "exchanges.jsonl", "owner.json", "generate_loop.log", "report.html",
-    ".report.html.partial", ".run.json.partial", "gen_1/metadata.json", "gen_1/generate.log",
+    ".report.html.partial", ".run.json.partial", "run.json.partial", ".archive.jsonl.partial",
+    "gen_1/metadata.json", "gen_1/generate.log",
     "gen_1/agent_output/model_patch.diff", "gen_1/agent_output/meta_agent_chat_history.md",
     f"{EVALUATION}/report.json", f"{EVALUATION}/predictions.jsonl", f"{EVALUATION}/agent_evals/chat.md",
     "work/gen_4.phases.jsonl", "evaluations/exchanges.jsonl", "evaluations/.gen_1_train_1_0.lock",
 )  # fmt: skip
 FOLDERS = (
-    "gen_1", "gen_1/agent_output", EVALUATION, f"{EVALUATION}/agent_evals", "view", "view/gen_1", "work", "work/gen_4",
-    "evaluations",
+    "gen_1", "gen_1/agent_output", EVALUATION, f"{EVALUATION}/agent_evals", "view", "view/gen_1", "view/gen_4", "work",
+    "work/gen_4", "work/gen_4/circle_packing_eval", "evaluations",
 )  # fmt: skip
 ROLLOUT_FILES = (
     "run.json",

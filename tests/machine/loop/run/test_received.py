@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from hyperruntime.errors import ArchiveError, HyperRuntimeError
-from hyperruntime.loop.run.evaluate_one import evaluate_generation, image_to_evaluate
+from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.loop.run.one_generation import evaluate_generation, image_to_evaluate
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.runs.own_mark import ReceivedRunError, has_own_mark
@@ -176,40 +176,3 @@ def test_the_unfinished_generations_of_a_received_run_are_made_again(received: E
     made = resume_run(FakeRuntime(), plan_resume(run_dir, max_generation=4)).generations[-1]
     assert (made.genid, made.failure) == (4, None)
     assert not (run_dir / "gen_4" / "theirs.txt").exists()
-
-
-LINKS = [
-    "run.json.partial", ".run.json.partial", "journal.jsonl", "archive.jsonl", "generate_loop.log", "view", "work",
-    "evaluations", "work/gen_4", "work/gen_4/circle_packing_eval", "view/gen_4", "gen_1/metadata.json", "owner.json",
-    ".archive.jsonl.partial", "exchanges.jsonl",
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("name", LINKS)
-def test_a_run_writes_to_no_place_that_a_link_of_its_directory_names(
-    finished: Path, name: str, tmp_path: Path
-) -> None:
-    outside = tmp_path / "outside"
-    original, path = outside / "of the user", finished / name
-    original.mkdir(parents=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.is_dir():
-        shutil.move(path, outside / "moved")
-    path.unlink(missing_ok=True) if not path.is_dir() else None
-    target = outside / "moved" if (outside / "moved").exists() else outside / "file"
-    if "." in path.name:
-        target.write_text("export A=1\nlast line without an end")
-    else:
-        target.mkdir(exist_ok=True)
-    path.symlink_to(target)
-    before = {one: one.read_bytes() for one in outside.rglob("*") if one.is_file()}
-    with pytest.raises(
-        ArchiveError, match=r"is a symbolic link, which a run directory must not have"
-    ):
-        plan_resume(finished, max_generation=4)
-    if not name.startswith("work"):
-        with pytest.raises(
-            ArchiveError, match=r"is a symbolic link, which a run directory must not have"
-        ):
-            evaluate_generation(FakeRuntime(), finished, 1, split="train")
-    assert {one: one.read_bytes() for one in outside.rglob("*") if one.is_file()} == before

@@ -141,19 +141,6 @@ def test_each_step_is_reported_once_and_in_order_even_if_the_callback_raises(
     assert all(event.state != "failed" for event in of_one)
 
 
-def test_a_state_equals_its_replayed_lineage(whole_run: WholeRun) -> None:
-    root, records = whole_run.root, whole_run.summary.generations
-    store = RepositoryStore(root / "repository.git")
-    patches = [
-        (root / f"gen_{n}" / "agent_output" / "model_patch.diff").read_bytes() for n in (1, 2)
-    ]
-    assert store.replay(records[0].commit, patches) == store.tree(records[2].commit)
-    assert [record.parent for record in records[1:]] == ["initial", 1, 2]
-    assert metadata(root, 3)["prev_patch_files"] == [
-        f"gen_{n}/agent_output/model_patch.diff" for n in (1, 2)
-    ]
-
-
 def test_meta_agents_see_only_training_results_of_earlier_generations(whole_run: WholeRun) -> None:
     view, one = whole_run.root / "view", whole_run.summary.generations[1]
     said = (whole_run.root / "gen_2" / "agent_output" / "meta_agent_chat_history.md").read_text()
@@ -298,12 +285,6 @@ def test_the_default_agent_is_the_template_of_the_domain(run: Callable[..., RunS
     assert json.loads((Path(summary.run_dir) / "run.json").read_text())["agent"] == "mutator"
 
 
-def test_a_shipped_template_can_be_the_initial_agent(
-    options_of: Callable[..., GenerateOptions],
-) -> None:
-    assert plan_run(options_of(agent="mutator")).agent == "mutator"
-
-
 @pytest.mark.parametrize(
     ("options", "error", "said"),
     [
@@ -363,17 +344,6 @@ def test_files_left_by_a_killed_start_do_not_block_a_run(
     assert run(max_generation=0).generations[0].failure is None
 
 
-def test_a_directory_with_foreign_files_is_not_changed(
-    options_of: Callable[..., GenerateOptions], tmp_path: Path
-) -> None:
-    theirs = tmp_path / "out" / "generate_r"
-    theirs.mkdir(parents=True)
-    (theirs / "thesis.tex").write_text("")
-    with pytest.raises(RunError, match="remove it"):
-        plan_run(options_of())
-    assert (theirs / "thesis.tex").exists()
-
-
 def test_a_hyperrun_toml_can_name_other_commands(
     run: Callable[..., RunSummary], tmp_path: Path
 ) -> None:
@@ -385,18 +355,3 @@ def test_a_hyperrun_toml_can_name_other_commands(
     git(["-C", str(agent), "add", "--all"])
     git(["-C", str(agent), "commit", "-q", "-m", "other names"])
     assert [record.failure for record in run(max_generation=1).generations] == [None, None]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["= x", "[commands]\nmeta_agent = 'python3'", "[commands]\ntask_agent = 'x'", "load = 3"],
-)
-def test_an_invalid_hyperrun_toml_is_rejected(
-    run: Callable[..., RunSummary], tmp_path: Path, text: str
-) -> None:
-    agent = make_agent_repository(tmp_path / "an agent's repo")
-    (agent / "hyperrun.toml").write_text(text)
-    git(["-C", str(agent), "add", "--all"])
-    git(["-C", str(agent), "commit", "-q", "-m", "bad"])
-    with pytest.raises(AgentError, match=r"hyperrun\.toml"):
-        run()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.cli import main
-from hyperruntime.cli.loop.ending import showing_what_there_is
+from hyperruntime.cli.loop.progress import showing_what_there_is
 from hyperruntime.errors import EngineError, RunError, SpecError, StorageError
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run

@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 
 from hyperruntime.cli import main
 from hyperruntime.cli.command import spread
-from hyperruntime.cli.loop.ending import exit_code
-from hyperruntime.cli.loop.generate import generate
+from hyperruntime.cli.loop.generate import ORIGINAL as PREFERRED
+from hyperruntime.cli.loop.generate import changed_options, generate, make_options
 from hyperruntime.cli.loop.generations import failure_counts, failure_text
-from hyperruntime.cli.loop.options import ORIGINAL as PREFERRED
-from hyperruntime.cli.loop.options import changed_options, make_options
+from hyperruntime.cli.loop.progress import exit_code
 from hyperruntime.errors import AgentError, SpecError
 from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.loop.run_files.archive import load_run
@@ -67,6 +66,23 @@ def limits(**changes: Any) -> Limits:
     return attrs.evolve(GenerateOptions(domains="circle_packing").limits, **changes)
 
 
+def test_every_field_of_the_options_has_an_option_with_the_same_default() -> None:
+    made = parsed("--domains", "circle_packing")
+    expected = GenerateOptions(domains=("circle_packing",))
+    for field in attrs.fields(GenerateOptions):
+        if field.name not in ("run_id", "seed", "contract"):  # which settled() fills in
+            assert getattr(made, field.name) == getattr(expected, field.name), field.name
+    assert made.run_id is not None
+    assert made.seed is not None
+
+
+def test_an_invalid_value_names_its_option() -> None:
+    with pytest.raises(SpecError, match=r"--timeout-meta='soon'"):
+        parsed("--domains", "circle_packing", "--timeout-meta", "soon")
+    with pytest.raises(click.UsageError):
+        parsed("--domains", "circle_packing", "--max-generation", "-3")
+
+
 @pytest.mark.parametrize("name", ORIGINAL)
 def test_every_hyperagents_option_exists_with_its_default(name: str) -> None:
     option = next(param for param in generate.params if f"--{name.replace('_', '-')}" in param.opts)
@@ -99,6 +115,9 @@ def test_every_hyperagents_option_exists_with_its_default(name: str) -> None:
         (("--timeout-ensemble", "3s"), "timeout_ensemble_s", 3.0),
         (("--timeout-select", "4s"), "timeout_select_s", 4.0),
         (("--budget-requests", "7"), "budget_requests", 7),
+        (("--max-file-bytes", "1m"), "max_file_bytes", 1024**2),
+        (("--timeout-check", "90"), "timeout_check_s", 90.0),
+        (("--timeout-eval", "2h"), "timeout_eval_s", 7200.0),
         (("--budget-generation-money", "0.5"), "budget_generation_money", 0.5),
         (("--budget-generation-tokens", "9"), "budget_generation_tokens", 9),
         (("--model", "m", "--gateway", "g.toml"), "gateway", os.path.abspath("g.toml")),

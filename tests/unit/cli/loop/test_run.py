@@ -6,21 +6,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
-import attrs
-import click
 import pytest
 
 from hyperruntime.cli import main
-from hyperruntime.cli.loop.generate import generate
-from hyperruntime.cli.loop.live import LiveDisplay
-from hyperruntime.cli.loop.options import make_options
-from hyperruntime.cli.loop.progress import Tracker, plain_progress
+from hyperruntime.cli.loop.progress import Tracker
+from hyperruntime.cli.progress import Line, LiveDisplay, plain_progress
 from hyperruntime.cli.tables import plain_lines
-from hyperruntime.errors import SpecError
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord, record_to_json
-from hyperruntime.loop.workbench.events import StepEvent
+from hyperruntime.loop.workbench.events import StepEvent, StepState
 from hyperruntime.option_fields import to_json
 
 RECORDS = (
@@ -55,117 +51,30 @@ def run_dir(tmp_path: Path) -> Path:
     return path
 
 
-NOT_OPTIONS = ("as_json", "resume_from", "runtime")
-
-
-def parsed(*args: str) -> GenerateOptions:
-    """Return the options of ``hyperrun generate`` with these arguments."""
-    context = generate.make_context("generate", list(args))
-    values = {name: value for name, value in context.params.items() if name not in NOT_OPTIONS}
-    with context:
-        return make_options(values)
-
-
-def test_every_field_of_the_options_has_an_option_with_the_same_default() -> None:
-    made = parsed("--domains", "circle_packing")
-    expected = GenerateOptions(domains=("circle_packing",))
-    for field in attrs.fields(GenerateOptions):
-        if field.name not in ("run_id", "seed", "contract"):  # which settled() fills in
-            assert getattr(made, field.name) == getattr(expected, field.name), field.name
-    assert made.run_id is not None
-    assert made.seed is not None
-
-
-def test_options_are_parsed_with_their_units_and_lists() -> None:
-    made = parsed(
-        *(
-            "--domains",
-            "circle_packing,other",
-            "--domains",
-            "third",
-            "--eval-samples",
-            "2,-1",
-            "--eval-samples",
-            "3",
-        ),
-        *(
-            "--timeout-meta",
-            "10m",
-            "--timeout-eval",
-            "2h",
-            "--timeout-check",
-            "90",
-            "--max-file-bytes",
-            "1m",
-        ),
-        *(
-            "--memory",
-            "2g",
-            "--cpus",
-            "1.5",
-            "--pids",
-            "64",
-            "--seed",
-            "3",
-            "--parallel",
-            "2",
-            "--skip-staged-eval",
-        ),
-    )
-    assert made.domains == ("circle_packing", "other", "third")
-    assert made.eval_samples == (2, -1, 3)
-    assert (made.timeout_meta_s, made.timeout_eval_s, made.timeout_check_s) == (600.0, 7200.0, 90.0)
-    assert made.max_file_bytes == 1024**2
-    assert (made.limits.memory_bytes, made.limits.cpus, made.limits.pids) == (2 * 1024**3, 1.5, 64)
-    assert (made.seed, made.parallel, made.skip_staged_eval) == (3, 2, True)
-
-
-def test_an_invalid_value_names_its_option() -> None:
-    with pytest.raises(SpecError, match=r"--timeout-meta='soon'"):
-        parsed("--domains", "circle_packing", "--timeout-meta", "soon")
-    with pytest.raises(click.UsageError):
-        parsed("--domains", "circle_packing", "--max-generation", "-3")
-
-
 def test_the_tracker_follows_generations_and_the_best_score() -> None:
     tracker = Tracker(6, RECORDS[:2])
+
+    def take(generation: int, step: str, state: StepState, **more: Any) -> Line | None:
+        event = StepEvent(generation=str(generation), step=step, state=state, **more)
+        return tracker.take(event)
+
     assert (tracker.done, tracker.best) == (2, (0.9, "2"))
-    assert tracker.take(StepEvent(generation="3", step="image", state="start")) is None
-    assert (
-        tracker.take(StepEvent(generation="3", step="meta agent", state="start"))
-        == "generation 3: meta agent"
-    )
-    assert tracker.running["3"].step == "meta agent"
-    assert (
-        tracker.take(StepEvent(generation="3", step="meta agent", state="done", duration_s=2.0))
-        is None
-    )
-    line = tracker.take(
-        StepEvent(generation="3", step="generation", state="done", duration_s=4.0, score=0.95)
-    )
-    assert line == "generation 3: score 0.9500 in 4.0s; best 0.9500 (generation 3)"
+    assert take(3, "image", "start") is None
+    assert take(3, "meta agent", "start") == Line("generation 3: meta agent", is_minor=True)
+    assert tracker.running["generation 3"].step == "meta agent"
+    assert take(3, "meta agent", "done", duration_s=2.0) is None
+    best = "best 0.9500 (generation 3)"
+    line = take(3, "generation", "done", duration_s=4.0, score=0.95)
+    assert line == Line(f"generation 3: score 0.9500 in 4.0s; {best}")
     assert not tracker.running
-    tracker.take(
-        StepEvent(generation="4", step="load check", state="failed", detail="no module\nnamed x")
-    )
-    line = tracker.take(
-        StepEvent(generation="4", step="generation", state="failed", duration_s=1.0, detail="agent")
-    )
-    assert (
-        line == "generation 4: no score failed (agent: no module named x) in 1.0s; best 0.9500 "
-        "(generation 3)"
-    )
+    take(4, "load check", "failed", detail="no module\nnamed x")
+    line = take(4, "generation", "failed", duration_s=1.0, detail="agent")
+    said = f"generation 4: no score failed (agent: no module named x) in 1.0s; {best}"
+    assert line == Line(said, is_bad=True)
     assert tracker.done == 4
-    tracker.take(
-        StepEvent(generation="5", step="tasks", state="failed", detail="2 of 5 tasks timed out")
-    )
-    line = tracker.take(
-        StepEvent(generation="5", step="generation", state="done", duration_s=1.0, score=0.0)
-    )
-    assert (
-        line
-        == "generation 5: score 0.0000 (2 of 5 tasks timed out) in 1.0s; best 0.9500 (generation 3)"
-    )
+    take(5, "tasks", "failed", detail="2 of 5 tasks timed out")
+    line = take(5, "generation", "done", duration_s=1.0, score=0.0)
+    assert line == Line(f"generation 5: score 0.0000 (2 of 5 tasks timed out) in 1.0s; {best}")
 
 
 def test_plain_progress_is_printed_to_standard_error(capsys: pytest.CaptureFixture[str]) -> None:

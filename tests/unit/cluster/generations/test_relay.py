@@ -16,8 +16,7 @@ from typing import Any
 import attrs
 import pytest
 
-from hyperruntime.cluster.generations.models import NodeModels
-from hyperruntime.cluster.generations.relay import RelayedModels
+from hyperruntime.cluster.generations.models import NodeModels, RelayedModels
 from hyperruntime.cluster.head import Head, Invitation
 from hyperruntime.cluster.node_server import NodeServer
 from hyperruntime.concurrency.bridge import Bridge, cancel_other_tasks

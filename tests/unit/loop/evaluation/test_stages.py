@@ -20,7 +20,7 @@ from hyperruntime.loop.evaluation.evaluator import (
     evaluate_domains,
     selection_score,
 )
-from hyperruntime.loop.evaluation.predictions import Prediction
+from hyperruntime.loop.evaluation.task_runner import Prediction
 from hyperruntime.loop.run_files.options import GenerateOptions
 
 TASKS = 10

@@ -12,14 +12,13 @@ import pytest
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.generation.generation_view import GenerationView, add_figures
 from hyperruntime.loop.generation.publish import publish
-from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract
+from hyperruntime.loop.hyperagents.adapter import HyperAgentsContract, RunOverview
 from hyperruntime.loop.hyperagents.domains import repository_domain
 from hyperruntime.loop.hyperagents.ensemble import (
     AGENT_ARCHIVE_FOLDER,
     AGENT_ARCHIVE_VIEW,
     prepare_agent_archive,
 )
-from hyperruntime.loop.hyperagents.overview import RunOverview
 from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from hyperruntime.errors import DomainNotFoundError, SpecError
 from hyperruntime.loop.evaluation.evaluator import selected_split
-from hyperruntime.loop.hyperagents.domains import DOMAINS
+from hyperruntime.loop.hyperagents.domains import DOMAINS, repository_domain
 
 
 def test_every_domain_of_hyperagents_is_in_the_table() -> None:
@@ -73,6 +74,13 @@ def test_a_score_is_read_from_the_key_of_the_domain(
 ) -> None:
     (tmp_path / "report.json").write_text(report)
     assert DOMAINS[name].read_score(tmp_path) == score
+
+
+def test_other_domains_are_unknown_and_polyglot_is_refused() -> None:
+    with pytest.raises(DomainNotFoundError):
+        repository_domain("circle_packing")
+    with pytest.raises(SpecError, match="polyglot"):
+        repository_domain("polyglot")
 
 
 def test_a_missing_report_gives_no_score(tmp_path: Path) -> None:

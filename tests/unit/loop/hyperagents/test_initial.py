@@ -197,18 +197,10 @@ def test_an_impossible_ensemble_is_rejected_by_check_agent(
         HyperAgentsContract().check_agent(options, (repository_domain(domain),))
 
 
-def test_a_run_of_a_hyperagents_checkout_uses_the_hyperagents_contract(
-    tmp_path: Path, checkout: Path
-) -> None:
-    (checkout / ".env").write_text("OPENAI_API_KEY=sk-1\n")
-    plan = plan_run(
-        GenerateOptions(
-            domains="paper_review", agent=str(checkout), output_dir_parent=str(tmp_path)
-        )
-    )
-    assert isinstance(plan.adapter, HyperAgentsContract)
-    assert [domain.name for domain in plan.domains] == ["paper_review"]
-    assert not plan.layout.root.exists()
+def test_a_folder_without_the_files_of_a_checkout_is_refused(tmp_path: Path) -> None:
+    options = GenerateOptions(domains="paper_review", agent=str(tmp_path), contract="hyperagents")
+    with pytest.raises(AgentError, match="not a repository of the hyperagents contract"):
+        plan_run(options)
 
 
 @pytest.mark.parametrize(

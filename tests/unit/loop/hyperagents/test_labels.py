@@ -123,11 +123,6 @@ def test_an_invalid_table_of_answers_is_rejected(said: bytes) -> None:
         relabel(dataset([("q", "", "accept")]), said, "question_id", None)
 
 
-def test_a_row_with_too_many_fields_is_rejected() -> None:
-    with pytest.raises(AgentError, match="row 1 has 3 fields"):
-        blank(b"id,label\n0,q,accept\n", ["label"], "t")
-
-
 def test_a_field_may_be_long() -> None:
     text = "x" * 500_000
     assert relabel(

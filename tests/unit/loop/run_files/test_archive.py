@@ -12,7 +12,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from hyperruntime.errors import ArchiveError, RunLockedError, SpecError, StorageError
+from hyperruntime.errors import ArchiveError, SpecError, StorageError
 from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.follow import JournalFollower
 from hyperruntime.loop.run_files.layout import Layout, parse_genid
@@ -24,7 +24,7 @@ from hyperruntime.loop.run_files.record import (
     record_to_json,
 )
 from hyperruntime.option_fields import from_json, to_json
-from hyperruntime.runs.lock import RECORD, RunLock, owner_state
+from hyperruntime.runs.lock import RunLock
 from hyperruntime.spec import Limits
 from hyperruntime.storage.atomic import (
     append_line,
@@ -231,21 +231,6 @@ def test_a_finished_directory_that_the_journal_lacks_is_adopted_once(layout: Lay
     assert len(layout.journal.read_bytes().splitlines()) == 2
 
 
-def test_candidates_have_a_score_and_count_their_children(layout: Layout) -> None:
-    archive = Archive.load(layout)
-    assert [one.genid for one in archive.candidates()] == ["initial"]
-    archive.add(record("initial", 0.3))
-    archive.add(record(1, None, parent="initial"))
-    archive.add(record(2, 0.8, parent="initial"))
-    assert [(one.genid, one.score, one.children) for one in archive.candidates()] == [
-        ("initial", 0.3, 2),
-        (2, 0.8, 0),
-    ]
-    best = archive.best()
-    assert best is not None
-    assert best.genid == 2
-
-
 def test_children_and_marks_are_the_same_while_writing_and_after_a_load(layout: Layout) -> None:
     archive = Archive(layout)
     for one in (
@@ -269,13 +254,6 @@ def test_children_and_marks_are_the_same_while_writing_and_after_a_load(layout: 
     assert [mark.by for mark in again.marks] == [3, None]
     with pytest.raises(ArchiveError, match="not in the archive"):
         archive.mark(GenerationMark(kind="no-parent", genid=9))
-
-
-def test_the_first_generation_is_the_candidate_if_there_is_no_valid_parent(layout: Layout) -> None:
-    archive = Archive(layout)
-    archive.add(record(0, None))
-    archive.add(record(1, None, 0))
-    assert [(one.genid, one.score, one.children) for one in archive.candidates()] == [(0, 0.0, 1)]
 
 
 def test_a_lineage_is_listed_in_chapters_of_limited_length(layout: Layout) -> None:
@@ -420,17 +398,3 @@ def test_a_full_device_and_a_journal_that_is_a_device_raise_storage_errors() -> 
         file.write(b"a line")
     with pytest.raises(StorageError, match="it is a device, not a regular file; remove it"):
         append_line(full, {"a": 1})  # a journal is never a device
-
-
-def test_a_second_owner_is_rejected_while_the_first_lives(tmp_path: Path) -> None:
-    with RunLock(tmp_path):
-        assert owner_state(tmp_path) == "alive"
-        with pytest.raises(RunLockedError, match=f"process {os.getpid()}"):
-            RunLock(tmp_path).lock()
-    assert owner_state(tmp_path) == "none"
-
-
-def test_a_truncated_owner_record_does_not_block_the_lock(tmp_path: Path) -> None:
-    (tmp_path / RECORD).write_text('{"token": "t", "ho')
-    with RunLock(tmp_path):
-        assert owner_state(tmp_path) == "alive"

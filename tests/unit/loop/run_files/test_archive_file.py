@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hyperruntime.loop.run_files.archive_file import ArchiveFile
+from hyperruntime.loop.run_files.archive import ArchiveFile
 from hyperruntime.loop.run_files.parent_rules import GenId
 
 

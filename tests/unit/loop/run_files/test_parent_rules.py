@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hyperruntime.loop.run_files.parent_rules import (
     SELECTIONS,
     Candidate,
-    midpoint,
     select_parent,
     sigmoid,
     weights,
@@ -31,38 +30,9 @@ candidates = st.lists(
 )
 
 
-def test_the_midpoint_is_the_mean_of_the_three_best_scores() -> None:
-    assert midpoint([0.1, 0.9, 0.5, 0.7]) == pytest.approx(0.7)
-    assert midpoint([0.4]) == 0.4
-
-
-@pytest.mark.parametrize(
-    ("score", "middle", "value"),
-    [(0.5, 0.5, 0.5), (0.6, 0.5, 1 / (1 + math.exp(-1))), (0.0, 1.0, 4.5397868702434395e-05)],
-)
-def test_sigmoid_has_steepness_ten(score: float, middle: float, value: float) -> None:
-    assert sigmoid(score, middle) == pytest.approx(value)
-
-
 def test_sigmoid_never_overflows() -> None:
     assert sigmoid(-1e9, 1e9) == 0.0
     assert sigmoid(1e9, -1e9) == 1.0
-
-
-def test_score_prop_weights_by_the_sigmoid() -> None:
-    middle = (0.6 + 0.6 + 0.2) / 3
-    expected = [1 / (1 + math.exp(-10 * (one.score - middle))) for one in POOL]
-    assert weights("score_prop", POOL) == pytest.approx(expected)
-
-
-def test_score_child_prop_reduces_weights_by_the_cube_of_the_children() -> None:
-    plain = weights("score_prop", POOL)
-    expected = [
-        weight * math.exp(-((one.children / 8) ** 3))
-        for weight, one in zip(plain, POOL, strict=True)
-    ]
-    assert weights("score_child_prop", POOL) == pytest.approx(expected)
-    assert weights("score_child_prop", POOL)[2] == pytest.approx(plain[2] / math.e)
 
 
 def test_candidates_have_equal_weights_if_all_weights_are_zero() -> None:
@@ -93,20 +63,6 @@ def test_a_score_just_above_one_hardly_changes_the_weights() -> None:
     usual = [Candidate(1, 0.5, 0), Candidate(2, 1.0, 0)]
     record = [Candidate(1, 0.5, 0), Candidate(2, 1.0002, 0)]
     assert weights("score_prop", record) == pytest.approx(weights("score_prop", usual), rel=0.01)
-
-
-def test_latest_takes_the_last_and_best_takes_the_first_of_the_highest_scores() -> None:
-    assert select_parent("latest", POOL, seed=1, generation=4) == 3
-    assert select_parent("best", POOL, seed=1, generation=4) == 1
-
-
-def test_draws_follow_the_weights() -> None:
-    drawn = Counter(
-        select_parent("score_child_prop", POOL, seed=7, generation=n) for n in range(4000)
-    )
-    total = sum(weights("score_child_prop", POOL))
-    for one, weight in zip(POOL, weights("score_child_prop", POOL), strict=True):
-        assert drawn[one.genid] / 4000 == pytest.approx(weight / total, abs=0.03)
 
 
 @given(candidates, st.sampled_from(SELECTIONS), st.integers(0, 2**32), st.integers(1, 10**6))

@@ -15,7 +15,7 @@ from structlog.testing import capture_logs
 from hyperruntime.errors import GatewayConfigError, GatewayError, SpecError
 from hyperruntime.gateway import Budget, GatewayConfig, ModelRule, Spent, Upstream
 from hyperruntime.gateway.config.source import derive_config
-from hyperruntime.loop.run.contracts import contract_adapter
+from hyperruntime.loop.run.plan import contract_adapter
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.model_access import (
@@ -150,6 +150,11 @@ def test_a_model_or_budget_without_a_server_is_rejected(
 ) -> None:
     with pytest.raises(GatewayError, match="no model server is configured"):
         choose(tmp_path, **wish)
+
+
+def test_a_run_that_had_a_server_is_not_resumed_without_one(tmp_path: Path) -> None:
+    with pytest.raises(GatewayError, match="no model server"):
+        stored_gateway(options(), {"gateway": True}, Layout(tmp_path), offered=False)
 
 
 def test_a_missing_key_is_reported_before_the_run_starts(tmp_path: Path) -> None:
