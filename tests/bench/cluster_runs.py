@@ -20,10 +20,10 @@ from pathlib import Path
 from hyperruntime.host.process import run_process
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.testing import make_agent_repository
 from tests.bench.measure import Row
 from tests.bench.page import report
 from tests.command import cli
+from tests.doubles.fake_runtime import make_agent_repository
 
 SLURM = '[cluster]\nprovider = "slurm"\nwalltime = "00:20:00"\naddress = "127.0.0.1"\ndrain_s = 0\n'
 NODES, EACH, SLEEP_S = 4, 5, 10

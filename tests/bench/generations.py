@@ -29,8 +29,8 @@ from hyperruntime.loop.run_files.layout import (
 from hyperruntime.loop.run_files.record import GenerationRecord, record_to_json
 from hyperruntime.runtime import Runtime
 from hyperruntime.storage.atomic import json_line
-from hyperruntime.testing import make_agent_repository
 from tests.bench.measure import Row, in_turn, under
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.runs import start
 
 AGENT_STEPS = ("meta agent", "evaluate")

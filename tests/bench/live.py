@@ -29,11 +29,11 @@ from hyperruntime.report.page.trajectories import RolloutRun
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES
 from hyperruntime.runtime import open_runtime
 from hyperruntime.secrets.known import Secrets
-from hyperruntime.testing import make_agent_repository
 from tests.bench.generations import new_run
 from tests.bench.measure import Row, machine
 from tests.bench.page import document
 from tests.command import cli
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.doubles.shown_runs import grow, loop_run, rollout_run
 
 SLEEP_S = 1.0  # of the agent: far less than a model needs, so the server has much to do

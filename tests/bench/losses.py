@@ -33,11 +33,11 @@ from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES as LINES
 from hyperruntime.rollout.run_files.run_dir import read_trajectories
 from hyperruntime.rollout.run_files.turn_journal import TURNS
-from hyperruntime.testing import make_agent_repository
 from hyperruntime.testing.model import ModelReply, scripted_model
 from tests.bench.cluster_runs import NODES, SLURM
 from tests.bench.measure import Row
 from tests.bench.page import report
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.e2e.rollout_world import WORLD
 from tests.e2e.test_rollout import number_of
 from tests.e2e.test_rollout_nodes import TURNS_EACH, counting

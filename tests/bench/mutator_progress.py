@@ -28,7 +28,7 @@ from hyperruntime.git.command import git  # noqa: E402 - likewise
 from hyperruntime.loop.run.plan import plan_run  # noqa: E402 - likewise
 from hyperruntime.loop.run.run import start_run  # noqa: E402 - likewise
 from hyperruntime.loop.run_files.options import GenerateOptions  # noqa: E402 - likewise
-from hyperruntime.testing import FakeRuntime  # noqa: E402 - likewise
+from tests.doubles.fake_runtime import FakeRuntime  # noqa: E402 - likewise
 
 NO_MEMORY = """
 

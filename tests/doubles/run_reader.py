@@ -29,7 +29,7 @@ from hyperruntime.loop.run.run import resume_run
 from hyperruntime.report.live.followed import FollowedRun, LoopSource
 from hyperruntime.report.page.trajectories import RolloutRun
 from hyperruntime.secrets.known import Secrets
-from hyperruntime.testing import FakeRuntime
+from tests.doubles.fake_runtime import FakeRuntime
 
 _MOST_MEMORY_BYTES = 3 << 30  # so that a fault ends this process and not the machine
 _BLOCK = re.compile(r'<script[^>]*class="block"[^>]*>([^<]*)</script>')

@@ -20,7 +20,7 @@ from hyperruntime.errors import AgentError
 from hyperruntime.git.command import git
 from hyperruntime.loop.run.run import RunSummary
 from hyperruntime.loop.workbench.events import StepEvent
-from hyperruntime.testing import make_agent_repository
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.runs import parents
 from tests.runs import start as start_run
 

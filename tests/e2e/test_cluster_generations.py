@@ -31,8 +31,8 @@ from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.loop.workbench.events import StepEvent
-from hyperruntime.testing import make_agent_repository
 from tests.command import cli
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.doubles.relay import Relay, relay_nodes
 from tests.doubles.upstream import chat_stream, scripted_upstream
 

@@ -28,8 +28,8 @@ from hyperruntime.cli.app import app
 from hyperruntime.host.process import run_process
 from hyperruntime.registry import load_driver
 from hyperruntime.runtime import Runtime
-from hyperruntime.testing import make_agent_repository
 from hyperruntime.testing.model import says, scripted_model
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.doubles.hostile_directory import PLUGIN, HostileDirectory, make_hostile_directory
 from tests.e2e.rollout_world import WORLD
 from tests.params import first_quick

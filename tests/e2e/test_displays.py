@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.host.process import wait_until
-from hyperruntime.testing import make_agent_repository
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.doubles.window import WAIT_S, Window
 
 COLUMNS = [120, 60]

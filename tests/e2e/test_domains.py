@@ -12,8 +12,8 @@ import pytest
 from hyperruntime import Runtime
 from hyperruntime.git.command import git
 from hyperruntime.loop.run.run import RunSummary
-from hyperruntime.testing import make_agent_repository
 from tests.command import hyperrun
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.doubles.packages import install_plugin
 from tests.runs import start as start_run
 

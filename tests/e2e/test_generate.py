@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,10 @@ import pytest
 from hyperruntime import Limits, Runtime
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.git.store import RepositoryStore
-from hyperruntime.loop.run.run import RunSummary
+from hyperruntime.loop.run.plan import plan_resume
+from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.workbench.events import StepEvent
-from hyperruntime.testing import make_agent_repository
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.runs import check_no_container_is_left, failures, run_name
 from tests.runs import start as start_run
 
@@ -124,3 +127,18 @@ def test_a_task_agent_that_kills_its_container_has_the_failure_evaluation(
         ]
     )
     assert failures(run({1: action})) == [None, "evaluation"]
+
+
+def test_an_interrupt_ends_the_containers_and_the_run_can_be_resumed(
+    run: Callable[..., RunSummary], runtime: Runtime
+) -> None:
+    def interrupt(event: StepEvent) -> None:
+        if (event.generation, event.step, event.state) == ("2", "meta agent", "start"):
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    slow = "import time\ntime.sleep(5)\nimprove()"
+    summary = run({2: slow}, max_generation=2, on_event=interrupt)
+    assert summary.interrupted
+    assert [record.genid for record in summary.generations] == ["initial", 1]
+    assert failures(resume_run(runtime, plan_resume(summary.run_dir))) == [None] * 3

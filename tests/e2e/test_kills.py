@@ -24,7 +24,7 @@ from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.generation.publish import patches_before
 from hyperruntime.loop.run_files.archive import Archive, RunView, load_run
 from hyperruntime.loop.run_files.layout import Layout
-from hyperruntime.testing import make_agent_repository
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.params import first_quick
 
 pytestmark = pytest.mark.engine

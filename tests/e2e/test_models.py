@@ -19,7 +19,7 @@ from hyperruntime.loop.run.one_generation import evaluate_generation
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.archive import load_run
-from hyperruntime.testing import make_agent_repository
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.doubles.upstream import (
     Reply,
     ScriptedUpstream,

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from hyperruntime.host.process import wait_until
-from hyperruntime.testing import make_agent_repository
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.params import first_quick
 
 pytestmark = [pytest.mark.engine, pytest.mark.usefixtures("base_image")]

@@ -17,9 +17,9 @@ import pytest
 
 from hyperruntime.cli import main
 from hyperruntime.git.command import git
-from hyperruntime.testing import make_agent_repository
 from hyperruntime.testing.model import says, scripted_model
 from tests.command import cli
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.doubles.upstream import (
     ScriptedUpstream,
     chat,

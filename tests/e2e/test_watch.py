@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from hyperruntime import Runtime
-from hyperruntime.testing import make_agent_repository
 from hyperruntime.testing.model import ModelReply, says, scripted_model
 from tests.command import cli
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.e2e.rollout_world import rollout
 from tests.runs import run_name
 

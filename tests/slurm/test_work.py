@@ -22,9 +22,9 @@ from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
 from hyperruntime.rollout.run_files.turn_journal import TURNS
 from hyperruntime.runs.lock import STALE_S, owner_state, read_lease
-from hyperruntime.testing import make_agent_repository
 from hyperruntime.testing.model import scripted_model
 from tests.command import cli
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.e2e.rollout_world import rollout as run_rollouts
 from tests.e2e.test_rollout_nodes import counting
 from tests.slurm.conftest import SLURM, SOON_S, hyperrun, jobs

@@ -37,7 +37,6 @@ NAMES_THE_PYTHON_PROGRAM = (
     "hyperruntime/host/python.py",
     "hyperruntime/cli/machine/doctor.py",  # prints it
     "hyperruntime/cli/versions.py",  # prints it
-    "hyperruntime/testing/fake.py",  # commands of a fake container, whose python3 it is
 )
 # simulates an owner that ends in every possible way
 FORKS_ITSELF = ("hyperruntime/testing/conformance/owner.py",)

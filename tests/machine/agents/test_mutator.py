@@ -25,7 +25,7 @@ from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.testing import FakeRuntime
+from tests.doubles.fake_runtime import FakeRuntime
 from tests.runs import start
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -15,6 +15,7 @@ import pytest
 import hyperruntime.cli
 from hyperruntime.host.process import wait_until
 
+ROOT = Path(__file__).parents[3]
 PATIENCE_S = 120
 
 # A command whose event loop gets a signal after it took a callback from its queue and before it
@@ -85,7 +86,13 @@ def python(folder: Path, script: str, *args: str) -> subprocess.CompletedProcess
     """Run a script and return its result."""
     words = [sys.executable, "-c", script, *args]
     return subprocess.run(
-        words, cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        words,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
 
 
@@ -294,7 +301,7 @@ STOPPING = """
 import os, signal, sys
 from hyperruntime.loop.workbench.open_containers import on_interrupt
 from hyperruntime.loop.workbench.open_containers import OpenContainers
-from hyperruntime.testing.fake import FakeRuntime
+from tests.doubles.fake_runtime import FakeRuntime
 
 def at(moment):
     count = 0

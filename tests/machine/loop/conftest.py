@@ -16,7 +16,7 @@ from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import RunSummary, start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.events import StepEvent
-from hyperruntime.testing import FakeRuntime, make_agent_repository
+from tests.doubles.fake_runtime import FakeRuntime, make_agent_repository
 from tests.runs import options_below, start
 
 # A meta agent adds its generation to the file "calls" in the run's directory, then waits while

@@ -13,8 +13,9 @@ from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.record import GenerationRecord
-from hyperruntime.testing import FakeRuntime, make_agent_repository
+from tests.doubles.fake_runtime import FakeRuntime, make_agent_repository
 
+ROOT = Path(__file__).parents[3]
 CRASH = """
 import os, sys
 
@@ -40,7 +41,7 @@ def count(event, arguments):
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
-from hyperruntime.testing import FakeRuntime
+from tests.doubles.fake_runtime import FakeRuntime
 
 sys.addaudithook(count)
 options = GenerateOptions(domains="circle_packing", agent=agent, run_id="r", output_dir_parent=parent,
@@ -66,7 +67,7 @@ def dies_and_is_resumed(folder: Path, agent: Path, at: int) -> list[GenerationRe
 
 def crash(folder: Path, agent: Path, at: int) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", CRASH, str(agent), str(folder), str(at)]
-    env = {**os.environ, "TMPDIR": str(agent.parent)}
+    env = {**os.environ, "TMPDIR": str(agent.parent), "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120)
 
 

@@ -19,7 +19,7 @@ from hyperruntime.loop.workbench import container as place
 from hyperruntime.reclaim.trees import reclaim_trees
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.storage.atomic import make_private_directory, open_private
-from hyperruntime.testing import FakeRuntime
+from tests.doubles.fake_runtime import FakeRuntime
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.testing import FakeRuntime, make_agent_repository
+from tests.doubles.fake_runtime import FakeRuntime, make_agent_repository
 
 ROOT = Path(__file__).parents[3]
 HOSTILE: tuple[Any, ...] = (

@@ -20,7 +20,7 @@ from hyperruntime.loop.generation.default_adapter import DefaultContract
 from hyperruntime.loop.run.plan import load_domains, plan_resume, plan_run
 from hyperruntime.loop.run.run import resume_run, start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.testing import FakeRuntime, make_agent_repository
+from tests.doubles.fake_runtime import FakeRuntime, make_agent_repository
 from tests.unit.domains.answers import ANSWERS
 
 DEFINITION = """

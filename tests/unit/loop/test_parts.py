@@ -41,8 +41,8 @@ from hyperruntime.loop.run_files.contract import (
 from hyperruntime.loop.workbench.container import copy_files, read_file
 from hyperruntime.loop.workbench.failures import translate_failure
 from hyperruntime.registry import load_executor
-from hyperruntime.testing import make_agent_repository
 from hyperruntime.units import one_line
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.doubles.unsafe_files import make_unsafe
 
 LINES = (

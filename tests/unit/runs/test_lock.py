@@ -43,7 +43,7 @@ from hyperruntime.runs.lock import (
     wait_for_lease,
 )
 from hyperruntime.storage.atomic import make_new_directory
-from hyperruntime.testing import FakeRuntime, make_agent_repository
+from tests.doubles.fake_runtime import FakeRuntime, make_agent_repository
 from tests.doubles.slurm_programs import install_slurm_programs
 
 ELSEWHERE: list[dict[str, Any]] = [

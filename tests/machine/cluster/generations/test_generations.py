@@ -37,8 +37,8 @@ from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.runs.lock import RunLock
 from hyperruntime.runs.retry import ITEMS_IN_A_ROW, MOST_FAULTS, MOST_LOSSES
 from hyperruntime.storage.atomic import finish_directory
-from hyperruntime.testing import FakeRuntime, make_agent_repository
 from hyperruntime.wire.peer import Call
+from tests.doubles.fake_runtime import FakeRuntime, make_agent_repository
 
 # While a file "hang" is in the run's directory, a meta agent waits; it says so in the file "hangs".
 HANG = """

@@ -19,7 +19,7 @@ from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import VALID_PARENT_RULES
 from hyperruntime.loop.run_files.record import FAILURES, FailureClass, GenerationRecord
-from hyperruntime.testing import FakeRuntime
+from tests.doubles.fake_runtime import FakeRuntime
 
 Run = Callable[..., RunSummary]
 

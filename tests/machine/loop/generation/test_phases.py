@@ -31,7 +31,7 @@ from hyperruntime.loop.workbench.container import GenerationPlan
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.loop.workbench.open_containers import OpenContainers
 from hyperruntime.spec import ContainerSpec
-from hyperruntime.testing import FakeRuntime
+from tests.doubles.fake_runtime import FakeRuntime
 from tests.params import first_quick
 
 PLAN = GenerationPlan(genid=4, parent=2, commit="c" * 40, archived=3)

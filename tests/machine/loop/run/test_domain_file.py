@@ -23,7 +23,7 @@ from hyperruntime.loop.run.plan import (
 )
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.runs.own_mark import ReceivedRunError
-from hyperruntime.testing import FakeRuntime
+from tests.doubles.fake_runtime import FakeRuntime
 
 CODE = """
 from pathlib import Path

@@ -24,7 +24,7 @@ from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.spec import ContainerSpec
-from hyperruntime.testing import FakeRuntime
+from tests.doubles.fake_runtime import FakeRuntime
 
 
 def files_of(root: Path) -> dict[str, int]:

@@ -15,7 +15,7 @@ from hyperruntime.loop.run.run import start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.option_fields import from_json, to_json
 from hyperruntime.spec import ContainerSpec, Limits
-from hyperruntime.testing import FakeRuntime, make_agent_repository
+from tests.doubles.fake_runtime import FakeRuntime, make_agent_repository
 from tests.runs import options_below
 
 

@@ -15,7 +15,7 @@ from hyperruntime.loop.run.plan import plan_resume, plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.workbench.failures import translate_failure
-from hyperruntime.testing import FakeRuntime
+from tests.doubles.fake_runtime import FakeRuntime
 
 # Git needs exponential time to compare these patterns with paths below these directories.
 _SLOW_PATTERNS = """

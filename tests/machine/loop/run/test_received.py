@@ -18,7 +18,7 @@ from hyperruntime.loop.run.one_generation import evaluate_generation, image_to_e
 from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.runs.own_mark import ReceivedRunError, has_own_mark
-from hyperruntime.testing import FakeRuntime
+from tests.doubles.fake_runtime import FakeRuntime
 from tests.doubles.upstream import forget_model_servers
 
 Edit = Callable[..., Path]

@@ -31,7 +31,7 @@ from hyperruntime.loop.run.run import resume_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.runs.lock import RunLock
 from hyperruntime.spec import ContainerSpec
-from hyperruntime.testing import FakeRuntime
+from tests.doubles.fake_runtime import FakeRuntime
 from tests.machine.loop.conftest import WholeRun
 
 

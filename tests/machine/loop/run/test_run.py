@@ -31,7 +31,7 @@ from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.spec import ContainerSpec
-from hyperruntime.testing import FakeRuntime, make_agent_repository
+from tests.doubles.fake_runtime import FakeRuntime, make_agent_repository
 from tests.machine.loop.conftest import WholeRun, times_of
 
 ESCAPE = "\n".join(

@@ -23,7 +23,7 @@ from hyperruntime.runs.own_mark import has_own_mark
 from hyperruntime.runs.run_file import note_end
 from hyperruntime.secrets.known import Secrets
 from hyperruntime.spec import ContainerSpec
-from hyperruntime.testing import FakeRuntime
+from tests.doubles.fake_runtime import FakeRuntime
 
 NOTHING = "no place for a container"
 

@@ -23,7 +23,7 @@ from hyperruntime.loop.run_files.archive import Archive
 from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationMark, GenerationRecord, record_to_json
-from hyperruntime.testing import make_agent_repository
+from tests.doubles.fake_runtime import make_agent_repository
 
 DOMAIN = "paper_review"
 KEY = "sk-of-the-host"
