@@ -374,7 +374,7 @@ class Container(ContainerFiles, ContainerPorts, AsyncClosing, BlockingSandbox):
         Raises:
             SpecError: an argument is malformed.
         """
-        start = ExecOptions(**options)
+        start = ExecOptions.of_shell(**options)
         checked = make_request(["bash"], env=start.env, workdir=start.workdir)
         start = attrs.evolve(start, env=self._env(checked.env))
         shell = Shell(self._sessions, start, self._shells.discard)

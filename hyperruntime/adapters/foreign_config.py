@@ -9,42 +9,32 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.errors import SpecError
+from hyperruntime.errors import SpecError, name_hint
 from hyperruntime.pool_values.config import PoolConfig, ToolPolicy
 from hyperruntime.pool_values.profiles import Profiles, parse_profile
-from hyperruntime.settings.reader import fields_of, read
-from hyperruntime.settings.texts import of_text
 from hyperruntime.spec import ContainerSpec, Limits, Network
-from hyperruntime.units import MIB
 
-_CPU = 1.0
-_MEMORY = 2048
-
-
-@attrs.frozen(kw_only=True)
-class _Foreign:
-    """The fields of a sandbox profile of hermes-agent, with its defaults; those of ``cpu`` and
-    ``memory`` mean no limit, as there.
-    """
-
-    name: str = "default"
-    app_name: str | None = None
-    image: str = "python:3.11"
-    gpu: Any = None
-    cpu: float = _CPU
-    memory: float = _MEMORY
-    slots_per_sandbox: int = 10
-    min_sandboxes: int = 1
-    max_sandboxes: int = 5
-    idle_timeout: float = 120
-    max_lifetime: float = 3600
-    acquire_timeout_s: float = 60.0
-    execution_timeout_s: float = 30.0
-    secrets: Any = ()
-    env_vars: Mapping[str, str] = attrs.field(factory=dict)
-    workspace_base: str = "/data"
-
-
+_MIB = 1024**2
+# Fields of a sandbox profile of hermes-agent. Its defaults of ``cpu`` and ``memory`` mean no limit,
+# as there.
+_DEFAULTS: Mapping[str, Any] = {
+    "name": "default",
+    "app_name": None,
+    "image": "python:3.11",
+    "gpu": None,
+    "cpu": 1.0,
+    "memory": 2048,
+    "slots_per_sandbox": 10,
+    "min_sandboxes": 1,
+    "max_sandboxes": 5,
+    "idle_timeout": 120,
+    "max_lifetime": 3600,
+    "acquire_timeout_s": 60.0,
+    "execution_timeout_s": 30.0,
+    "secrets": (),
+    "env_vars": {},
+    "workspace_base": "/data",
+}
 _SHAPE = (
     "a PoolConfig, a table with the keys of a profile, or an object with a field slots_per_sandbox"
 )
@@ -71,9 +61,14 @@ def pool_config(name: str, value: object, *, network: Network = "none") -> PoolC
         return parse_profile(name, value)
     if not hasattr(value, "slots_per_sandbox"):
         raise SpecError(f"profiles.{name}", value, _SHAPE)
-    known = {field: getattr(value, field) for field in fields_of(_Foreign) if hasattr(value, field)}
-    given = {**getattr(value, "__dict__", {}), **known}
-    return _translated(name, read(_Foreign, given, path=f"profiles.{name}"), network)
+    for field in getattr(value, "__dict__", ()):
+        if field not in _DEFAULTS:
+            raise SpecError(f"profiles.{name}.{field}", "...", name_hint(field, _DEFAULTS))
+    return _translated(
+        name,
+        {field: getattr(value, field, default) for field, default in _DEFAULTS.items()},
+        network,
+    )
 
 
 def profiles_of(value: object) -> Profiles:
@@ -85,7 +80,7 @@ def profiles_of(value: object) -> Profiles:
     """
     if isinstance(value, Profiles):
         return value
-    name = getattr(value, "name", None) or _Foreign().name
+    name = getattr(value, "name", None) or _DEFAULTS["name"]
     return Profiles.of(pool_config(str(name), value))
 
 
@@ -113,47 +108,49 @@ def environment_config(value: object) -> tuple[PoolConfig, str] | None:
             "and so on"
         )
         raise SpecError("tool_pool_mode", mode, allowed)
-    names = {_ENV_PREFIX + _ENV_NAMES.get(field, field): field for field in fields_of(_Foreign)}
     given = {
-        field: getattr(value, name)
-        for name, field in names.items()
-        if field != "name" and hasattr(value, name)
+        field: getattr(value, _ENV_PREFIX + _ENV_NAMES.get(field, field), default)
+        for field, default in _DEFAULTS.items()
+        if field != "name"
     }
-    if isinstance(pairs := given.get("env_vars"), str):
-        given["env_vars"] = of_text(Mapping[str, str], pairs, f"{_ENV_PREFIX}env_vars")
-    made = read(_Foreign, given, path=f"profiles.{_Foreign().name}")
+    pairs = given["env_vars"]
+    if isinstance(pairs, str):
+        split = (pair.partition("=") for pair in pairs.split(";") if "=" in pair)
+        given["env_vars"] = {key.strip(): text.strip() for key, _, text in split}
     network: Network = "bridge" if getattr(value, "allow_network", False) else "none"
-    return _translated(made.name, made, network), made.app_name or "hyperruntime"
+    return _translated(_DEFAULTS["name"], given, network), given["app_name"] or "hyperruntime"
 
 
-def _translated(name: str, given: _Foreign, network: Network) -> PoolConfig:
+def _translated(name: str, given: Mapping[str, Any], network: Network) -> PoolConfig:
     where = f"profiles.{name}"
-    if given.gpu:
+    if given["gpu"]:
         allowed = "None: it names a GPU of a cloud; give a PoolConfig whose spec has gpus='auto:1'"
-        raise SpecError(f"{where}.gpu", given.gpu, allowed)
-    if given.secrets:
+        raise SpecError(f"{where}.gpu", given["gpu"], allowed)
+    if given["secrets"]:
         raise SpecError(
             f"{where}.secrets", "...", "empty: there is no store of secrets here; give env_vars"
         )
-    usual = ToolPolicy()
-    timeout_s = given.execution_timeout_s
     try:
         limits = Limits(
-            cpus=None if given.cpu == _CPU else given.cpu,
-            memory_bytes=None if given.memory == _MEMORY else int(given.memory * MIB),
+            cpus=None if given["cpu"] == _DEFAULTS["cpu"] else float(given["cpu"]),
+            memory_bytes=None
+            if given["memory"] == _DEFAULTS["memory"]
+            else int(given["memory"]) * _MIB,
         )
+        timeout_s = float(given["execution_timeout_s"])
+        usual = ToolPolicy()
         return PoolConfig(
             name=name,
             spec=ContainerSpec(
-                image=given.image, network=network, env=given.env_vars, limits=limits
+                image=given["image"], network=network, env=dict(given["env_vars"]), limits=limits
             ),
-            slots_per_container=given.slots_per_sandbox,
-            min_containers=given.min_sandboxes,
-            max_containers=given.max_sandboxes,
-            idle_timeout_s=given.idle_timeout,
-            max_lifetime_s=given.max_lifetime,
-            acquire_timeout_s=given.acquire_timeout_s,
-            workspace_base=given.workspace_base,
+            slots_per_container=int(given["slots_per_sandbox"]),
+            min_containers=int(given["min_sandboxes"]),
+            max_containers=int(given["max_sandboxes"]),
+            idle_timeout_s=float(given["idle_timeout"]),
+            max_lifetime_s=float(given["max_lifetime"]),
+            acquire_timeout_s=float(given["acquire_timeout_s"]),
+            workspace_base=given["workspace_base"],
             tools=attrs.evolve(
                 usual,
                 default_timeout_s=timeout_s,
@@ -163,3 +160,7 @@ def _translated(name: str, given: _Foreign, network: Network) -> PoolConfig:
         )
     except SpecError as error:
         raise SpecError(f"{where}.{error.field}", error.value, error.allowed) from None
+    except (TypeError, ValueError, AttributeError) as error:
+        raise SpecError(
+            where, "...", f"values of the right types; correct the wrong field ({error})"
+        ) from error

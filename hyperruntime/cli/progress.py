@@ -135,7 +135,9 @@ class LiveDisplay(Generic[Event]):
         with self._lock:
             line = self._tracker.take(event)
         if line and not line.is_minor:
-            self._console.print(line.text, style="yellow" if line.is_bad else "", markup=False)
+            self._console.print(
+                line.text, style="yellow" if line.is_bad else "", markup=False, emoji=False
+            )
 
     def render(self) -> RenderableType:
         """Return the current content; it is empty as long as the number of items is unknown."""

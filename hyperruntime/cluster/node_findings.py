@@ -137,7 +137,8 @@ def _scratch(asked: str) -> Finding:
     try:
         place = scratch_directory(asked)
     except ClusterError as error:
-        why, _, step = str(error).removeprefix("scratch: ").partition("; ")
+        why = str(error).removeprefix("scratch: ").partition("; ")[0]
+        step = "name in `scratch` a local directory that exists in each job"
         return Finding(subject="scratch", ok=False, detail=why, next_step=step)
     free = shutil.disk_usage(place).free
     ok = free >= 4 * GIB or None

@@ -107,6 +107,18 @@ class ExecOptions:
     group: str | None = None
     cancel_fd: int | None = None
 
+    @classmethod
+    def of_shell(
+        cls,
+        *,
+        user: str | RunAs | None = None,
+        env: Mapping[str, str] | None = None,
+        workdir: str | None = None,
+        group: str | None = None,
+    ) -> ExecOptions:
+        """Return the options of a persistent shell; it takes no others."""
+        return cls(user=user, env=env, workdir=workdir, group=group)
+
     def checked(self) -> ExecOptions:
         """Return itself if it is valid.
 

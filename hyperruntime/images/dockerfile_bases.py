@@ -24,7 +24,7 @@ from hyperruntime.images.dockerfile import (
     split_flags,
     trigger,
 )
-from hyperruntime.images.variables import Reference, Value, assignments, parse_value
+from hyperruntime.images.variables import Reference, Value, assignments, parse_value, plain_value
 from hyperruntime.spec import has_transport, is_image_name
 
 AUTOMATIC = re.compile(
@@ -80,7 +80,7 @@ class Bases:
         """
         for name, default in () if self._begun else assignments(rest):
             if name in self._given:
-                self.known[name] = (self._given[name],)
+                self.known[name] = plain_value(self._given[name])
             elif default is not None:
                 try:
                     self.known[name] = parse_value(default, self._lookup)

@@ -209,7 +209,10 @@ def _checked(each: Instruction, bases: Bases, context: Path) -> str:
             bases.check(each, flag.removeprefix(_FROM))
     new = bases.begin(each, text) if name == "FROM" else text
     if name == "ARG":
-        bases.assign(text)
+        try:
+            bases.assign(text)
+        except SpecError as error:
+            no(each, error.allowed)
     return (
         each.source
         if (checked, new) == (flags, text)

@@ -38,7 +38,7 @@ from hyperruntime.images.dockerfile import (
     write_dockerfile,
 )
 from hyperruntime.images.dockerfile_bases import Bases, no, without_onbuild
-from hyperruntime.images.variables import Reference, Value, assignments, parse_value
+from hyperruntime.images.variables import Reference, Value, assignments, parse_value, plain_value
 
 _WAY_OUT = "or build it with Docker 23 or newer and its buildx component"
 _DEFAULT_SHELL = ["/bin/sh", "-c"]
@@ -223,7 +223,10 @@ class _Stages:
         elif instruction.name == "ARG" and self._name is None:
             self._bases.assign(instruction.rest)
         elif instruction.name in ("ARG", "ENV"):
-            self._assign(instruction.rest, is_argument=instruction.name == "ARG")
+            try:
+                self._assign(instruction.rest, is_argument=instruction.name == "ARG")
+            except SpecError as error:
+                _cannot(instruction, error.allowed)
 
     def _begin(self, words: list[str]) -> None:
         if self._name is not None:
@@ -245,7 +248,7 @@ class _Stages:
                 continue  # ENV overrides ARG
             values[name] = (Reference(name),)  # unknown
             if is_argument and name in self._given:
-                values[name] = (self._given[name],)
+                values[name] = plain_value(self._given[name])
             elif text is not None:
                 with suppress(SpecError):
                     values[name] = parse_value(text, self._value)

@@ -102,6 +102,8 @@ class ImageStore:
         path.
         """
         known = self._known_as(reference)
+        if not known:
+            return ""
         return next((image.id for image in self.list() if known in image.references), known)
 
     def _known_as(self, reference: str) -> str:
@@ -414,7 +416,7 @@ class ImageStore:
         return the reference.
         """
         with _lock(reference):
-            if force or not self._is_here(reference):
+            if force or not self.exists(reference):
                 with BuildLog(reference, on_output) as lines, make_context(lines) as folder:
                     self._build(
                         folder, reference, folder / file, build_args, lines, force, short_names

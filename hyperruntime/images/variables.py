@@ -94,6 +94,11 @@ def quoted(value: Value, escaped: str) -> str:
     return f'"{text}"'
 
 
+def plain_value(text: str) -> Value:
+    """Return a value without variables; an empty one has no parts."""
+    return (text,) if text else ()
+
+
 def assignments(rest: str, *, old_form: bool = False) -> Iterator[tuple[str, str | None]]:
     """Yield the names and values of ``ARG`` or ``ENV`` as they are written; a name without ``=``
     has None.

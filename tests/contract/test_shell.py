@@ -37,6 +37,11 @@ def shell(
         yield opened
 
 
+def test_options_of_commands_are_no_options_of_a_shell(container: hr.Container) -> None:
+    with pytest.raises(TypeError, match="timeout_s"):
+        container.shell(timeout_s=1)  # type: ignore[call-arg]
+
+
 @pytest.fixture
 def own_shell(container: hr.Container) -> Iterator[hr.Shell]:
     """A shell of the container's user."""

@@ -169,6 +169,9 @@ def test_no_repr_shows_the_value_of_a_variable() -> None:
     for value in (SPEC, config, options, launch, ExecOptions(env=SPEC.env)):
         assert SECRET not in repr(value)
         assert "'KEY'" in repr(value)
+    with pytest.raises(errors.SpecError) as caught:
+        hr.ContainerSpec(image="a", env={"KEY": f"{SECRET}\0"})
+    assert SECRET not in str(caught.value)
 
 
 def error_classes() -> list[type[errors.HyperRuntimeError]]:

@@ -63,7 +63,7 @@ class RelayedModel:
         """
         asked = {**_conversation(messages, tools), "sampling": attrs.asdict(sampling)}
         answer = await self._head.call(self._method, asked)
-        return Completion(**answer.value)
+        return _completion_of_json(answer.value)
 
     async def close(self) -> None:
         """Do nothing: the head closes the model."""
@@ -110,8 +110,8 @@ def model_handler(model: Model) -> Handler:
                 raise PeerFaultError("it sent a turn to a model that remembers none")
             try:
                 # of a journal, which may have numbers that are not finite
-                played = Completion(**asked.played)
-            except TypeError as error:
+                played = _completion_of_json(asked.played)
+            except (KeyError, TypeError) as error:
                 raise PeerFaultError(f"it sent a turn that cannot be read: {error}") from error
             remember(messages, tools, played)
             return Answer()
@@ -126,6 +126,12 @@ def completion_to_json(completion: Completion) -> dict[str, Any]:
     tokens = {name: found and list(found) for name, found in fields.items() if name in _TOKENS}
     plain = {"message": dict(completion.message), "usage": dict(completion.usage)}
     return {**fields, **plain, **tokens}
+
+
+def _completion_of_json(value: Mapping[str, Any]) -> Completion:
+    """Return the turn of :func:`completion_to_json`."""
+    tokens = {name: None if value[name] is None else tuple(value[name]) for name in _TOKENS}
+    return Completion(**{**value, **tokens})
 
 
 def is_reachable_from_nodes(options: ModelOptions) -> bool:

@@ -173,7 +173,12 @@ def _own(process: int, terminal: int) -> None:
     inside = _uid_inside(process, uid)
     namespace = f"--user=/proc/{os.getpid()}/fd/{process}/ns/user"
     args = ["nsenter", namespace, "chown", str(inside), "/proc/self/fd/0"]
-    done = run_process(args, input=terminal, timeout_s=limit_s("", "unshare"))
+    allowed_s = limit_s("", "unshare")
+    try:
+        done = run_process(args, input=terminal, timeout_s=allowed_s)
+    except TimeoutError:
+        why = f"the terminal was not given to its user within {allowed_s:.0f} s"
+        raise OSError(why) from None
     if done.exit_code != 0:
         raise OSError(f"the terminal cannot be given to its user: {done.error_text}")
 

@@ -96,7 +96,7 @@ class StepLog(Closing):
         self.current = name
         self._tell(name, "start")
         begun = datetime.now(UTC).isoformat(timespec="milliseconds")
-        self.note(f"== {name}\n   since {begun}")  # run_files/running.py reads it
+        self.note(f"== {name}\n   since {begun}")  # run_files/follow.py reads it
         try:
             action()
         except BaseException as error:

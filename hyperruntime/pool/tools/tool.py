@@ -8,6 +8,7 @@ import asyncio
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal, TypeVar
 
 import attrs
@@ -16,11 +17,14 @@ from hyperruntime.errors import SpecError, name_hint
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool_values.config import POLICY_KEYS, ToolPolicy
 from hyperruntime.pool_values.results import ExecutionResult
-from hyperruntime.settings.reader import read
+from hyperruntime.settings.reader import WORDS, read
 from hyperruntime.settings.schema import schema_of
-from hyperruntime.settings.texts import of_text
 
 _INLINE_BYTES = 64 * 1024
+_BOOLEANS = {"true": True, "false": False}
+_LONGEST_NUMBER = 40
+_EXACT = 2**53  # of larger numbers, a float is not the number that was written
+_MOST = 2**63  # programs inside have 64 bits
 T = TypeVar("T")
 
 
@@ -223,10 +227,16 @@ def _read(param: Param, value: Any) -> Any:  # noqa: ANN401 - JSON values
     """
     if isinstance(value, str):
         os.fsencode(value)
-        value = of_text(float if param.kind is int else param.kind, value, param.name)
-    if param.kind is int and isinstance(value, float) and value.is_integer():
-        value = int(value)
+        if param.kind is bool:
+            value = _BOOLEANS.get(value.strip().lower(), value)
+        elif param.kind in (int, float) and len(value) < _LONGEST_NUMBER:
+            with suppress(ValueError):
+                value = float(value)
+    if param.kind is int and isinstance(value, float) and abs(value) < _EXACT:
+        value = int(value) if value.is_integer() else value
     found = read(param.kind, value, param.name)
+    if param.kind is int and abs(found) >= _MOST:
+        raise SpecError(param.name, value, WORDS[int])
     if param.minimum is not None and found < param.minimum:
         raise SpecError(param.name, value, f"at least {param.minimum}")
     return found

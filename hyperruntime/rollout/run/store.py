@@ -133,8 +133,11 @@ def _resumed_options(run_dir: Path, options: RolloutOptions) -> RolloutOptions:
         OptionChangedError: an option differs that may not change.
     """
     stored = stored_options(run_dir)
+    # as they would be stored: JSON has no tuples
+    text = json.dumps(to_json(options), default=str)
+    asked = from_json(RolloutOptions, json.loads(text), strict=True)
     # the seed of a new run is drawn, if the user chose none
-    check_unchanged(_with_absolute_code(stored), attrs.evolve(options, seed=stored.seed), run_dir)
+    check_unchanged(_with_absolute_code(stored), attrs.evolve(asked, seed=stored.seed), run_dir)
     return attrs.evolve(stored, **{name: getattr(options, name) for name in _CHANGEABLE})
 
 

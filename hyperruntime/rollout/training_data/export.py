@@ -342,7 +342,11 @@ def _one_shape(message: Mapping[str, Any]) -> dict[str, Any]:
         "content": _text(message.get("content")),
         "name": message.get("name"),
         "tool_call_id": message.get("tool_call_id"),
-        "tool_calls": [shaped_call(call) for call in (calls if isinstance(calls, list) else ())],
+        "tool_calls": [
+            shaped_call(call)
+            for call in (calls if isinstance(calls, list) else ())
+            if isinstance(call, Mapping)
+        ],
     }
 
 

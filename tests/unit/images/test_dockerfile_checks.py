@@ -195,6 +195,8 @@ def test_a_base_has_its_value_before_a_builder_reads_it(
         ),
         ("ARG TAG=12\nFROM debian:${TAG}", "ARG TAG=12\nFROM docker.io/library/debian:12"),
         ("ARG TAG\nFROM debian:$TAG", "ARG TAG\nFROM docker.io/library/debian:given"),
+        ("ARG NONE\nFROM debian:${NONE:-12}", "ARG NONE\nFROM docker.io/library/debian:12"),
+        ("ARG NONE=x\nFROM debian${NONE:+-slim}", "ARG NONE=x\nFROM docker.io/library/debian"),
         (
             'ARG A=1 TAG="12"\nFROM debian:${TAG:-x}',
             'ARG A=1 TAG="12"\nFROM docker.io/library/debian:12',
@@ -213,7 +215,7 @@ def test_a_base_has_its_value_before_a_builder_reads_it(
     ],
 )
 def test_base_images_get_a_registry(tmp_path: Path, line: str, full: str) -> None:
-    given = {"TAG": "given"} if "ARG TAG\n" in line else {}
+    given = {"NONE": "", **({"TAG": "given"} if "ARG TAG\n" in line else {})}
 
     def full_name_of(image: str) -> str:
         return image if image == "here:1" else full_name(image, "docker.io")

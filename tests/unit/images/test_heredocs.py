@@ -300,6 +300,7 @@ EOF
         ("COPY <<../a /x\n../a", 2, "name of a file"),
         ('SHELL ["/bin/awk"]\nRUN <<EOF\nBEGIN {}\nEOF', 3, "/bin/awk cannot evaluate"),
         ("RUN <<EOF\n" + "x" * 200_000 + "\nEOF", 2, "COPY and run"),
+        ("ENV A='it\nRUN <<EOF\nx\nEOF", 2, "a quote is not closed"),
         ("\nRUN x \\\n\n y <<EOF\nx\n EOF", 3, "has no end; add a line that has only EOF"),
     ],
 )

@@ -40,6 +40,15 @@ def test_any_other_name_must_match_exactly(name: str) -> None:
         store(f"localhost/{name}").ensure(name)
 
 
+def test_an_image_of_another_name_does_not_stand_for_one_to_be_built(tmp_path: Path) -> None:
+    engine = Building("localhost/team/mine:latest")
+    (tmp_path / "Containerfile").write_text("FROM a\n")
+    made = ImageStore(cast("Images", engine)).build(
+        "team/mine:latest", containerfile=tmp_path / "Containerfile"
+    )
+    assert made == engine.built[0] == "team/mine:latest"
+
+
 class Building(Here):
     """A fake engine that keeps what it was asked to build."""
 

@@ -8,6 +8,7 @@ import asyncio
 import base64
 import io
 import json
+import os
 import random
 import tarfile
 from contextlib import suppress
@@ -15,6 +16,7 @@ from typing import Any
 
 import aiohttp
 import attrs
+import psutil
 import pytest
 from openapi_spec_validator import validate
 
@@ -369,3 +371,26 @@ async def test_the_end_of_a_container_is_told_in_the_stream() -> None:
             (last,) = [json.loads(line) async for line in answer.content]
         assert last["event"] == "error"
         assert last["error"]["type"] in ("ContainerLostError", "ContainerStateError")
+
+
+def sleepers(seconds: str) -> list[int]:
+    """Return the processes that sleep for so long."""
+    found = psutil.process_iter(["cmdline"])
+    return [one.pid for one in found if one.info["cmdline"] == ["sleep", seconds]]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_processes_of_a_command_end_when_its_client_goes_away(stream: bool) -> None:
+    seconds = f"{os.getpid()}{random.randrange(10**6)}"
+    args = ["sh", "-c", f"sleep {seconds} & sleep {seconds}"]
+    async with served() as client:
+        one = await client.container(image=IMAGE)
+        asking = asyncio.ensure_future(
+            client.ask("POST", f"{one}/exec", json={"args": args, "stream": stream})
+        )
+        while len(sleepers(seconds)) < 2:
+            await asyncio.sleep(0.02)
+        asking.cancel()
+        while sleepers(seconds):
+            await asyncio.sleep(0.02)
+        assert (await client.ask("GET", one)).value["is_alive"]

@@ -76,14 +76,21 @@ def test_numbers_and_booleans_may_be_strings() -> None:
     checked, _ = check_arguments(TOOLS["read_file"], args)
 
     assert (checked["offset"], checked["limit"], checked["max_bytes"]) == (3, 2, None)
-    assert check_arguments(TOOLS["list_files"], {"recursive": "True"})[0]["recursive"] is True
+    assert check_arguments(TOOLS["list_files"], {"recursive": " True "})[0]["recursive"] is True
     for bad in (
         {"path": "f", "offset": 1.5},
         {"path": "f", "offset": 0},
-        {"path": "f", "encoding": "utf-16"},
+        {"path": "f", "offset": 2**63},
+        {"path": "f", "offset": 1e300},
+        {"path": "f", "offset": "9" * 20},
+        {"path": "f", "offset": "ten"},
     ):
-        with pytest.raises(ToolProblemError):
+        with pytest.raises(ToolProblemError, match=r"must be (a whole number|at least)"):
             check_arguments(TOOLS["read_file"], bad)
+    with pytest.raises(ToolProblemError, match="utf-16"):
+        check_arguments(TOOLS["read_file"], {"path": "f", "encoding": "utf-16"})
+    with pytest.raises(ToolProblemError, match="recursive"):
+        check_arguments(TOOLS["list_files"], {"recursive": "yes"})
 
 
 def test_settings_that_only_the_configuration_may_change_are_ignored_and_noted() -> None:

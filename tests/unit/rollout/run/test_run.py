@@ -275,6 +275,15 @@ def test_a_run_with_other_options_in_the_same_directory_is_rejected(tmp_path: Pa
         rollouts(World(), tmp_path)
 
 
+def test_a_run_is_resumed_with_the_same_options_in_other_types(tmp_path: Path) -> None:
+    """JSON has no tuples and no keys that are numbers."""
+    model = ModelOptions(name="m", base_url="http://h/v1", extra={"stop": ("a", "b")})
+    store = RunStore(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    store.keep_options(store.begin(options(model=model)))
+    assert RunStore(tmp_path / "run").begin(options(model=model)).model is not None
+
+
 def test_a_run_knows_its_files_of_code_in_any_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
