@@ -69,7 +69,9 @@ def check_env(field: str, env: Mapping[Any, Any]) -> None:
         if not is_text(name) or not name or "=" in name:
             raise SpecError(field, name, "a non-empty name without '=' and NUL")
         if not is_text(value):
-            raise SpecError(f"{field}[{name}]", "...", "text without NUL and lone surrogates")
+            other = "" if isinstance(value, str) else f", not a {type(value).__name__}"
+            allowed = f"text without NUL and lone surrogates{other}"
+            raise SpecError(f"{field}[{name}]", "...", allowed)
 
 
 def check_inside_path(field: str, path: Any) -> None:  # noqa: ANN401 - checked here
