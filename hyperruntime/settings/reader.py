@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 import types
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -75,10 +75,14 @@ def check_known(table: object, known: Collection[str] | None, path: str) -> None
     Raises:
         SpecError: it is none, or has another key, whose value is not shown: it may be a secret.
     """
-    if not isinstance(table, Mapping) or not all(isinstance(key, str) for key in table):
+    if not isinstance(table, Mapping) or not (
+        set(map(type, table)) <= {str} or all(isinstance(key, str) for key in table)
+    ):
         raise SpecError(path, table, "a table or JSON object of named values")
+    if known is None:
+        return
     for key in table:
-        if known is not None and key not in known:
+        if key not in known:
             place = f"{path}.{_shown(key)}".lstrip(".")
             raise SpecError(place, "...", f"a known key; {name_hint(key, known)}")
 
@@ -93,25 +97,34 @@ def _read(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401 - a type,
         if not is_one(value):
             raise SpecError("", value, WORDS[kind])
         return value
-    form = get_origin(kind)
+    form, kinds = _form_of(kind)
     if form in _UNIONS:
-        return _read_union(kind, value, strict)
+        return _read_union(kinds, value, strict)
     if form is Literal:
         # True equals 1, and no literal here is a truth value
-        if value not in get_args(kind) or isinstance(value, bool):
-            names = ", ".join(filter(None, map(str, get_args(kind))))
+        if value not in kinds or isinstance(value, bool):
+            names = ", ".join(filter(None, map(str, kinds)))
             raise SpecError("", value, f"one of {names}")
     elif form in (tuple, list, Sequence):
         return _read_list(kind, value, strict)
     elif form in (Mapping, dict):
-        return _read_mapping(get_args(kind)[1], value, strict)
+        return _read_mapping(kinds[1], value, strict)
     elif kind is not Any and not isinstance(value, kind):
         return _read_class(kind, value, strict)
     return value
 
 
+@cache
+def _form_of(kind: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401 - a type
+    """Return the origin and the arguments of a type; a journal has a million values."""
+    return get_origin(kind), get_args(kind)
+
+
 def _read_mapping(kind: Any, value: Any, strict: bool) -> dict[str, Any]:  # noqa: ANN401
     check_known(value, None, "")
+    items = value.values()
+    if kind is Any or (set(map(type, items)) <= {kind} and (kind is not float or _finite(items))):
+        return dict(value)  # in one pass: a journal has many of them
     made: dict[str, Any] = {}
     name = ""
     try:
@@ -122,12 +135,12 @@ def _read_mapping(kind: Any, value: Any, strict: bool) -> dict[str, Any]:  # noq
     return made
 
 
-def _read_union(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401
+def _read_union(kinds: tuple[Any, ...], value: Any, strict: bool) -> Any:  # noqa: ANN401
     allowed = []
     # a float is checked below: it may be no number
-    if type(value) in get_args(kind) and not isinstance(value, float):
+    if type(value) in kinds and not isinstance(value, float):
         return value
-    for one in get_args(kind):
+    for one in kinds:
         try:
             return _read(one, value, strict)
         except SpecError as error:
@@ -138,8 +151,7 @@ def _read_union(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401
 
 
 def _read_list(kind: Any, value: Any, strict: bool) -> Sequence[Any]:  # noqa: ANN401
-    kinds = get_args(kind)
-    form = get_origin(kind)
+    form, kinds = _form_of(kind)
     several = form is not tuple or kinds[1:] == (...,)
     plain = set(get_args(kinds[0]) if is_union(kinds[0]) else kinds[:1])
     if not isinstance(value, list | tuple | set | frozenset):
@@ -159,6 +171,10 @@ def _read_list(kind: Any, value: Any, strict: bool) -> Sequence[Any]:  # noqa: A
     return tuple(made) if form is tuple else made
 
 
+def _finite(numbers: Iterable[float]) -> bool:
+    return all(map(math.isfinite, numbers))
+
+
 def _are_finite(numbers: Collection[Any], found: set[type]) -> bool:
     return found <= {float, type(None)} and all(map(math.isfinite, filter(None, numbers)))
 
@@ -171,8 +187,10 @@ def _read_class(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401
             raise SpecError(name, None, "it must be given")
     try:
         given = {
-            name: _read_field(field, value[name], strict)
-            for name, field in fields.items()
+            name: item
+            if type(item := value[name]) in plain
+            else _read_field(fields[name], item, strict)
+            for name, plain in _plain_of(kind)
             if name in value
         }
         return kind(**given)
@@ -215,6 +233,18 @@ def _shown(name: object) -> str:
     """Return a name of a table, which others chose, for an error: short and printable."""
     text = str(name)[:_MOST_NAME]
     return text if text.isprintable() else ascii(text)
+
+
+@cache
+def _plain_of(kind: Any) -> tuple[tuple[str, frozenset[type]], ...]:  # noqa: ANN401 - a class
+    """Return each field of a class with the types whose values need no check but that; a run has
+    many records.
+    """
+    found = []
+    for name, field in fields_of(kind).items():
+        kinds = get_args(field.type) if is_union(field.type) else (field.type,)
+        found.append((name, frozenset(kinds) & {str, bool, int, type(None)}))
+    return tuple(found)
 
 
 @cache
