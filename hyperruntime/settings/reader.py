@@ -93,11 +93,11 @@ def is_union(kind: Any) -> bool:  # noqa: ANN401 - a type
 
 
 def _read(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401 - a type, any value
-    if is_one := _CHECKS.get(kind):
+    is_one, form, kinds = _form_of(kind)
+    if is_one is not None:
         if not is_one(value):
             raise SpecError("", value, WORDS[kind])
         return value
-    form, kinds = _form_of(kind)
     if form in _UNIONS:
         return _read_union(kinds, value, strict)
     if form is Literal:
@@ -115,9 +115,11 @@ def _read(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401 - a type,
 
 
 @cache
-def _form_of(kind: Any) -> tuple[Any, tuple[Any, ...]]:  # noqa: ANN401 - a type
-    """Return the origin and the arguments of a type; a journal has a million values."""
-    return get_origin(kind), get_args(kind)
+def _form_of(kind: Any) -> tuple[Callable[[object], bool] | None, Any, tuple[Any, ...]]:  # noqa: ANN401
+    """Return the check of a plain type or None, and the origin and the arguments of a type; a
+    journal has a million values.
+    """
+    return _CHECKS.get(kind), get_origin(kind), get_args(kind)
 
 
 def _read_mapping(kind: Any, value: Any, strict: bool) -> dict[str, Any]:  # noqa: ANN401
@@ -151,7 +153,7 @@ def _read_union(kinds: tuple[Any, ...], value: Any, strict: bool) -> Any:  # noq
 
 
 def _read_list(kind: Any, value: Any, strict: bool) -> Sequence[Any]:  # noqa: ANN401
-    form, kinds = _form_of(kind)
+    _, form, kinds = _form_of(kind)
     several = form is not tuple or kinds[1:] == (...,)
     plain = set(get_args(kinds[0]) if is_union(kinds[0]) else kinds[:1])
     if not isinstance(value, list | tuple | set | frozenset):
@@ -182,8 +184,8 @@ def _are_finite(numbers: Collection[Any], found: set[type]) -> bool:
 def _read_class(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401
     fields = fields_of(kind)
     check_known(value, fields if strict else None, "")
-    for name, field in fields.items():
-        if field.default is attrs.NOTHING and name not in value:
+    for name in _required(kind):
+        if name not in value:
             raise SpecError(name, None, "it must be given")
     try:
         given = {
@@ -233,6 +235,12 @@ def _shown(name: object) -> str:
     """Return a name of a table, which others chose, for an error: short and printable."""
     text = str(name)[:_MOST_NAME]
     return text if text.isprintable() else ascii(text)
+
+
+@cache
+def _required(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - a class
+    fields = fields_of(kind)
+    return tuple(name for name, field in fields.items() if field.default is attrs.NOTHING)
 
 
 @cache
