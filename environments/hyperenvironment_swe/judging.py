@@ -31,7 +31,7 @@ _MARGIN_S = 60.0
 _PREPARE_S = 600.0
 _TESTS_PER_TIMEOUT = 50
 _ANSWER_BYTES = 128 * 1024 * 1024
-# What is reported of tests that skip themselves, or are expected to fail. A skip is no failure.
+# What is reported of tests that skip themselves, or are expected to fail. A skip is not a failure.
 _NO_RESULT = ("setup skipped", "call skipped", "call passed")
 _LISTED = 20
 _TAIL = 4000

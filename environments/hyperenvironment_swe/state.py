@@ -71,7 +71,7 @@ class TreeFiles:
 
     Attributes:
         paths: their paths, in order.
-        read: returns the content of one of them; None if it is no file.
+        read: returns the content of one of them; None if it is not a file.
     """
 
     paths: Mapping[str, None]

@@ -379,7 +379,7 @@ async def _without_work(task: Task, container: Sandbox, env: Mapping[str, str]) 
 
 
 def _reports(task: Task) -> list[str]:
-    """Return the reports that ``test.sh`` tells its test runner to write."""
+    """Return the reports that ``test.sh`` has its test runner write."""
     text = (task.tests / TEST_SCRIPT).read_text(errors="replace")
     return list(dict.fromkeys(_REPORT.findall(text)))
 

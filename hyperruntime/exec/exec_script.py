@@ -35,7 +35,7 @@ _NO_PROGRAM = 127
 _REASONS = {
     b"Permission denied": "permission denied",
     b"Is a directory": "it is a directory",
-    b"Not a directory": "a part of its path is no directory",
+    b"Not a directory": "a part of its path is not a directory",
     b"Exec format error": "it is not a program for this machine",
 }
 

@@ -279,7 +279,7 @@ def read_rows(path: Path, left: LeftOut | None = None) -> tuple[PromptRow, ...]:
 
     Args:
         path: the file.
-        left: takes lines that are no valid row, or repeat an id; None: they raise an error.
+        left: takes lines that are not a valid row, or repeat an id; None: they raise an error.
 
     Raises:
         SpecError: the file cannot be read or has no valid rows, or a line is odd, and ``left``

@@ -32,7 +32,7 @@ class Endpoint:
         path: its path, with ``/v1``.
         faults: yields what is wrong with a whole answer of status 200.
         reasons: yields the reasons for the end of a turn that an event of a stream names; None: its
-            streams are no turns.
+            streams are not turns.
         events_hold: member of an event that may hold an error, or ""; an event itself may hold one
             too.
         is_free: whether a request costs no tokens.

@@ -223,7 +223,7 @@ def _read(param: Param, value: Any) -> Any:  # noqa: ANN401 - JSON values
 
     Raises:
         SpecError: it has another type, or is too small.
-        UnicodeEncodeError: it is no valid text.
+        UnicodeEncodeError: it is not valid text.
     """
     if isinstance(value, str):
         os.fsencode(value)

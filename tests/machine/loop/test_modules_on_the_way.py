@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
-MOST, MOST_OF_THE_LOOP = 80, 17
+MOST = 80
+MOST_OF_THE_LOOP = 17
 
 
 def test_a_run_enters_few_modules_before_its_first_container() -> None:
