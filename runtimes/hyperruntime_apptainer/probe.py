@@ -207,8 +207,10 @@ class _Tester:
         )
         args = run_args(launch, settings, places)
         show = 'while read -r d p t o; do case $p in /) echo "root $t";; esac; done </proc/mounts\n'
-        result = self.trials.run(args, (show + script + "\n").encode())
-        records.remove_tree(files)
+        try:
+            result = self.trials.run(args, (show + script + "\n").encode())
+        finally:
+            records.remove_tree(files)
         for line in result.stdout.decode(errors="replace").splitlines():
             if line.startswith("root "):
                 self.root = line.split()[1]

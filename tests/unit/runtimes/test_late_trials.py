@@ -53,6 +53,8 @@ class Engine:
         monkeypatch.setattr(engine_program, "run_process", self._run)
         monkeypatch.setenv("PATH", str(folder))
         monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+        # a PATH without rm leaves the trials' files: let pytest remove them
+        monkeypatch.setenv("APPTAINER_TMPDIR", str(folder))
 
     def plays(
         self, programs: Sequence[str], answers: dict[str, str], hangs: Callable[[str], bool]
