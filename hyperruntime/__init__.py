@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from hyperruntime.gateway import ModelRule as ModelRule
     from hyperruntime.gateway import Upstream as Upstream
     from hyperruntime.host.inherited import raise_file_limit as raise_file_limit
+    from hyperruntime.layers.snapshots.snapshot import FileChange as FileChange
+    from hyperruntime.layers.snapshots.snapshot import Snapshot as Snapshot
     from hyperruntime.pool.lease import Lease as Lease
     from hyperruntime.pool.manager import PoolManager as PoolManager
     from hyperruntime.pool.pool import SlotPool as SlotPool
@@ -74,6 +76,7 @@ _NAMES = {
     "exec.spawn.terminal": ("Terminal",),
     "gateway": ("Access", "Budget", "Gateway", "GatewayConfig", "ModelRule", "Upstream"),
     "host.inherited": ("raise_file_limit",),
+    "layers.snapshots.snapshot": ("FileChange", "Snapshot"),
     "pool.lease": ("Lease",),
     "pool.manager": ("PoolManager",),
     "pool.pool": ("SlotPool",),

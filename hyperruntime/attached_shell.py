@@ -14,7 +14,7 @@ class AttachedShell(Protocol):
 
     @property
     def input(self) -> int:
-        """Descriptor to which the shell's input is written."""
+        """Descriptor to which the shell's input is written; may be -1 when it was closed."""
         ...
 
     @property

@@ -9,6 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import count
 from typing import TypeVar, Unpack
 
 import attrs
@@ -17,10 +18,11 @@ from hyperruntime.concurrency.blocking import EXECS, blocking, run_cancellable
 from hyperruntime.concurrency.closing import AsyncClosing
 from hyperruntime.concurrency.end_event import EndEvent
 from hyperruntime.driver import Driver, Launch
+from hyperruntime.exec.exchange import EXCHANGE_TARGET, Exchanges
 from hyperruntime.exec.exec_script import export_script, make_request, shell_keeps
 from hyperruntime.exec.execution import Execution
 from hyperruntime.exec.git_owners import GitOwners
-from hyperruntime.exec.lane import EXCHANGE_TARGET, make_exchange
+from hyperruntime.exec.group_methods import ContainerGroups
 from hyperruntime.exec.options import ExecKeywords, ExecOptions, ShellKeywords, TerminalKeywords
 from hyperruntime.exec.persistent.shell import Shell
 from hyperruntime.exec.spawn.process import ContainerCommand, Process, ProcessExecution
@@ -35,9 +37,10 @@ from hyperruntime.gpu.grant import GpuGrant
 from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.owner import Owner
 from hyperruntime.host.watchdog import split_limits, unwatch, watch_container
+from hyperruntime.layers.snapshots.container_snapshots import ContainerSnapshots
+from hyperruntime.layers.snapshots.snapshot import Snapshot
 from hyperruntime.logs import get_logger
 from hyperruntime.ports.forward import ContainerPorts, Forwards
-from hyperruntime.run_as import RunAs
 from hyperruntime.sandbox import BlockingSandbox
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
 from hyperruntime.transfer import copy as transfer
@@ -51,7 +54,14 @@ E = TypeVar("E", bound=Execution)
 _LOST_TIMEOUT_S = 0.3
 
 
-class Container(ContainerFiles, ContainerPorts, AsyncClosing, BlockingSandbox):
+class Container(
+    ContainerFiles,
+    ContainerGroups,
+    ContainerPorts,
+    ContainerSnapshots,
+    AsyncClosing,
+    BlockingSandbox,
+):
     """A running container; made by :meth:`Runtime.container`, used as a context manager.
 
     Safe to use from many threads at once.
@@ -68,15 +78,25 @@ class Container(ContainerFiles, ContainerPorts, AsyncClosing, BlockingSandbox):
     """
 
     def __init__(
-        self, driver: Driver, owner: Owner, spec: ContainerSpec, labels: Mapping[str, str]
+        self,
+        driver: Driver,
+        owner: Owner,
+        exchanges: Exchanges,
+        spec: ContainerSpec,
+        labels: Mapping[str, str],
+        base: Snapshot | None = None,
+        start: Callable[..., Container] | None = None,
     ) -> None:
         """Start the container and wait until it can run commands.
 
         Args:
             driver: the engine's adapter.
             owner: this process as owner.
+            exchanges: makes its exchange directory.
             spec: the container to start.
             labels: labels in addition to the spec's.
+            base: the snapshot whose files it gets; None means those of the image.
+            start: starts other containers, for :meth:`fork`.
 
         Raises:
             HyperRuntimeError: it cannot be started; the subclass gives the reason.
@@ -86,25 +106,35 @@ class Container(ContainerFiles, ContainerPorts, AsyncClosing, BlockingSandbox):
         self.name = f"hyperruntime-{uuid.uuid4().hex[:12]}"
         self._pid = os.getpid()
         self._removal: threading.Thread | None = None
+        self._endings: list[threading.Thread] = []  # of what ran before a restart
         self._shells: set[Shell] = set()
         self._forwards = Forwards(driver.name, self._copy)
         self._gpus = GpuGrant(spec.gpus)
-        self._dir = os.path.join(owner.private_dir, self.name)
-        self._repositories = GitOwners(spec)
+        self._repositories = GitOwners(spec, () if base is None else base.repositories)
         self._late_env = {name: value for name, value in spec.env.items() if not shell_keeps(name)}
-        early_env = {name: value for name, value in spec.env.items() if shell_keeps(name)}
-        self._exchange = make_exchange(self._dir, export_script(early_env))
-        self._sessions = UserSessions(
+        self._early_env = {name: value for name, value in spec.env.items() if shell_keeps(name)}
+        self._dir, self._exchange = exchanges.make(self.name, export_script(self._early_env))
+        self._driver = driver
+        self._labels = {**spec.labels, **labels, **owner.identity.to_labels()}
+        self._start_another = start
+        self._starts = count(1)
+        self._changing = threading.Lock()
+        self._new_sessions = partial(
+            UserSessions,
             name=self.name,
             engine=driver.name,
             user=spec.user,
             exchange=self._exchange,
             removals=owner.removals,
-            remove=self._remove_async,
+            remove=lambda lost: self._remove_async(partial(self._close, lost=lost)),
+            ended=EndEvent(),
+            exchanges=exchanges,
         )
+        self._sessions = self._new_sessions()
+        self._same = (base, self._sessions.latest)
         started = time.monotonic()
         try:
-            self._start(driver, {**spec.labels, **labels, **owner.identity.to_labels()}, early_env)
+            self._start(self._sessions, () if base is None else base.layers, wait=True)
             self._gpus.check(self.exec)
         except BaseException:
             self.close()
@@ -175,11 +205,7 @@ class Container(ContainerFiles, ContainerPorts, AsyncClosing, BlockingSandbox):
         """Wait until the container has ended, for any reason."""
         await self._sessions.ended.wait()
 
-    def exec(
-        self,
-        args: Sequence[str | bytes],
-        **options: Unpack[ExecKeywords],
-    ) -> ExecResult:
+    def exec(self, args: Sequence[str | bytes], **options: Unpack[ExecKeywords]) -> ExecResult:
         """Run a command and return its result; a non-zero exit code is a result, not an error.
 
         It returns when the command itself ends. Background processes keep running; their later
@@ -191,10 +217,9 @@ class Container(ContainerFiles, ContainerPorts, AsyncClosing, BlockingSandbox):
                 killed; None means never.
             env: variables for this command, in addition to the spec's.
             workdir: absolute path; None means the spec's.
-            user: ``name`` or ``uid``, with an optional ``:group``; None means the spec's. The first
-                exec as another user needs one exec of the engine; the first as a
-                :class:`~hyperruntime.run_as.RunAs` needs a fork. With Apptainer and bubblewrap it
-                is a fork too; the user then has no further groups, and ``HOME`` is ``/``.
+            user: ``name`` or ``uid``, with an optional ``:group``; None means the spec's. On Podman
+                and Docker, the first exec as another name needs one of the engine; the first as a
+                :class:`~hyperruntime.run_as.RunAs`, and on other engines, needs a fork.
             input: bytes, or a binary file that is read as fast as the command reads; None means an
                 empty input.
             on_output: called in this thread as ``on_output("stdout" | "stderr", chunk)`` while it
@@ -237,55 +262,6 @@ class Container(ContainerFiles, ContainerPorts, AsyncClosing, BlockingSandbox):
             lambda cancel_fd: self._run(args, ExecOptions(**options, cancel_fd=cancel_fd))
         )
 
-    def signal_group(self, group: str, number: int) -> bool:
-        """Send a signal, such as SIGINT, to all processes of a group's commands; return whether
-        there were any.
-
-        A signal reaches every process that a running command started, in any process group and
-        session. Further errors are those of :meth:`end_group`.
-
-        Args:
-            group: name of the group, as given to :meth:`exec`.
-            number: number of the signal.
-
-        Raises:
-            SpecError: ``number`` is not the number of a signal.
-        """
-        return self._sessions.signal_group(group, number)
-
-    async def asignal_group(self, group: str, number: int) -> bool:
-        """Do what :meth:`signal_group` does without blocking the event loop."""
-        return await blocking(EXECS, partial(self.signal_group, group, number))
-
-    def end_group(self, group: str) -> bool:
-        """Kill all processes of a group's commands, also in the background; return whether none is
-        left.
-
-        A running command of the group ends with exit code 137 (SIGKILL).
-        """
-        return self._sessions.end_group(group)
-
-    async def aend_group(self, group: str) -> bool:
-        """Do what :meth:`end_group` does without blocking the event loop."""
-        return await blocking(EXECS, partial(self.end_group, group))
-
-    def end_user(self, user: RunAs, also: str | RunAs | None = None) -> bool:
-        """Kill every process of a user's uid, even hidden ones, and drop its lanes; return whether
-        none is left.
-
-        Takes a few milliseconds. To end a fork loop, all processes in the container are stopped for
-        a moment.
-
-        Args:
-            user: the user.
-            also: another form of the same user, such as its name, in which its commands ran.
-        """
-        return self._sessions.end_user(user, also)
-
-    async def aend_user(self, user: RunAs, also: str | RunAs | None = None) -> bool:
-        """Do what :meth:`end_user` does without blocking the event loop."""
-        return await blocking(EXECS, partial(self.end_user, user, also))
-
     def spawn(self, args: Sequence[str | bytes], **options: Unpack[ExecKeywords]) -> Process:
         """Start a command in the background of the caller; return it when its process exists.
 
@@ -299,7 +275,10 @@ class Container(ContainerFiles, ContainerPorts, AsyncClosing, BlockingSandbox):
         """
 
         def prepare(final: ExecOptions) -> ContainerCommand:
-            return ContainerCommand(self._sessions, self._prepare(ProcessExecution, args, final))
+            sessions = self._sessions
+            return ContainerCommand(
+                sessions, self._prepare(sessions, ProcessExecution, args, final)
+            )
 
         return Process(ExecOptions(**options).checked(), prepare)
 
@@ -337,17 +316,14 @@ class Container(ContainerFiles, ContainerPorts, AsyncClosing, BlockingSandbox):
         env = {"TERM": self.spec.env.get("TERM", DEFAULT_TERM), **(options.get("env") or {})}
         options["env"] = env
         make_request(args, env=env)
-        # The shell that enters the terminal drops variables with odd names, so env(1) sets them
-        # behind it.
-        odd = [
-            f"{name}={value}"
-            for name, value in {**self._late_env, **env}.items()
-            if not shell_keeps(name)
-        ]
+        # the shell that enters it drops variables with odd names, so env(1) sets them behind it
+        own = {**self._late_env, **env}
+        odd = [f"{name}={value}" for name, value in own.items() if not shell_keeps(name)]
         command = ["env", *odd, *args] if odd else args
         size, checked = terminal_options(**options)
-        prepare = partial(self._prepare, ProcessExecution)
-        return start_terminal(self._sessions, prepare, command, checked, size)
+        sessions = self._sessions
+        prepare = partial(self._prepare, sessions, ProcessExecution)
+        return start_terminal(sessions, prepare, command, checked, size)
 
     async def aterminal(
         self,
@@ -498,30 +474,87 @@ class Container(ContainerFiles, ContainerPorts, AsyncClosing, BlockingSandbox):
         if self._removal is not None:
             self._removal.join()
 
-    def _start(self, driver: Driver, labels: Mapping[str, str], env: Mapping[str, str]) -> None:
+    def _start(self, sessions: UserSessions, layers: tuple[str, ...], *, wait: bool) -> None:
         """Start the container and its main session, and watch the limits that the engine does not
         enforce.
+
+        Args:
+            sessions: its new sessions.
+            layers: what lies over the files of its image.
+            wait: whether to wait for the answer of the main session.
         """
+        driver = self._driver
         info = driver.probe()
         limits, watched = split_limits(self.spec, info)
+        number = next(self._starts)
         launch = Launch(
-            spec=attrs.evolve(self.spec, env=env, gpus=self._gpus.take(), limits=limits),
-            name=self.name,
-            labels=labels,
+            spec=attrs.evolve(
+                self.spec, env=self._early_env, gpus=self._gpus.take(), limits=limits
+            ),
+            name=self.name if number == 1 else f"{self.name}-{number}",
+            labels=self._labels,
             exchange=self.exchange,
             private_dir=self._dir,
+            layers=layers,
         )
         self._live = live = driver.launch(launch)
-        self._sessions.begin(live, info)
+        sessions.begin(live, info, wait=wait)
         live.observe()
-        remove = partial(self._sessions.remove_now, live)
-        self._sessions.watch = watch_container(watched, launch, driver.name, live, remove)
+        remove = partial(sessions.remove_now, live)
+        sessions.watch = watch_container(watched, launch, driver.name, live, remove)
 
-    def _close(self, timeout_s: float) -> None:
-        if self._sessions.close():
-            return
+    @property
+    def _processes(self) -> UserSessions:
+        return self._sessions
+
+    @property
+    def _put_repositories(self) -> tuple[str, ...]:
+        return self._repositories.paths
+
+    def _restart(self, same: Snapshot) -> None:
+        """Start the container again over the layers of a snapshot, and end its processes meanwhile;
+        the lock is held.
+        """
+        layers = same.layers
+        old = self._sessions
+        old.replace()
+        for shell in tuple(self._shells):
+            shell.abandon()
+        self._repositories = GitOwners(self.spec, same.repositories)
+        unwatch(old.watch)
+        self._gpus.give_back()
+        ending = threading.Thread(target=old.end, args=(limit_s(self._driver.name, "end"),))
+        ending.start()
+        self._endings = [*filter(threading.Thread.is_alive, self._endings), ending]
+        if old.watch is not None:  # a watch finds its processes by what the old ones have too
+            ending.join()
+        sessions = self._new_sessions()
+        try:
+            self._start(sessions, layers, wait=old.watch is not None)
+            if old.watch is not None and sessions.watch is not None:
+                sessions.watch.deadline = old.watch.deadline
+        except BaseException:
+            sessions.close()
+            self._sessions = sessions
+            self._remove_async(self._end)
+            raise
+        self._same = (same if layers else None, sessions.latest)
+        self._sessions = sessions
+
+    def _close(self, timeout_s: float, lost: UserSessions | None = None) -> None:
+        """Close it; do nothing if only sessions were lost that it has no more."""
+        with self._changing:
+            if lost is not None and lost is not self._sessions:
+                return
+            was_closed = self._sessions.close()
+        if not was_closed:
+            self._end(timeout_s)
+
+    def _end(self, timeout_s: float) -> None:
         try:
             self._sessions.end(timeout_s)
+            for ending in self._endings:
+                ending.join(timeout_s)
         finally:
             self._forwards.close()
             for shell in tuple(self._shells):
@@ -529,27 +562,36 @@ class Container(ContainerFiles, ContainerPorts, AsyncClosing, BlockingSandbox):
             unwatch(self._sessions.watch)
             self._gpus.give_back()
             shutil.rmtree(self._dir, ignore_errors=True)
+            self._sessions.ended.set()  # nothing else does if no command ran since a rollback
             self.closed.set()
 
-    def _remove_async(self) -> None:
-        self._removal = threading.Thread(target=self._close, args=(_LOST_TIMEOUT_S,))
+    def _remove_async(self, end: Callable[[float], None]) -> None:
+        self._removal = threading.Thread(target=end, args=(_LOST_TIMEOUT_S,))
         self._removal.start()
 
     def _run(self, args: Sequence[str | bytes], options: ExecOptions) -> ExecResult:
-        return self._sessions.run(self._prepare(Execution, args, options))
+        sessions = self._sessions  # a rollback may exchange them meanwhile
+        return sessions.run(self._prepare(sessions, Execution, args, options))
 
     def _env(self, given: Mapping[str, str]) -> dict[str, str]:
         """Return the variables of a command that are not in the container's own environment."""
         return {**self._late_env, **self._live.exec_env, **self._repositories.env(), **given}
 
-    def _prepare(self, kind: type[E], args: Sequence[str | bytes], options: ExecOptions) -> E:
+    def _prepare(
+        self,
+        sessions: UserSessions,
+        kind: type[E],
+        args: Sequence[str | bytes],
+        options: ExecOptions,
+    ) -> E:
         streams = {"has_input": options.input is not None, "merge_output": options.merge_output}
         request = make_request(
             args, env=self._env(options.env or {}), workdir=options.workdir, **streams
         )
-        if isinstance(options.user, str):
-            options = attrs.evolve(options, user=self._sessions.resolve(options.user))
-        session = self._sessions.find(options.user)
+        user = sessions.resolve(options.user)
+        if user is not options.user:
+            options = attrs.evolve(options, user=user)
+        session = sessions.find(user)
         return kind(session, request, options)
 
     def _copy(self, args: Sequence[str | bytes], options: ExecOptions) -> ExecResult:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import attrs
 
@@ -42,6 +42,9 @@ class EngineInfo:
         image_owners: whether files of an image keep their owners; False: all belong to the
             container's root.
         unfiltered: why commands run without a seccomp filter here, or "".
+        snapshots: whether containers can start from the files of others.
+        slow_rollbacks: whether a rollback takes longer than a new container that is ready, so that
+            pools replace containers instead.
         refuses: other fields that raise :class:`~hyperruntime.errors.UnsupportedOptionError` here,
             under the name in the error's ``field``: a field of the spec (``read_only_rootfs``,
             ``user``, ``mounts``), a limit that is not in ``limits`` (``limits.tmpfs_bytes``), or an
@@ -71,6 +74,8 @@ class EngineInfo:
     ignores_modes: bool = True
     image_owners: bool = True
     unfiltered: str = ""
+    snapshots: bool = False
+    slow_rollbacks: bool = False
     refuses: frozenset[str] = frozenset()
     reclaim_args: tuple[str, ...] = ()
 
@@ -182,6 +187,9 @@ class Launch:
             removes it after the container's end. So mount nothing in it where the host sees the
             mount, because the removal would go through it, and leave no file in it that this user
             cannot remove, such as those of other users of the container.
+        layers: what :class:`Freezes` returned, in place of the image's files: directories of this
+            machine, the highest first, or one image of the engine; empty: the image's. Only for a
+            driver that declares ``snapshots``.
     """
 
     spec: ContainerSpec
@@ -189,6 +197,7 @@ class Launch:
     labels: Mapping[str, str] = attrs.field(hash=False)
     exchange: Mount
     private_dir: str
+    layers: tuple[str, ...] = ()
 
 
 class LiveContainer(Protocol):
@@ -250,6 +259,24 @@ class LiveContainer(Protocol):
 
 
 @runtime_checkable
+class SwitchesUser(Protocol):
+    """A live container whose main shell is root inside, and whose commands run as another user.
+
+    Without it, they run as the user of the main shell.
+    """
+
+    @property
+    def user(self) -> str:
+        """The user: ``name`` or ``uid``, with an optional ``:group``; "" is the main shell's."""
+        ...
+
+    @property
+    def home(self) -> str:
+        """``HOME`` of its commands; "" means that of the user's entry in ``/etc/passwd``."""
+        ...
+
+
+@runtime_checkable
 class OpensShells(Protocol):
     """A live container to which the engine attaches shells as other users.
 
@@ -279,6 +306,29 @@ class HasLayer(Protocol):
         ...
 
 
+@runtime_checkable
+class Freezes(Protocol):
+    """A live container whose files can become the start of others."""
+
+    def freeze(self, *, running: bool, repositories: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Keep the container's files as they are now; return the layers that they consist of, the
+        highest first. The last one is the tree of its image, even if another image has its name
+        later. The driver removes the others when the owner has ended.
+
+        An engine that keeps files itself copies them to an image, and returns its identifier, which
+        begins with ``sha256:``. The container then always goes on.
+
+        Args:
+            running: whether the container goes on, so that its files are copied. Else core ends it
+                after this, and starts it again over the layers.
+            repositories: those of the snapshot, which an engine notes with its image.
+
+        Raises:
+            StorageError: the files cannot be kept.
+        """
+        ...
+
+
 class Images(Protocol):
     """The images of an engine. An image exists if its reference matches exactly."""
 
@@ -295,7 +345,7 @@ class Images(Protocol):
 
         Raises:
             ImageNotFoundError: the image is not on this machine.
-            EngineError: a container uses it.
+            EngineError: a container or a snapshot uses it.
         """
         ...
 
@@ -355,25 +405,26 @@ class Images(Protocol):
 
 
 @runtime_checkable
-class BuildsDefinitions(Protocol):
-    """Images of an engine that builds definition files itself; for others core converts them to
-    Containerfiles.
-    """
+class BuildsInContainers(Protocol):
+    """Images of an engine without a builder, which run the steps of a build in its containers."""
 
-    def build_definition(
-        self,
-        context: Path,
-        reference: str,
-        *,
-        definition: Path,
-        build_args: Mapping[str, str],
-        on_output: Callable[[str], None],
-    ) -> str:
-        """Build a definition file as :meth:`Images.build` builds a Containerfile; return the
-        image's identifier.
+    def use(self, start: Callable[..., Any], probe: Callable[[], EngineInfo]) -> None:
+        """Set what builds need; called once, before the first build.
 
-        Raises:
-            ImageBuildError: a step failed; the message contains its last lines.
+        Args:
+            start: starts a container, as :meth:`hyperruntime.runtime.Runtime.container`.
+            probe: returns the capabilities of the engine.
+        """
+        ...
+
+
+@runtime_checkable
+class DropsLayers(Protocol):
+    """A driver that can remove what :class:`Freezes` kept before it is closed."""
+
+    def drop(self, layers: tuple[str, ...]) -> bool:
+        """Remove the highest layer, unless a container or another snapshot needs it, or this driver
+        does not keep it; return whether it was removed.
         """
         ...
 

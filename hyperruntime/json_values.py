@@ -34,11 +34,11 @@ def parse_json(text: str | bytes, *, finite: bool = False) -> Any:  # noqa: ANN4
     Raises:
         ValueError: the text is not JSON, or nests too deeply.
     """
-    if finite:
-        return _parse(
-            lambda: json.loads(text, parse_constant=_refuse_constant, parse_float=_finite_float)
-        )
-    return _parse(lambda: json.loads(text))
+    if not finite:
+        return _parse(lambda: json.loads(text))
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text), "surrogatepass")
+    return _parse(lambda: _FINITE.decode(text))
 
 
 def parse_json_slowly(text: str) -> Any:  # noqa: ANN401 - any JSON value
@@ -123,6 +123,9 @@ def _finite_float(text: str) -> float:
     if math.isinf(value := float(text)):
         raise ValueError(f"{text[:20]} is too large for a number")
     return value
+
+
+_FINITE = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite_float)
 
 
 def json_object(text: str | bytes | None) -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -17,7 +18,7 @@ from hyperruntime.concurrency.closing import AsyncClosing
 from hyperruntime.concurrency.exhaustion import too_many_files
 from hyperruntime.concurrency.parallel_map import parallel_map
 from hyperruntime.container import Container
-from hyperruntime.driver import ContainerRecord, Driver, EngineInfo
+from hyperruntime.driver import BuildsInContainers, ContainerRecord, Driver, DropsLayers, EngineInfo
 from hyperruntime.errors import (
     DriverLoadError,
     EngineError,
@@ -28,10 +29,12 @@ from hyperruntime.errors import (
     PruneError,
     SpecError,
 )
+from hyperruntime.exec.exchange import Exchanges
 from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.owner import LABEL, Owner, OwnerIdentity, remove_owned, stale_directories
 from hyperruntime.host.process import wait_until
 from hyperruntime.images.store import ImageStore
+from hyperruntime.layers.snapshots.snapshot import Snapshot, Snapshots, snapshots_of
 from hyperruntime.logs import get_logger
 from hyperruntime.spec import ContainerSpec
 
@@ -90,7 +93,11 @@ class Runtime(AsyncClosing):
         except BaseException:
             self._owner.close()
             raise
-        self._images = ImageStore(driver.images, lambda: driver.probe().refuses, self.container)
+        images = driver.images
+        if isinstance(images, BuildsInContainers):
+            images.use(self.container, driver.probe)
+        self._images = ImageStore(images, lambda: driver.probe().refuses, self.container)
+        self._exchanges = Exchanges(self._owner.private_dir)
         self._changed = threading.Condition()  # for the three below
         self._open: set[Container] = set()
         self._starting: set[int] = set()  # threads
@@ -111,6 +118,37 @@ class Runtime(AsyncClosing):
         """
         self._check_open()
         return self._images
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """The named snapshots of this user on this engine.
+
+        Raises:
+            EngineError: the runtime is closed.
+            UnsupportedOptionError: snapshots have no names on this engine.
+        """
+        self._check_open()
+        return snapshots_of(self._driver)
+
+    def drop(self, snapshot: Snapshot) -> bool:
+        """Remove the files of a snapshot without a name now, not when this runtime is closed.
+
+        Nothing is removed while a container or a later snapshot needs them; the call may be
+        repeated. Engines that keep snapshots as images remove nothing.
+
+        Returns:
+            Whether it has removed them. False for those that are gone already, that have a name, or
+            that another runtime keeps.
+
+        Example:
+            >>> with runtime.container(spec) as container:
+            ...     _ = container.exec(["touch", "/prepared"])
+            ...     snapshot = container.snapshot()
+            >>> runtime.drop(snapshot)
+            True
+        """
+        driver = self._driver
+        return isinstance(driver, DropsLayers) and driver.drop(snapshot.layers)
 
     @property
     def info(self) -> EngineInfo:
@@ -136,7 +174,11 @@ class Runtime(AsyncClosing):
         return self._owner.removals.pending
 
     def container(
-        self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None
+        self,
+        spec: ContainerSpec,
+        *,
+        labels: Mapping[str, str] | None = None,
+        base: Snapshot | str | None = None,
     ) -> Container:
         """Start a container; the caller closes it or uses it in a ``with`` statement, else
         :meth:`close` closes it.
@@ -144,6 +186,7 @@ class Runtime(AsyncClosing):
         Args:
             spec: describes the container.
             labels: labels in addition to the spec's.
+            base: a snapshot of the same image, or the name of one, whose files it gets.
 
         Raises:
             ImageNotFoundError: the image is not on this machine, and ``spec.pull`` is ``never``.
@@ -155,7 +198,8 @@ class Runtime(AsyncClosing):
             EngineError: the runtime is closed, or this process is a forked child of the process
                 that opened it.
             TypeError: ``spec`` is not a ContainerSpec.
-            SpecError: the source of a mount does not exist.
+            SpecError: the source of a mount does not exist, or ``base`` is gone or has another
+                image.
         """
         if not self._owner.is_here:
             raise EngineError(
@@ -168,21 +212,27 @@ class Runtime(AsyncClosing):
         for mount in spec.mounts:
             if not os.path.exists(mount.source):
                 raise SpecError("Mount.source", mount.source, "a path that exists on this machine")
+        if isinstance(base, str):
+            base = self.snapshots.find(base)
+        if base is not None:
+            base.check_fits(self.name, spec.image)
         if spec.pull == "always":
             self.images.pull(spec.image)
         try:
-            return self._own(spec, labels or {})
+            return self._own(spec, labels or {}, base)
         except ImageNotFoundError:
             if spec.pull != "missing":
                 raise
         self.images.pull(spec.image)
-        return self._own(spec, labels or {})
+        return self._own(spec, labels or {}, base)
 
-    def _own(self, spec: ContainerSpec, labels: Mapping[str, str]) -> Container:
+    def _own(
+        self, spec: ContainerSpec, labels: Mapping[str, str], base: Snapshot | None
+    ) -> Container:
         """Start a container that :meth:`close` closes."""
         run = {f"{LABEL}.run": self._run_id} if self._run_id else {}
         with self._starting_here(), _naming_full_tables():
-            container = self._start(spec, {**labels, **run})
+            container = self._start(spec, {**labels, **run}, base)
             with self._changed:
                 if not self._closed:
                     self._open.add(container)
@@ -192,7 +242,11 @@ class Runtime(AsyncClosing):
             raise EngineError(_CLOSED)
 
     async def acontainer(
-        self, spec: ContainerSpec, *, labels: Mapping[str, str] | None = None
+        self,
+        spec: ContainerSpec,
+        *,
+        labels: Mapping[str, str] | None = None,
+        base: Snapshot | str | None = None,
     ) -> Container:
         """Do what :meth:`container` does without blocking the event loop; at most 16 start at once,
         others wait.
@@ -201,7 +255,7 @@ class Runtime(AsyncClosing):
         ``async with await runtime.acontainer(spec) as container``.
         """
         return await blocking(
-            STARTS, lambda: self.container(spec, labels=labels), undo=Container.close
+            STARTS, lambda: self.container(spec, labels=labels, base=base), undo=Container.close
         )
 
     def containers(self) -> tuple[OwnedContainer, ...]:
@@ -291,13 +345,15 @@ class Runtime(AsyncClosing):
                 self._starting.discard(threading.get_ident())
                 self._changed.notify_all()
 
-    def _start(self, spec: ContainerSpec, labels: Mapping[str, str]) -> Container:
+    def _start(
+        self, spec: ContainerSpec, labels: Mapping[str, str], base: Snapshot | None
+    ) -> Container:
         """Start a container; retry for a few seconds while no process is left for it."""
         deadline = time.monotonic() + _START_TRIES_S
         pause_s = 0.2
         while True:
             try:
-                return self._try_start(spec, labels)
+                return self._try_start(spec, labels, base)
             except ProcessLimitError:
                 if self._closed or time.monotonic() + pause_s > deadline:
                     raise
@@ -305,15 +361,21 @@ class Runtime(AsyncClosing):
                 time.sleep(pause_s)
                 pause_s *= 2
 
-    def _try_start(self, spec: ContainerSpec, labels: Mapping[str, str]) -> Container:
+    def _try_start(
+        self, spec: ContainerSpec, labels: Mapping[str, str], base: Snapshot | None
+    ) -> Container:
+        another = partial(self.container, labels=labels)
+        start = partial(
+            Container, self._driver, self._owner, self._exchanges, spec, labels, base, another
+        )
         known = self._driver.probe()
         try:
-            return Container(self._driver, self._owner, spec, labels)
+            return start()
         except EngineUnavailableError:
             if self._driver.probe() is known:
                 raise
         log.info("the probe of the engine was out of date; starting once more", driver=self.name)
-        return Container(self._driver, self._owner, spec, labels)
+        return start()
 
     def _forget(self, container: Container) -> None:
         with self._changed:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Stream,
         TextKeywords,
     )
+    from hyperruntime.layers.snapshots.snapshot import Snapshot
     from hyperruntime.pool_values.config import PoolConfig, ToolPolicy
     from hyperruntime.pool_values.results import ExecutionResult, PoolStatus, Request, Slot
     from hyperruntime.spec import ExecResult
@@ -489,7 +490,13 @@ class Pool(Protocol):
         """Stop the pool."""
         ...
 
-    async def acquire(self, task_id: str | None = None, *, timeout_s: float | None = None) -> Slot:
+    async def acquire(
+        self,
+        task_id: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        base: Snapshot | str | None = None,
+    ) -> Slot:
         """Lease a slot; see :meth:`SlotPool.acquire`."""
         ...
 
@@ -502,7 +509,11 @@ class Pool(Protocol):
         ...
 
     def lease(
-        self, task_id: str | None = None, *, timeout_s: float | None = None
+        self,
+        task_id: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        base: Snapshot | str | None = None,
     ) -> AbstractAsyncContextManager[Sandbox]:
         """Lease a sandbox for a block; see :meth:`SlotPool.lease`."""
         ...

@@ -32,7 +32,10 @@ _IMAGE_NAME = re.compile(rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::{_TAG})?(?:@{_D
 # Podman reads what begins with one of these from other places; containers-transports(5).
 _TRANSPORTS = "containers-storage dir docker docker-archive docker-daemon oci oci-archive ostree sif tarball".split()
 _IMAGE_FILES = (".sif", ".sqfs")
-_IMAGE_PATH = re.compile(r"[A-Za-z0-9./_][A-Za-z0-9._:/@+-]*")
+_IMAGE_PATH = re.compile(r"[\w./][\w ._:/@+-]*")
+# the repositories of Podman's and Docker's snapshots; the user's number follows the second
+UNNAMED_SNAPSHOTS = "localhost/hyperruntime-snapshot"
+NAMED_SNAPSHOTS = "localhost/hyperruntime-named"
 _USER = re.compile(
     r"(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*\$?)(:(?P<group>[A-Za-z0-9_][A-Za-z0-9_.-]*\$?))?"
 )
@@ -384,6 +387,26 @@ def check_image(field: str, reference: object) -> None:
             "`hyperrun image load FILE`"
         )
         raise SpecError(field, reference, allowed)
+
+
+def check_new_image(field: str, reference: object) -> None:
+    """Check that an image may get a name: those of snapshots are given by snapshots alone.
+
+    Raises:
+        SpecError: it may not.
+    """
+    check_image(field, reference)
+    if is_of_snapshots(str(reference)):
+        raise SpecError(field, reference, "snapshots have such names; use another repository")
+
+
+def is_of_snapshots(reference: str) -> bool:
+    """Return whether a reference is in a repository of snapshots; Podman puts ``localhost/`` before
+    a name without a registry.
+    """
+    full = f"localhost/{reference.removeprefix('localhost/')}"
+    repository = re.split("[:@]", full, maxsplit=1)[0]
+    return f"{repository}/".startswith((f"{UNNAMED_SNAPSHOTS}/", f"{NAMED_SNAPSHOTS}/"))
 
 
 def check_user(user: Any) -> None:  # noqa: ANN401 - checked here

@@ -42,7 +42,7 @@ class Registry:
 
     def push_busybox(self, name: str, tag: str, greeting: str) -> str:
         """Push an image of a static busybox and ``/greeting``; return its reference."""
-        layer = _busybox_layer(greeting)
+        layer = busybox_layer(greeting)
         config = json.dumps(
             {
                 "architecture": "amd64",
@@ -136,7 +136,8 @@ def _answers(address: str) -> bool:
         return connection.connect_ex((host, int(port))) == 0
 
 
-def _busybox_layer(greeting: str) -> bytes:
+def busybox_layer(greeting: str) -> bytes:
+    """Return a layer with a static busybox and `/greeting`."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name in ("bin", "tmp"):

@@ -21,8 +21,8 @@ from hyperruntime.errors import TransferError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.sandbox import Sandbox
 from hyperruntime.spec import ExecResult
+from hyperruntime.storage.tar_reader import TarReader
 from hyperruntime.transfer.extract import ExtractLimits
-from hyperruntime.transfer.tar_reader import TarReader
 
 _BATCH_BYTES = 16 * 1024**2
 _BATCH_FILES = 2000

@@ -12,9 +12,8 @@ from hyperenvironment_terminal.task import Task
 from hyperruntime.errors import ImageNotFoundError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.build_inputs import inputs_digest
+from hyperruntime.images.building.definition import SUFFIX, check_contained, read_definition
 from hyperruntime.images.definition_file import parse_definition, with_base
-from hyperruntime.images.definition_rewrite import check_contained, read_definition
-from hyperruntime.images.definition_to_containerfile import SUFFIX
 from hyperruntime.images.dockerfile import read_dockerfile, write_dockerfile
 from hyperruntime.images.pull_errors import is_local
 from hyperruntime.images.store import ImageStore

@@ -21,7 +21,7 @@ import attrs
 
 from hyperenvironment_terminal.compose import ROOT, Main, read_main, user_text
 from hyperruntime.errors import SpecError
-from hyperruntime.images.definition_rewrite import read_definition
+from hyperruntime.images.building.definition import read_definition
 from hyperruntime.json_values import parse_toml
 from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE
 from hyperruntime.settings.reader import read

@@ -33,6 +33,11 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Check that a runtime keeps every promise of the library.",
     ),
     "image": ("containers.image", "image", "Build, pull, list, load, save and remove images."),
+    "snapshot": (
+        "containers.snapshot",
+        "snapshot",
+        "List, remove, save and compare named snapshots of containers.",
+    ),
     "exec": ("containers.exec", "exec_command", "Run one command in a fresh container."),
     "shell": ("containers.exec", "shell_command", "Open a shell in a fresh container."),
     "mcp": ("containers.mcp", "mcp", "Serve tools in containers to MCP clients, such as editors."),

@@ -24,6 +24,7 @@ from hyperruntime.errors import (
 )
 from hyperruntime.images.pull_errors import is_local
 from hyperruntime.images.recipes import image_reference, recipe_of
+from hyperruntime.layers.archive import file_digest
 from hyperruntime.logs import get_logger
 from hyperruntime.runtime import open_runtime
 from hyperruntime.wire.checks import Line
@@ -386,12 +387,6 @@ class ImageSource:
                 part = await asyncio.to_thread(file.read, PART_BYTES)
                 args = {"digest": digest, "offset": offset, "last": offset + len(part) >= size}
                 await node.peer.call("image.part", args, part)
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 async def _identify(node: Node, known: _Known) -> _Found:

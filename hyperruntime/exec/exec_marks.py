@@ -23,6 +23,7 @@ _LEAST_RESIDENT_BYTES = 10**18
 _MOST_DIGITS = 20  # digits of 2**64
 
 Span = tuple[int, int]  # first and last number
+COMMANDS: Span = (_LANES, _LANES + 2 * _SPACE)  # those of all commands
 
 
 @attrs.frozen

@@ -40,6 +40,14 @@ _REASONS = {
 }
 
 
+class ShellText(bytes):
+    """The text of a command ``/bin/sh -c TEXT NAME ARG...`` that a lane runs in its own subshell.
+
+    That saves the start of a shell. ``$0``, ``$$`` and variables that begin with ``_hr_`` are the
+    lane's, so it is only for programs of this library.
+    """
+
+
 @attrs.frozen(kw_only=True)
 class ExecRequest:
     """One validated command.
@@ -57,6 +65,11 @@ class ExecRequest:
     workdir: str | None
     has_input: bool
     merge_output: bool = False
+
+    @property
+    def text(self) -> bytes | None:
+        """The program that the lane runs itself; None if a program is to be executed."""
+        return next((arg for arg in self.args[2:3] if isinstance(arg, ShellText)), None)
 
     @property
     def through_env(self) -> tuple[bytes, ...]:
@@ -170,15 +183,16 @@ def lane_script(
     lines += [started] if started else []
     kept = {name: value for name, value in request.env.items() if shell_keeps(name)}
     lines += [b"export %s=%s" % (name.encode(), quote(value)) for name, value in kept.items()]
-    args = (
-        (b"env", *through_env, *request.args)
-        if (through_env := request.through_env)
-        else request.args
-    )
-    lines.append(b'exec 3<&- 4>&-;trap \'echo "%d failed" >"$_hr_lane/s"\' 0' % sequence)
     error = b"&1" if request.merge_output else b'"$_hr_lane/e"'
-    words = b" ".join(map(quote, args))
-    lines.append(b'exec %s 2>%s) <%s >"$_hr_lane/o" 2>/dev/null' % (words, error, source))
+    through_env = request.through_env
+    if request.text is not None and not through_env:
+        words = b" ".join(map(quote, request.args[4:]))
+        lines += [b"exec 3<&- 4>&- 2>%s;set -- %s" % (error, words), request.text]
+    else:
+        args = (b"env", *through_env, *request.args) if through_env else request.args
+        lines.append(b'exec 3<&- 4>&-;trap \'echo "%d failed" >"$_hr_lane/s"\' 0' % sequence)
+        lines.append(b"exec %s 2>%s" % (b" ".join(map(quote, args)), error))
+    lines[-1] += b') <%s >"$_hr_lane/o" 2>/dev/null' % source
     # On one line: after the status the host may overwrite the script, so the shell must have read
     # all of it.
     lines.append(b'echo "%d $?" >&4;return\n' % sequence)

@@ -21,9 +21,10 @@ from hyperruntime.errors import (
     WorkdirNotFoundError,
     write_error,
 )
+from hyperruntime.exec.exchange import EXCHANGE_TARGET
 from hyperruntime.exec.exec_marks import Mark, Span
 from hyperruntime.exec.exec_script import ExecRequest, StartFailure
-from hyperruntime.exec.lane import EXCHANGE_TARGET, Lane
+from hyperruntime.exec.lane import Lane
 from hyperruntime.exec.options import ExecOptions
 from hyperruntime.exec.session import Session, is_number
 from hyperruntime.exec.streams import InputSource, OutputStreams, Stdin

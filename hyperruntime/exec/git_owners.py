@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from hyperruntime.spec import ContainerSpec
@@ -21,12 +21,17 @@ _MOST = 64  # variables are part of each command
 class GitOwners:
     """The repositories of one container that came from the host."""
 
-    def __init__(self, spec: ContainerSpec) -> None:
-        """Begin with the mounts that are repositories."""
+    def __init__(self, spec: ContainerSpec, paths: Iterable[str] = ()) -> None:
+        """Begin with the mounts that are repositories, and with those of a snapshot."""
         self._is_given = _COUNT in spec.env
-        self._paths: dict[str, None] = {}
+        self._paths: dict[str, None] = dict.fromkeys(paths)
         for mount in spec.mounts:
             self.add(mount.source, mount.target)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Where they are in the container."""
+        return tuple(self._paths)
 
     def add(self, source: str | os.PathLike[str], target: str) -> None:
         """Note a path of the host that is now at ``target``; ignored unless it is the top of a

@@ -1,9 +1,5 @@
-"""The exchange directory of a container, and its lanes: shells inside, each with FIFOs for one exec
-at a time; the idle and the new lanes of a session.
-
-The exchange directory is mounted read-only in the container: a process there can use the FIFOs, but
-cannot create, replace or rename files. A lane's directory has a random name in a directory that
-only the container's main user can list, so the other users cannot reach each other's lanes.
+"""The lanes of a container: shells inside, each with FIFOs for one exec at a time; the idle and the
+new lanes of a session.
 """
 
 from __future__ import annotations
@@ -19,51 +15,18 @@ import threading
 import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
-from importlib import resources
-from pathlib import Path
+from functools import partial
 from typing import TypeVar
 
-from hyperruntime.errors import write_error
+from hyperruntime.exec.exchange import Exchanges
 from hyperruntime.exec.exec_marks import Mark
 from hyperruntime.exec.exec_script import ExecRequest, lane_script
 from hyperruntime.run_as import RunAs
 
 L = TypeVar("L", bound="Lane")
 
-EXCHANGE_TARGET = "/run/hyperruntime"
-_PROGRAMS = ("supervisor.sh", "lane.sh", "shell.sh", "state.sh")
 _NO_BYTES = bytes(4)  # an int of the C language
 _READ_INSIDE = ("go", "i")  # FIFOs that are read in the container; the others are written there
-
-
-def make_exchange(private_dir: str, exports: bytes) -> str:
-    """Make the directory that is mounted into the container, with the shell programs in it; return
-    its path.
-
-    Only its owner can list it, so that no other user in the container finds a lane.
-
-    Args:
-        private_dir: directory of the owner in which it is made.
-        exports: shell code that sets the environment, put before the supervisor's program: a
-            command line would show the values to all users of the machine.
-
-    Raises:
-        StorageError: it cannot be made.
-    """
-    exchange = os.path.join(private_dir, "x")
-    try:
-        os.makedirs(exchange, mode=0o711)
-        os.chmod(exchange, 0o711)
-        for name in _PROGRAMS:
-            path = Path(exchange, name)
-            program = resources.files("hyperruntime.exec").joinpath("sh", name).read_bytes()
-            path.write_bytes(exports + program if name == "supervisor.sh" else program)
-            path.chmod(0o644)
-    except OSError as error:
-        raise write_error(
-            f"the exchange directory cannot be made: {error}; free space or set TMPDIR", error
-        ) from error
-    return exchange
 
 
 class Lane:
@@ -91,7 +54,13 @@ class Lane:
     _max_rest_bytes = 65536
 
     def __init__(
-        self, exchange: str, mark: Mark, user: RunAs | None = None, *, checks: bool = False
+        self,
+        exchange: str,
+        mark: Mark,
+        user: RunAs | None = None,
+        *,
+        checks: bool = False,
+        exchanges: Exchanges | None = None,
     ) -> None:
         """Make the directory and its FIFOs; nothing runs yet.
 
@@ -100,6 +69,7 @@ class Lane:
             mark: mark of the lane's processes.
             user: user of its commands; None means the session's user.
             checks: whether it must report the reason if it cannot start.
+            exchanges: has directories of lanes that ended, for use again.
 
         Raises:
             OSError: no space, or too many open files.
@@ -117,13 +87,16 @@ class Lane:
         self._open: list[int] = []
         self._script_bytes = 0
         self._has_rested = False
-        os.mkdir(self._dir)
+        is_spare = exchanges is not None and user is None and exchanges.take_lane(self._dir)
+        if not is_spare:
+            os.mkdir(self._dir)
         try:
-            os.chmod(self._dir, 0o755)
-            for name in ("go", "i", "o", "e", "s"):
-                self._make_fifo(name)
-            self._write_script(b"")
-            os.chmod(self._path("c"), 0o644)
+            if not is_spare:
+                os.chmod(self._dir, 0o755)
+                for name in ("go", "i", "o", "e", "s"):
+                    self._make_fifo(name)
+                self._write_script(b"")
+                os.chmod(self._path("c"), 0o644)
             self.go = self._keep(self._open_fifo("go", os.O_RDWR))
             self.status = self._keep(self._open_fifo("s", os.O_RDONLY))
         except BaseException:
@@ -278,12 +251,23 @@ class Lane:
         except OSError:
             pass  # the lane is closed
 
-    def close(self) -> None:
-        """Close every descriptor (an idle lane inside then ends) and remove the directory."""
+    def close(self, exchanges: Exchanges | None = None) -> None:
+        """Close every descriptor (an idle lane inside then ends) and remove the directory.
+
+        Args:
+            exchanges: keeps the directory for another lane, if all processes that knew it are dead.
+        """
         self.close_input()
-        # Remove the names before closing: a process that opens a FIFO now must find our end or no
-        # file, never wait.
-        shutil.rmtree(self._dir, ignore_errors=True)
+        is_given = exchanges is not None and self.user is None
+        if is_given:  # the next lane must not find what was written to these
+            self._close_all()
+        # Else remove the names before closing: a process that opens a FIFO now must find our end or
+        # no file, never wait.
+        if exchanges is None or not is_given or not exchanges.give_lane(self._dir):
+            shutil.rmtree(self._dir, ignore_errors=True)
+        self._close_all()
+
+    def _close_all(self) -> None:
         for descriptor in self._open:
             os.close(descriptor)
         self._open.clear()
@@ -342,7 +326,11 @@ class LanePool:
     """
 
     def __init__(
-        self, exchange: str, request: Callable[[Lane], None], next_mark: Callable[[], Mark]
+        self,
+        exchange: str,
+        request: Callable[[Lane], None],
+        next_mark: Callable[[], Mark],
+        exchanges: Exchanges | None = None,
     ) -> None:
         """Prepare; no lane exists yet.
 
@@ -350,8 +338,10 @@ class LanePool:
             exchange: directory in which the lanes' directories are made.
             request: asks the supervisor to start a lane.
             next_mark: returns the mark of a new lane.
+            exchanges: has directories of lanes that ended, for use again.
         """
         self._exchange = exchange
+        self._exchanges = exchanges
         self._request = request
         self._next_mark = next_mark
         self._lock = threading.Lock()
@@ -381,7 +371,7 @@ class LanePool:
                 self.retire(idle)
                 raise
             self.retire(idle)
-        return self.begin(self.make(Lane, user, checks=checks))
+        return self.begin(self.make(partial(Lane, exchanges=self._exchanges), user, checks=checks))
 
     def make(self, kind: Callable[..., L], user: RunAs | None, *, checks: bool = False) -> L:
         """Return a new lane; nothing runs in it before :meth:`begin`.
@@ -464,15 +454,19 @@ class LanePool:
         with self._lock:
             self._unseen.difference_update((uid, mark) for mark in marks)
 
-    def close(self) -> None:
-        """Close the idle lanes; a lane in use is closed by the thread that uses it."""
+    def close(self, *, ended: bool = False) -> None:
+        """Close the idle lanes; a lane in use is closed by the thread that uses it.
+
+        Args:
+            ended: whether all processes of the container are dead.
+        """
         with self._lock:
             self._closing = True
             idle = [lane for lanes in self._idle.values() for lane in lanes]
             self._idle.clear()
             self._lanes.difference_update(idle)
         for lane in idle:
-            lane.close()
+            lane.close(self._exchanges if ended else None)
 
     def all(self) -> tuple[Lane, ...]:
         """Return every lane. Lock-free: the lock holder does not exist in a forked child."""

@@ -22,9 +22,10 @@ from functools import partial
 from hyperruntime.attached_shell import AttachedShell
 from hyperruntime.concurrency.poller import poller
 from hyperruntime.errors import ContainerLostError
-from hyperruntime.exec.exec_marks import Mark, MarkLimit, MarkNumbers, MarkSeries, Span
+from hyperruntime.exec.exchange import EXCHANGE_TARGET, Exchanges
+from hyperruntime.exec.exec_marks import COMMANDS, Mark, MarkLimit, MarkNumbers, MarkSeries, Span
 from hyperruntime.exec.killers import Tree, TreeKiller, find_limited, kill_user
-from hyperruntime.exec.lane import EXCHANGE_TARGET, Lane, LanePool
+from hyperruntime.exec.lane import Lane, LanePool
 from hyperruntime.host.process import overload
 from hyperruntime.logs import get_logger
 from hyperruntime.run_as import RunAs
@@ -71,6 +72,7 @@ class Session:
         numbers: MarkNumbers,
         on_death: Callable[[], None] = lambda: None,
         on_lost: Callable[[], None] = lambda: None,
+        exchanges: Exchanges | None = None,
     ) -> None:
         """Take over a newly attached shell.
 
@@ -81,6 +83,7 @@ class Session:
             on_death: called by the thread that finds a lane dead.
             on_lost: called once when the shell has ended, for any reason; must not block, because
                 the thread that calls it serves all sessions.
+            exchanges: has directories of lanes that ended, for use again.
         """
         self.lost = threading.Event()
         self.on_death = on_death
@@ -89,7 +92,10 @@ class Session:
         self._shell = shell
         self._numbers = numbers
         self.lanes = LanePool(
-            exchange, self._request_lane, lambda: self._mark_limit.mark(numbers.next_lane())
+            exchange,
+            self._request_lane,
+            lambda: self._mark_limit.mark(numbers.next_lane()),
+            exchanges,
         )
         self._switch: int | None = None
         self._lock = threading.Lock()
@@ -143,7 +149,8 @@ class Session:
     def _request_lane(self, lane: Lane) -> None:
         as_user = ""
         if lane.user is not None and self._switch:
-            as_user = f" {lane.user.uid} {lane.user.gid}{' check' if lane.checks else ''}"
+            groups = ",".join(map(str, (lane.user.gid, *lane.user.groups)))
+            as_user = f" {lane.user.uid} {groups}{' check' if lane.checks else ''}"
         self._send(f"{lane.program} {lane.name} {lane.mark.steps}{as_user}\n")
 
     def next_mark(self, source: str | MarkSeries | None = None) -> Mark:
@@ -226,6 +233,10 @@ class Session:
         """Return the ranges of the marks of series, as ``/proc/PID/limits`` prints them."""
         return [self._mark_limit.span(span) for one in series for span in one.spans()]
 
+    def command_spans(self) -> list[Span]:
+        """Return the range of the marks of all commands, as ``/proc/PID/limits`` prints it."""
+        return [self._mark_limit.span(COMMANDS)]
+
     def end_user(self, user: RunAs) -> bool:
         """Kill every process of a uid and drop its lanes; return whether none is left."""
         return kill_user(
@@ -260,12 +271,16 @@ class Session:
         """Return the exit code of the attached process, or None while it runs."""
         return self._shell.wait(timeout_s)
 
-    def close(self, timeout_s: float) -> bool:
+    def close(self, timeout_s: float, *, is_container: bool = False) -> bool:
         """End the session; return whether the attached process ended by itself within
         ``timeout_s``.
 
         A process that a signal killed does not count, because it may have removed nothing: a batch
         system that ends a job sends SIGTERM to all its processes.
+
+        Args:
+            timeout_s: seconds to wait.
+            is_container: whether all processes of the container are dead after the attached one.
         """
         with self._lock:
             self._closing = True
@@ -274,7 +289,7 @@ class Session:
         ended = code is not None and code >= 0
         if self._over is not None and ended:
             self._over.wait(timeout_s)
-        self.lanes.close()
+        self.lanes.close(ended=ended and is_container)
         return ended
 
     def abandon(self) -> None:
@@ -291,7 +306,8 @@ class Session:
         Lock-free, because it is called in a forked child, where the lock holder does not exist.
         """
         held = [descriptor for lane in self.lanes.all() for descriptor in lane.descriptors()]
-        return tuple(held) if self._closing else (self._shell.input, *held)
+        closed = self._closing or self._shell.input < 0
+        return tuple(held) if closed else (self._shell.input, *held)
 
     def _ask(self, verb: str, words: str, timeout_s: float) -> int | None:
         """Send a request; return the number in its answer, or None if no answer comes in time."""
@@ -322,7 +338,7 @@ class Session:
                 if not _is_writable(self._shell.input):
                     raise ContainerLostError("the container's shell no longer reads requests")
                 os.write(self._shell.input, line.encode())
-            except OSError:
+            except (OSError, ValueError):  # ValueError: the input was closed
                 self.lost.set()
                 raise ContainerLostError("the container is gone") from None
 

@@ -14,7 +14,7 @@ import attrs
 
 from hyperruntime.attached_shell import AttachedShell
 from hyperruntime.concurrency.end_event import EndEvent
-from hyperruntime.driver import EngineInfo, LiveContainer, OpensShells, PostMortem
+from hyperruntime.driver import EngineInfo, LiveContainer, OpensShells, PostMortem, SwitchesUser
 from hyperruntime.errors import (
     ContainerLostError,
     ContainerStateError,
@@ -24,12 +24,14 @@ from hyperruntime.errors import (
     SpecError,
     UnsupportedOptionError,
 )
+from hyperruntime.exec.exchange import Exchanges
 from hyperruntime.exec.exec_marks import MarkNumbers, MarkSeries, Span
 from hyperruntime.exec.exec_script import make_request
 from hyperruntime.exec.execution import KILLED_EXIT_CODE, Execution
 from hyperruntime.exec.options import ExecOptions
 from hyperruntime.exec.session import Session
 from hyperruntime.exec.streams import CallerError
+from hyperruntime.host.engine_driver import ShellContainer
 from hyperruntime.host.engine_limits import limit_s, note_duration
 from hyperruntime.host.owner import release_on_fork
 from hyperruntime.host.process_tree import container_namespace
@@ -44,7 +46,8 @@ log = get_logger(__name__)
 _NO_OTHER_USER = (
     "no command can become another user here: this machine gives you no subordinate ids (see "
     "`hyperrun doctor`), or the image has neither util-linux's setpriv nor coreutils' chroot; "
-    "leave user at None, or set a pool's slots_per_container to 1"
+    "leave user at None, or at 'root' if the image names a user, or set a pool's "
+    "slots_per_container to 1"
 )
 
 
@@ -57,6 +60,7 @@ class UserSessions:
         ended: event that is set when the container has ended.
         watch: the watchdog's entry for this container, or None.
         live: the running container; None before :meth:`begin`.
+        latest: another object whenever a command begins or ends; its files may have changed.
     """
 
     def __init__(
@@ -67,7 +71,9 @@ class UserSessions:
         user: str | None,
         exchange: str,
         removals: Removals,
-        remove: Callable[[], None],
+        remove: Callable[[UserSessions], None],
+        ended: EndEvent,
+        exchanges: Exchanges | None = None,
     ) -> None:
         """Prepare; the container does not exist yet.
 
@@ -77,30 +83,40 @@ class UserSessions:
             user: user of the container's main shell; None means the image's user.
             exchange: the exchange directory on the host.
             removals: removes the container if it does not end by itself.
-            remove: starts closing the container in the background.
+            remove: starts closing the container in the background, if it still has these sessions.
+            ended: set when the container has ended, unless these sessions were replaced.
+            exchanges: has directories of lanes that ended, for use again.
         """
         self.numbers = MarkNumbers()
-        self.ended = EndEvent()
+        self.ended = ended
         self.watch: Watch | None = None
         self.live: LiveContainer | None = None
+        self.latest = object()
         self._name = name
         self.engine = engine
         self._user = user
         self._exchange = exchange
+        self._exchanges = exchanges
         self._remove = remove
         self._pid = os.getpid()
         self._removals = removals
         self._sees_processes = True  # of the container, on the host
         self._lock = threading.Lock()
+        self._starting = threading.Lock()  # held while the main session starts
         self._sessions: dict[str | None, Session] = {}
+        self._default: tuple[str, str] = ("", "")  # whom root becomes for commands, and its HOME
+        self._default_ids: RunAs | None = None
+        self._is_root = user is None or is_root(user)  # the main shell, if it can be another user
         self._closed = False
+        self._replaced = False
         self._lost: ContainerLostError | None = None
 
     @property
     def is_alive(self) -> bool:
         """Whether the container can run commands, as far as is known."""
         ended_by_us = self.watch is not None and bool(self.watch.verdict)
-        return not (self._closed or self._lost or ended_by_us or self.ended.is_set)
+        is_closed = self._closed and not self._replaced
+        return not (is_closed or self._lost or ended_by_us or self.ended.is_set)
 
     @property
     def state(self) -> str:
@@ -117,19 +133,33 @@ class UserSessions:
             ContainerStateError: the container belongs to another process.
         """
         self._check_process()
-        main = self._sessions.get(None)
-        return main is not None and self.is_alive and main.responds(timeout_s)
+        if not self.is_alive:
+            return False
+        try:
+            return self._find(None).responds(timeout_s)
+        except HyperRuntimeError:
+            return False
 
-    def begin(self, live: LiveContainer, info: EngineInfo) -> None:
+    def begin(self, live: LiveContainer, info: EngineInfo, *, wait: bool = True) -> None:
         """Take the container and start its main session.
+
+        Args:
+            live: the running container.
+            info: what its engine can do.
+            wait: whether to wait until it answers; else the first command does that.
 
         Raises:
             ExecStartError: its shell was replaced, or its hard limits are too low for marks.
             HyperRuntimeError: the main shell did not answer; the driver explains why.
         """
         self.live = live
+        if isinstance(live, SwitchesUser) and live.user:
+            self._is_root = True
+            self._default = "" if is_root(live.user) else live.user, live.home
         self._sees_processes = info.rootless or os.geteuid() == 0
-        self._start(None)
+        if wait:
+            self._find_main()
+            self.resolve(None)
 
     def check_open(self) -> None:
         """Check that the container can be used.
@@ -140,7 +170,8 @@ class UserSessions:
         """
         self._check_process()
         if self.watch is not None and self.watch.verdict and not self._closed:
-            raise self.lose(ContainerLostError("the container has ended"), self._sessions[None])
+            error = ContainerLostError("the container has ended")
+            raise self.lose(error, self._sessions.get(None))
         with self._lock:
             if self._lost is not None:
                 raise ContainerLostError(str(self._lost), self._lost.post_mortem)
@@ -164,20 +195,32 @@ class UserSessions:
         return self._find(None if self._switches(self._find(None)) else str(user))
 
     def resolve(self, user: str | RunAs | None) -> str | RunAs | None:
-        """Return the ids of a user if the engine attaches no shells; else the user as it is.
+        """Return the ids of a user if the engine attaches no shells, and None for the main shell's;
+        else the user as it is.
+
+        Args:
+            user: the user; None means the container's.
 
         Raises the errors of :meth:`find`, and UserNotFoundError for a user that the container does
         not have.
         """
-        if not isinstance(user, str) or user == self._user or isinstance(self.live, OpensShells):
+        if isinstance(user, RunAs) or isinstance(self.live, OpensShells):
             return user
-        check_user(user)
+        own, home = self._default
+        named = own if user is None or user == self._user else user
+        if not named or (named == own and self._default_ids):
+            return self._default_ids
+        check_user(named)
         main = self._find(None)
-        if is_root(user) and self._user is None:
+        if is_root(named) and self._is_root:
             return None
-        found = find_user(user, *(self._read(main, path) for path in ("/etc/passwd", "/etc/group")))
+        passwd, groups = [self._read(main, path) for path in ("/etc/passwd", "/etc/group")]
+        # of images whose USER is a number, some let the group of root write
+        found = find_user(named, passwd, groups, group_of_others=0 if named == own else None)
         if not self._switches(main):
             raise UnsupportedOptionError(self.engine, "user", _NO_OTHER_USER)
+        if named == own:
+            self._default_ids = found = attrs.evolve(found, home=home or found.home)
         return found
 
     def _read(self, main: Session, path: str) -> str:
@@ -187,6 +230,7 @@ class UserSessions:
 
     def run(self, execution: Execution) -> ExecResult:
         """Run a command; raises the errors of :meth:`Container.exec`."""
+        self.latest = object()
         try:
             result = execution.run()
             if result.exit_code == KILLED_EXIT_CODE and self.live is not None:
@@ -196,6 +240,8 @@ class UserSessions:
             raise error.cause from error.cause.__cause__
         except ContainerLostError as error:
             raise self.lose(error, execution.session) from None
+        finally:
+            self.latest = object()
 
     def end_user(self, user: RunAs, also: str | RunAs | None = None) -> bool:
         """Kill every process of a uid and drop its lanes; return whether none is left.
@@ -271,6 +317,30 @@ class UserSessions:
             before, self._closed = self._closed, True
             return before
 
+    def count_processes(self) -> int:
+        """Return how many processes of commands live, those of any user and in the background too.
+
+        Raises:
+            ContainerLostError: the container has ended.
+            ContainerStateError: it was closed, or belongs to another process.
+        """
+        main = self._find(None)
+        try:
+            return main.send_signal(0, main.command_spans())
+        except ContainerLostError as error:
+            raise self.lose(error, main) from None
+
+    def replace(self) -> None:
+        """Refuse further commands: the container goes on with other sessions, so nobody learns of
+        the end of these.
+        """
+        self._replaced = True
+        self.close()
+
+    def _note_end(self) -> None:
+        if not self._replaced:
+            self.ended.set()
+
     def end(self, timeout_s: float) -> None:
         """End the container, if there is one, and its sessions: through its main shell, else
         through the engine.
@@ -283,7 +353,8 @@ class UserSessions:
         started = time.monotonic()
         if live is None:
             return
-        if main is not None and main.close(timeout_s):
+        is_container = isinstance(live, ShellContainer)
+        if main is not None and main.close(timeout_s, is_container=is_container):
             note_duration(self.engine, "end", time.monotonic() - started)
         else:
             self.remove_now(live)
@@ -309,7 +380,7 @@ class UserSessions:
         elif not self._sees_processes:
             self._removals.remove(self.engine, self._name, live.remove, to_the_end=True)
 
-    def lose(self, error: ContainerLostError, session: Session) -> HyperRuntimeError:
+    def lose(self, error: ContainerLostError, session: Session | None) -> HyperRuntimeError:
         """Return the error for a lost session, with a post-mortem, and start removing the
         container.
 
@@ -318,7 +389,7 @@ class UserSessions:
 
         Args:
             error: how the caller lost the session.
-            session: the session that it used.
+            session: the session that it used; None if none has started.
         """
         with self._lock:
             users = [
@@ -327,7 +398,7 @@ class UserSessions:
                 if known is session and user is not None
             ]
             main = self._sessions.get(None)
-        if users and main is not None and main.responds():
+        if session is not None and users and main is not None and main.responds():
             self._drop(users[0], session)
             return ExecLostError(
                 f"the shell of user {users[0]!r} in {self._name} ended while a command ran in "
@@ -346,7 +417,7 @@ class UserSessions:
                 self._lost = self._explain(error, has_ended=has_ended)
                 # On an overloaded machine the removal takes seconds, and the caller must not wait
                 # for it.
-                self._remove()
+                self._remove(self)
             lost = self._lost
         return ContainerLostError(str(lost), lost.post_mortem)
 
@@ -389,15 +460,37 @@ class UserSessions:
         with self._lock:
             if key in self._sessions:
                 return self._sessions[key]
-        if key is not None:
-            check_user(key)
+        if key is None:
+            return self._find_restarted()
+        check_user(key)
         return self._start(key)
+
+    def _find_restarted(self) -> Session:
+        """Return the main session of a container that was rolled back; if it does not start, the
+        container is lost.
+        """
+        try:
+            return self._find_main()
+        except HyperRuntimeError as error:
+            with self._lock:
+                if self._closed:  # by another rollback, or by its owner
+                    raise
+                self._lost = self._lost or ContainerLostError(str(error))
+            self._remove(self)
+            raise
+
+    def _find_main(self) -> Session:
+        """Return the main session; one thread starts it."""
+        with self._starting:
+            return self._sessions.get(None) or self._start(None)
 
     def _start(self, user: str | None) -> Session:
         assert self.live is not None
         shell = self.live.shell if user is None else self._open_shell(user)
-        on_lost = self.ended.set if user is None else lambda: None
-        session = Session(shell, self._exchange, self.numbers, self.live.observe, on_lost)
+        on_lost = self._note_end if user is None else lambda: None
+        session = Session(
+            shell, self._exchange, self.numbers, self.live.observe, on_lost, self._exchanges
+        )
         release_on_fork(session)
         started = time.monotonic()
         answered = session.start(limit_s(self.engine, "start"))

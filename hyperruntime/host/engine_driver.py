@@ -35,11 +35,15 @@ class ShellContainer:
         id: the container's name.
         shell: the shell that is its main process.
         exec_env: environment that every exec needs beyond the spec's.
+        user: the user of its commands, to which the shell switches; "" means the shell's own.
+        home: ``HOME`` of this user; "" means that of its entry in ``/etc/passwd``.
     """
 
     id: str
     shell: AttachedShell
     exec_env: Mapping[str, str] = MappingProxyType({})
+    user: str = ""
+    home: str = ""
     _cgroups: tuple[Path, ...] | None = None
     _oom_killed = False
 

@@ -64,6 +64,7 @@ ONLY_ROOT_USER = (
 NEED_IDS = (
     "other users need `newuidmap`, subordinate ids (/etc/subuid, /etc/subgid) and util-linux 2.38"
 )
+NO_IDS = f"only root of the container is a user of yours, which is you; {NEED_IDS}"
 # Prints the limits of its container for `shown_limits`: a trial has 64 MiB, 100 processes and half
 # a processor.
 SHOW_LIMITS = r"""
@@ -73,6 +74,10 @@ n=memory show $c/memory.max $c/memory/memory.limit_in_bytes
 n=pids show $c/pids.max $c/pids/pids.max
 n=cpu show $c/cpu.max $c/cpu/cpu.cfs_quota_us $c/cpu,cpuacct/cpu.cfs_quota_us
 """
+_ALLOW_NAMESPACES = (
+    "ask the administrator to allow user namespaces (sysctl user.max_user_namespaces, "
+    "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)"
+)
 _MOST_LATE = 2  # trials of one probe
 NO_WORKDIR = "hyperruntime: the working directory cannot be entered"
 IMAGE_OPERATIONS = tuple(
@@ -274,6 +279,17 @@ class Trials:
         return EngineUnavailableError(
             self._engine, why, "try again when the machine is less busy, or restart the engine"
         )
+
+
+def namespace_step(why: str) -> str:
+    """Return what to do if a sandbox cannot be started, by the message of the program that makes
+    its namespaces.
+    """
+    if "temporarily unavailable" in why:
+        return "raise `ulimit -u` (processes of this user), or end some of its processes"
+    if re.search("unshare|namespace|uid.?map|not permitted", why):
+        return _ALLOW_NAMESPACES
+    return "see `hyperrun doctor`"
 
 
 def refused_images(engine: str, why: str) -> list[Callable[..., NoReturn]]:

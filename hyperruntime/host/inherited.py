@@ -46,6 +46,11 @@ def shell_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return kept
 
 
+def english_environment() -> dict[str, str]:
+    """Return the environment for a program whose messages are read here."""
+    return {**shell_environment(os.environ), "LC_ALL": "C.UTF-8", "LANGUAGE": ""}
+
+
 def program_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """Return the environment for a system program: without variables that change its shells or its
     libraries.
@@ -69,12 +74,6 @@ def process_ceiling() -> int:
 def stricter(wanted: int, ceiling: int) -> int:
     """Return the lower of two limits; a ceiling of 0 is no limit."""
     return min(wanted, ceiling) if ceiling else wanted
-
-
-def nproc_option(wanted: int) -> str:
-    """Return the prlimit(1) option for a limit on processes, lowered to :func:`process_ceiling`."""
-    count = stricter(wanted, process_ceiling())
-    return f"--nproc={count}:{count}"
 
 
 def raise_file_limit() -> int:

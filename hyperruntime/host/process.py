@@ -27,6 +27,7 @@ from typing import IO, cast
 
 import attrs
 
+from hyperruntime.concurrency.closing import closing_descriptor
 from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.host.inherited import (
     default_signals_args,
@@ -56,6 +57,7 @@ __all__ = [
     "wait_until",
 ]
 _TAIL_BYTES = 64 * 1024
+_OTHERS_S = 2.0  # for the output of children that outlive a program
 _REAP_S = 10.0  # for the end of a killed program
 _CHUNK_BYTES = 1 << 16
 DEVNULL = subprocess.DEVNULL
@@ -177,7 +179,9 @@ def _limit_memory(pid: int, most_bytes: int) -> None:
 def _communicate(
     process: subprocess.Popen[bytes], data: bytes, timeout_s: float | None, most_bytes: float
 ) -> tuple[bytes, bytes]:
-    """Do what ``Popen.communicate`` does, but fail if the program writes too much.
+    """Do what ``Popen.communicate`` does, but fail if the program writes too much, and do not wait
+    for others that have its outputs after its end: a failed ``unshare`` leaves a child that waits
+    for it for ever.
 
     Raises:
         OutputLimitError: it wrote more than ``most_bytes``.
@@ -186,23 +190,28 @@ def _communicate(
     until = None if timeout_s is None else time.monotonic() + timeout_s
     left = memoryview(data)
     outputs = [bytearray(), bytearray()]
-    with selectors.PollSelector() as selector:
+    others_until = math.inf
+    with selectors.PollSelector() as selector, closing_descriptor(_end_of(process)) as end:
+        selector.register(end, selectors.EVENT_READ)
         for pipe, output in zip((process.stdout, process.stderr), outputs, strict=True):
             selector.register(cast(IO[bytes], pipe), selectors.EVENT_READ, output)
         if process.stdin is not None:
             selector.register(process.stdin, selectors.EVENT_WRITE)
-        while selector.get_map():
-            wait_s = None if until is None else until - time.monotonic()
-            if wait_s is not None and wait_s <= 0:
+        while selector.get_map().keys() - {end}:
+            now = time.monotonic()
+            if until is not None and now >= until:
                 raise subprocess.TimeoutExpired(process.args, cast(float, timeout_s))
-            for key, _ in selector.select(wait_s):
-                if key.data is None:
-                    left = left[_written(key.fd, left) :]
-                    is_done = not left
-                else:
-                    chunk = os.read(key.fd, _CHUNK_BYTES)
-                    key.data.extend(chunk)
-                    is_done = not chunk
+            if now >= others_until:
+                kill_group(process)
+                _close_pipes(process)
+                break
+            next_s = min(others_until, math.inf if until is None else until) - now
+            for key, _ in selector.select(None if next_s == math.inf else next_s):
+                if key.fd == end:
+                    others_until = time.monotonic() + _OTHERS_S
+                    selector.unregister(end)
+                    continue
+                left, is_done = _pass_on(key, left)
                 if is_done:
                     selector.unregister(key.fileobj)
                     cast(IO[bytes], key.fileobj).close()
@@ -213,6 +222,28 @@ def _communicate(
     process.wait(None if until is None else max(0.0, until - time.monotonic()))
     stdout, stderr = map(bytes, outputs)
     return stdout, stderr
+
+
+def _pass_on(key: selectors.SelectorKey, left: memoryview) -> tuple[memoryview, bool]:
+    """Write to an input, or read from an output; return what is left to write, and whether the pipe
+    is done with.
+    """
+    if key.data is None:
+        left = left[_written(key.fd, left) :]
+        return left, not left
+    chunk = os.read(key.fd, _CHUNK_BYTES)
+    key.data.extend(chunk)
+    return left, not chunk
+
+
+def _end_of(process: subprocess.Popen[bytes]) -> int:
+    """Return a descriptor that is readable when a process has ended; one that never is where the
+    kernel has none (Linux 5.3 brought it).
+    """
+    try:
+        return os.pidfd_open(process.pid)
+    except OSError:
+        return os.eventfd(0)
 
 
 def _written(descriptor: int, data: memoryview) -> int:
@@ -306,6 +337,7 @@ def spawn(
     stderr: int | IO[bytes] = subprocess.PIPE,
     cwd: str | os.PathLike[str] | None = None,
     env: Mapping[str, str] | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Start a program in a session of its own with unbuffered pipes; the caller must reap it.
 
@@ -317,6 +349,7 @@ def spawn(
         cwd: working directory; None means this process's.
         env: whole environment; None means this process's, as
             :func:`~hyperruntime.host.inherited.shell_environment` returns it.
+        pass_fds: descriptors that it inherits.
 
     Raises:
         FileNotFoundError: the program or ``cwd`` does not exist.
@@ -330,6 +363,7 @@ def spawn(
         env=shell_environment(os.environ) if env is None else dict(env),
         start_new_session=True,
         bufsize=0,
+        pass_fds=pass_fds,
     )
 
 

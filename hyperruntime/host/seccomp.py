@@ -96,6 +96,7 @@ NUMBERS = {
 }
 UNKNOWN_MACHINE = "there is no filter for this kind of machine"
 DENIED = (*_NAMES, *_NEW, "iopl", "ioperm")
+_CHOWN = {"x86_64": (92, 93, 94, 260), "aarch64": (54, 55)}
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # source: linux/audit.h
 _PROFILED = {"x86_64": ("X86_64", "X86", "X32"), "aarch64": ("AARCH64", "ARM")}
 _X32 = 0x40000000  # system calls of x86_64 programs with 32-bit pointers
@@ -149,7 +150,23 @@ def filter_program(machine: str = platform.machine()) -> bytes | None:
         ]
         lines += [(_RETURN, 0, 0, denied), (_RETURN, 0, 0, _ALLOW)]
     lines.append((_RETURN, 0, 0, _ALLOW))
-    return b"".join(struct.pack("=HBBI", *line) for line in lines)
+    return _packed(lines)
+
+
+def owners_program(machine: str = platform.machine()) -> bytes | None:
+    """Return a filter with which a change of a file's owner succeeds and does nothing; None for a
+    machine whose system calls are not known here.
+
+    Args:
+        machine: the machine's hardware name, as in ``uname -m``.
+    """
+    if machine not in _CHOWN:
+        return None
+    lines = [(_LOAD, 0, 0, _ARCH), (_EQUAL, 1, 0, _AUDIT[machine]), (_RETURN, 0, 0, _ALLOW)]
+    lines.append((_LOAD, 0, 0, _NUMBER))
+    for number in _CHOWN[machine]:
+        lines += _returns(number, _ERRNO)
+    return _packed([*lines, (_RETURN, 0, 0, _ALLOW)])
 
 
 def write_filter(directory: str) -> str:
@@ -169,6 +186,10 @@ def write_filter(directory: str) -> str:
 
 def _returns(number: int, action: int) -> Sequence[tuple[int, int, int, int]]:
     return ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, action))
+
+
+def _packed(lines: Sequence[tuple[int, int, int, int]]) -> bytes:
+    return b"".join(struct.pack("=HBBI", *line) for line in lines)
 
 
 def filter_profile(machine: str = platform.machine()) -> str:

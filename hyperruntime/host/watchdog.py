@@ -220,7 +220,9 @@ def watch_container(
     if watched == _NOTHING:
         return None
     targets = [posixpath.normpath(mount.target) for mount in (launch.exchange, *launch.spec.mounts)]
-    namespace = container_namespace(launch.name, launch.exchange.source, targets)
+    # the engine's name changes with a rollback, that of the directory does not
+    name = os.path.basename(launch.private_dir)
+    namespace = container_namespace(name, launch.exchange.source, targets)
     if namespace is None and watched.memory_bytes is not None:
         why = (
             "its processes are not visible from here (another machine or user), so the watchdog "

@@ -1,8 +1,9 @@
 """Build the root filesystems of the images `base` and `dev` from Debian packages, without a
 registry.
 
-``mmdebstrap`` does the work, as root or as an ordinary user in a user namespace. It uses the
-mirror, proxy and certificates of the host's apt; none of them stays in the image.
+``mmdebstrap`` does the work, as root or as an ordinary user in a user namespace. Without
+subordinate ids this user is the only one there, and all files are root's. It uses the mirror, proxy
+and certificates of the host's apt; none of them stays in the image.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import psutil
 
 from hyperruntime.errors import ImageBuildError
 from hyperruntime.host.engine_limits import limit_s
+from hyperruntime.host.engine_program import ALL_IDS, ONE_ID
 from hyperruntime.host.inherited import program_environment
-from hyperruntime.host.process import ProcessResult, run_process, stream_process
+from hyperruntime.host.process import ProcessResult, python_args, run_process, stream_process
+from hyperruntime.host.seccomp import owners_program
 from hyperruntime.images.packages.network import proxies
 from hyperruntime.logs import get_logger
 
@@ -83,11 +86,34 @@ _WRITE_SOURCES = (
 
 # A container may have only root, so apt cannot switch to its own user; pip may install beside
 # Debian's packages.
-_ALLOW_APT_AND_PIP = (
-    """mkdir -p "$1/etc/apt/apt.conf.d" && echo 'APT::Sandbox::User "root";' > "$1/etc/apt/apt.conf.d/90root" """
-    """&& printf '[global]\\nbreak-system-packages = true\\nroot-user-action = ignore\\n' > "$1/etc/pip.conf" """
+_ALLOW_APT = (
+    'mkdir -p "$1/etc/apt/apt.conf.d" '
+    """&& echo 'APT::Sandbox::User "root";' > "$1/etc/apt/apt.conf.d/90root" """
+)
+_ALLOW_PIP = (
+    """printf '[global]\\nbreak-system-packages = true\\nroot-user-action = ignore\\n' """
+    '> "$1/etc/pip.conf"'
 )
 
+_IGNORE_OWNERS = """
+import ctypes, os, sys
+class Program(ctypes.Structure):
+    _fields_ = [("count", ctypes.c_ushort), ("lines", ctypes.c_char_p)]
+lines = bytes.fromhex(sys.argv[1])
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.prctl(22, 2, ctypes.byref(Program(len(lines) // 8, lines)), 0, 0):  # PR_SET_SECCOMP
+    sys.exit(f"prctl: {os.strerror(ctypes.get_errno())}")
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+# A namespace with one id mounts neither terminals, which need a group, nor sysfs.
+_FOR_ONE_ID = (
+    "--mode=root",
+    "--skip=chroot/mount/dev",
+    "--skip=chroot/mount/sys",
+    f"--setup-hook={_ALLOW_APT}",
+)
+
+_OR_LOAD = "or load what `hyperrun image save` wrote on another machine"
 # First match wins: a pattern in the output of mmdebstrap, apt, dpkg or tar, and the message for it.
 _CAUSES: tuple[tuple[str, str], ...] = (
     (
@@ -97,7 +123,7 @@ _CAUSES: tuple[tuple[str, str], ...] = (
     (
         r"Temporary failure resolving|Could not resolve|Network is unreachable|Unable to connect"
         r"|Could not connect|Connection (timed out|refused|failed)|No route to host",
-        "the Debian package archive cannot be reached; check the network and the proxy",
+        f"the Debian package archive cannot be reached; check the network and the proxy, {_OR_LOAD}",
     ),
     (
         r"newuidmap|newgidmap|/etc/sub[ug]id|user namespace|(unable to|cannot) unshare|pick chroot mode",
@@ -136,10 +162,12 @@ def build_rootfs(name: str, target_tar: Path, on_output: Callable[[str], None]) 
         ImageBuildError: the build failed; the message gives the reason and the next step.
     """
     if shutil.which("mmdebstrap") is None:
-        raise ImageBuildError("mmdebstrap is missing; install it with `apt-get install mmdebstrap`")
+        step = "install it with `apt-get install mmdebstrap`"
+        raise ImageBuildError(f"mmdebstrap is missing; {step}, {_OR_LOAD}")
     with _work_directory() as work:
+        namespaces, options = _namespaces()
         result = stream_process(
-            [*_namespaces(), *_mmdebstrap_args(name, target_tar)],
+            [*namespaces, *_mmdebstrap_args(name, target_tar, options)],
             env=_environment(work),
             on_line=on_output,
         )
@@ -147,9 +175,9 @@ def build_rootfs(name: str, target_tar: Path, on_output: Callable[[str], None]) 
             raise ImageBuildError(_failure(name, result))
 
 
-def _mmdebstrap_args(name: str, tar: Path) -> list[str]:
-    """Return mmdebstrap's argv."""
-    args = ["mmdebstrap", "--variant=essential", "--format=tar", "--skip=output/dev"]
+def _mmdebstrap_args(name: str, tar: Path, options: Iterable[str]) -> list[str]:
+    """Return mmdebstrap's argv, with more options."""
+    args = ["mmdebstrap", "--variant=essential", "--format=tar", "--skip=output/dev", *options]
     args += [f"--aptopt={option}" for option in _host_apt_options()]
     included = list(PACKAGES[name])
     if Path(_MERGED_USR_HOOK).is_dir():
@@ -161,33 +189,34 @@ def _mmdebstrap_args(name: str, tar: Path) -> list[str]:
         _REMOVE_UNNEEDED,
         _REMOVE_HOST,
         _WRITE_SOURCES,
-        *([_ALLOW_APT_AND_PIP] if name == "dev" else []),
+        *([_ALLOW_APT, _ALLOW_PIP] if name == "dev" else []),
     )
     args += [f"--customize-hook={hook}" for hook in hooks]
     return [*args, _SUITE, str(tar), *_sources()]
 
 
-def _namespaces() -> list[str]:
-    """Return the command prefix that runs mmdebstrap in its own namespaces; empty if not needed or
-    not possible.
+def _namespaces() -> tuple[list[str], Sequence[str]]:
+    """Return the command prefix that runs mmdebstrap in its own namespaces, and its options for
+    that; both empty if not needed or not possible.
 
     As root, mmdebstrap mounts the host's /dev/shm and /sys in the tree. If it were killed, the
     mounts would stay, and removing the tree would remove the host's files. In its own namespaces
-    the mounts end with it. As an ordinary user, mmdebstrap creates the namespaces itself.
+    the mounts end with it. As an ordinary user with subordinate ids, mmdebstrap creates the
+    namespaces itself. With one id, changes of owners do nothing.
     """
-    if os.geteuid() != 0:
-        return []
-    args = [
-        "unshare",
-        "--mount",
-        "--propagation=private",
-        "--pid",
-        "--fork",
-        "--kill-child",
-        "--mount-proc",
-    ]
-    allowed = shutil.which("unshare") is not None and run_process([*args, "true"]).exit_code == 0
-    return args if allowed else []
+    args = ["unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child"]
+    args.append("--mount-proc")
+    if os.geteuid() == 0:
+        return (args, ()) if _works(args) else ([], ())
+    args += ONE_ID
+    program = owners_program()
+    if program is None or _works(["unshare", *ALL_IDS]) or not _works(args):
+        return [], ()
+    return [*args, *python_args("-I", "-S", "-c", _IGNORE_OWNERS, program.hex())], _FOR_ONE_ID
+
+
+def _works(prefix: Sequence[str]) -> bool:
+    return shutil.which(prefix[0]) is not None and run_process([*prefix, "true"]).exit_code == 0
 
 
 def _sources() -> list[str]:

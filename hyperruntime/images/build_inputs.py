@@ -14,6 +14,7 @@ from hyperruntime.errors import SpecError
 from hyperruntime.images.dockerfile import (
     Instruction,
     json_words,
+    mount_fields,
     parse_dockerfile,
     read_dockerfile,
     split_flags,
@@ -22,7 +23,7 @@ from hyperruntime.images.dockerfile import (
 # Part of each digest. Raise it when the same recipe then gives another image: with every change of
 # the checks, of the definition files and Containerfiles that are made from recipes, or of what is
 # translated for older builders.
-TRANSLATION = 1
+TRANSLATION = 3
 _DIGITS = 16
 _EVERYTHING = "."
 _UNSURE = set("$\\\"'")  # names with variables or quotes can mean any file
@@ -88,15 +89,11 @@ def _sources(instruction: Instruction) -> Iterator[str]:
     """
     flags, rest = split_flags(instruction.rest)
     if instruction.name == "RUN":
-        mounts = [
-            dict(part.partition("=")[::2] for part in flag.partition("=")[2].split(","))
-            for flag in flags
-            if flag.startswith("--mount=")
-        ]
+        mounts = [mount_fields(flag) for flag in flags if flag.startswith("--mount=")]
         binds = [
             mount for mount in mounts if mount.get("type", "bind") == "bind" and "from" not in mount
         ]
-        yield from (mount.get("source", mount.get("src", _EVERYTHING)) for mount in binds)
+        yield from (mount.get("source", _EVERYTHING) for mount in binds)
     if instruction.name in ("COPY", "ADD") and not any(
         flag.startswith("--from=") for flag in flags
     ):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import NoReturn
 
 import attrs
@@ -31,7 +31,7 @@ _SECTIONS = (
 )
 # All others run programs of this machine, or read its files or its daemon.
 _BOOTSTRAPS = ("docker", "library", "localimage", "oras", "scratch", "shub")
-_HEADERS = ("bootstrap", "fingerprints", "from", "library", "namespace", "registry", "stage")
+_HEADERS = ("bootstrap", "from", "namespace", "registry", "stage")
 _STAGE = re.compile(r"^bootstrap:", re.IGNORECASE | re.MULTILINE)
 # Apptainer takes fewer blanks before the %. Other ends of lines than \n are refused, so that all
 # read the same lines.
@@ -51,10 +51,12 @@ class Copied:
     Attributes:
         source: path on the host, relative to the directory of the build; may contain wildcards.
         target: path in the image; "" for the path of the source.
+        stage: the stage of the source, which is a path in it then; "" for the host.
     """
 
     source: str
     target: str = ""
+    stage: str = ""
 
 
 @attrs.frozen(kw_only=True)
@@ -77,9 +79,10 @@ class Script:
 
 @attrs.frozen(kw_only=True)
 class Definition:
-    """A definition file of one stage.
+    """A stage of a definition file, whose placeholders are filled in; none of it runs on the host.
 
     Attributes:
+        stage: its name, or "".
         bootstrap: source of the base: ``docker``, ``localimage``, ``scratch``, ...
         base: the base as written, with registry and namespace as prefixes.
         files: files that are copied into the image before ``post`` runs.
@@ -90,6 +93,7 @@ class Definition:
         test: script that runs at the end of the build; the build fails if it fails.
     """
 
+    stage: str = ""
     bootstrap: str
     base: str
     files: tuple[Copied, ...] = ()
@@ -98,34 +102,6 @@ class Definition:
     labels: Mapping[str, str] = attrs.field(default=None, converter=frozen_mapping)
     runscript: Script = Script()
     test: Script = Script()
-
-
-@attrs.frozen(kw_only=True)
-class Section:
-    """A section of a definition file.
-
-    Attributes:
-        name: its name in small letters.
-        arguments: the text after the name.
-        body: the lines after the first one.
-    """
-
-    name: str
-    arguments: str = ""
-    body: str = ""
-
-
-@attrs.frozen(kw_only=True)
-class Stage:
-    """A stage of a definition file, whose placeholders are filled in.
-
-    Attributes:
-        header: the values of the header, by their names in small letters.
-        sections: the sections in order; none of them runs on the host.
-    """
-
-    header: Mapping[str, str]
-    sections: tuple[Section, ...]
 
 
 def parse_definition(text: str, build_args: Mapping[str, str] | None = None) -> Definition:
@@ -144,33 +120,12 @@ def parse_definition(text: str, build_args: Mapping[str, str] | None = None) -> 
             "a second Bootstrap line",
             "only one stage is supported; build the first stage as a separate image",
         )
-    fields = stages[0].header
-    sections = stages[0].sections
-    if staged := next((each for each in sections if each.name == "files" and stage_of(each)), None):
-        _refuse(f"%files {staged.arguments}", "write %files without a stage")
-    scripts: dict[str, Script] = defaultdict(Script)
-    for each in sections:
-        before = scripts[each.name]
-        scripts[each.name] = Script(
-            text=before.text + each.body, arguments=each.arguments or before.arguments
-        )
-    return Definition(
-        bootstrap=fields["bootstrap"],
-        base="/".join(
-            filter(None, (fields.get("registry"), fields.get("namespace"), fields.get("from")))
-        ),
-        files=tuple(
-            line for each in sections if each.name == "files" for line in copied_files(each)
-        ),
-        post=scripts["post"],
-        environment=scripts["environment"].text,
-        labels=_pairs(scripts["labels"].text, " "),
-        runscript=scripts["runscript"],
-        test=scripts["test"],
-    )
+    if staged := next((each.stage for each in stages[0].files if each.stage), None):
+        _refuse(f"%files from {staged}", "write %files without a stage")
+    return stages[0]
 
 
-def parse_stages(text: str, build_args: Mapping[str, str] | None = None) -> tuple[Stage, ...]:
+def parse_stages(text: str, build_args: Mapping[str, str] | None = None) -> tuple[Definition, ...]:
     """Return the stages of a definition file, with build arguments filled in; the one check of what
     may touch the host.
 
@@ -190,14 +145,31 @@ def parse_stages(text: str, build_args: Mapping[str, str] | None = None) -> tupl
     return tuple(_stage(part) for part in parts)
 
 
-def _stage(text: str) -> Stage:
+def _stage(text: str) -> Definition:
     header, sections = _split(text)
-    hosts = [each.name for each in sections if each.name in _HOST_SECTIONS and each.body.strip()]
+    hosts = [name for name, _, body in sections if name in _HOST_SECTIONS and body.strip()]
     if hosts:
         named = ", ".join(f"%{name}" for name in dict.fromkeys(hosts))
         _refuse(named, "no section may run on the host; use %post, or copy with %files")
-    return Stage(
-        header=_header(header), sections=tuple(e for e in sections if e.name not in _HOST_SECTIONS)
+    fields = _header(header)
+    scripts: dict[str, Script] = defaultdict(Script)
+    files: list[Copied] = []
+    for name, arguments, body in sections:
+        before = scripts[name]
+        scripts[name] = Script(text=before.text + body, arguments=arguments or before.arguments)
+        if name == "files":
+            files += _copied_files(arguments, body)
+    places = (fields.get(name) for name in ("registry", "namespace", "from"))
+    return Definition(
+        stage=fields.get("stage", ""),
+        bootstrap=fields["bootstrap"],
+        base="/".join(filter(None, places)),
+        files=tuple(files),
+        post=scripts["post"],
+        environment=scripts["environment"].text,
+        labels=_pairs(scripts["labels"].text, " "),
+        runscript=scripts["runscript"],
+        test=scripts["test"],
     )
 
 
@@ -231,7 +203,7 @@ def fill_placeholders(text: str, given: Mapping[str, str]) -> str:
     """
     if not _PLACEHOLDER.search(text):
         return text
-    body = "".join(each.body for each in _split(text)[1] if each.name == "arguments")
+    body = "".join(body for name, _, body in _split(text)[1] if name == "arguments")
     values = {**_pairs(body, "="), **given}
 
     def value(match: re.Match[str]) -> str:
@@ -255,8 +227,10 @@ def _cut(text: str) -> tuple[str, str, str]:
     return (text, "", "") if found is None else (text[: found.start()], "%", text[found.end() :])
 
 
-def _split(text: str) -> tuple[str, list[Section]]:
-    """Return the header and the sections; a line that starts with ``%`` starts one."""
+def _split(text: str) -> tuple[str, list[tuple[str, str, str]]]:
+    """Return the header, and the name, arguments and body of each section; a line that starts with
+    ``%`` starts one.
+    """
     header, percent, rest = _cut(text)
     sections = []
     for part in _SECTION.split(rest) if percent else ():
@@ -268,7 +242,7 @@ def _split(text: str) -> tuple[str, list[Section]]:
                 f"%{words[0]}",
                 f"a line that starts with % must start a section: {', '.join(_SECTIONS)}",
             )
-        sections.append(Section(name=name, arguments=words[1] if len(words) > 1 else "", body=body))
+        sections.append((name, words[1] if len(words) > 1 else "", body))
     return header, sections
 
 
@@ -322,18 +296,12 @@ def _check_base(fields: Mapping[str, str]) -> None:
         )
 
 
-def stage_of(section: Section) -> str:
-    """Return the stage that a ``%files`` section copies from; "" for the host."""
-    words = section.arguments.partition("#")[0].split()
-    if words and (len(words) != 2 or words[0] != "from"):
-        _refuse(f"%files {section.arguments}", "write %files, or %files from STAGE")
-    return words[1] if words else ""
-
-
-def copied_files(section: Section) -> list[Copied]:
-    """Return the lines of a ``%files`` section."""
-    copies = []
-    for line in _lines(section.body):
+def _copied_files(arguments: str, body: str) -> Iterator[Copied]:
+    """Yield the lines of a ``%files`` section."""
+    from_stage = arguments.partition("#")[0].split()
+    if from_stage and (len(from_stage) != 2 or from_stage[0] != "from"):
+        _refuse(f"%files {arguments}", "write %files, or %files from STAGE")
+    for line in _lines(body):
         words = [_QUOTED.sub(r"\1", word) for word in _WORD.findall(line)]
         if not words or len(words) > 2:
             _refuse(
@@ -341,8 +309,7 @@ def copied_files(section: Section) -> list[Copied]:
                 'a line of %files must have a source and a target; write "a b" for a name with '
                 "spaces",
             )
-        copies.append(Copied(source=words[0], target=words[1] if len(words) > 1 else ""))
-    return copies
+        yield Copied(source=words[0], target="".join(words[1:]), stage="".join(from_stage[1:]))
 
 
 def _pairs(body: str, separator: str) -> dict[str, str]:

@@ -30,6 +30,7 @@ _PART = re.compile(r"""'([^']*)'|"((?:\\.|[^"\\])*)"|\\(.)|(<<-?[ \t]*)|([^\s'"\
 _WORD = re.compile(rf"(?:{_PART.pattern})+", re.DOTALL)
 _HEREDOC = re.compile(r"\d*<<(-?)[ \t]*([^<]*)", re.DOTALL)
 _SHOWN = 80
+_SAME = {"src": "source", "dst": "target", "destination": "target", "readonly": "ro"}
 _OF_ARITHMETIC = re.compile(r"\d+|.*[()].*")
 
 
@@ -163,6 +164,36 @@ def split_words(text: str) -> list[str]:
     """Return the words of a text as written, with their quotes; empty if a quote is not closed."""
     words = [found[0] for found in _WORD.finditer(text)]
     return [] if _WORD.sub("", text).strip() else words
+
+
+def mount_fields(flag: str) -> dict[str, str]:
+    """Return the fields of a ``--mount=`` by their names, of which each has one spelling."""
+    pairs = (part.partition("=") for part in flag.partition("=")[2].split(","))
+    return {_SAME.get(name.lower(), name.lower()): value for name, _, value in pairs}
+
+
+def assignments(rest: str, *, old_form: bool = False) -> Iterator[tuple[str, str | None]]:
+    """Yield the names and values of ``ARG`` or ``ENV`` as they are written; a name without ``=``
+    has None.
+
+    Args:
+        rest: the text after the instruction's name.
+        old_form: whether ``NAME TEXT`` sets one variable to the whole text, as in ``ENV``.
+
+    Raises:
+        SpecError: a quote is not closed.
+    """
+    name, *others = re.split(r"[ \t]+", rest, maxsplit=1)
+    text = others[0] if others else ""
+    words = split_words(rest)
+    if old_form and others and "=" not in next(iter(words), name):
+        yield name, text.strip()
+        return
+    if rest.strip() and not words:
+        raise SpecError("Containerfile", rest, "a quote is not closed")
+    for word in words:
+        name, equals, text = word.partition("=")
+        yield name.strip("\"'"), text if equals else None
 
 
 def trigger(rest: str) -> tuple[str, str]:

@@ -19,17 +19,21 @@ import attrs
 from hyperruntime.errors import SpecError
 from hyperruntime.images.dockerfile import (
     Instruction,
+    assignments,
     parse_dockerfile,
     refuse,
     split_flags,
     trigger,
 )
-from hyperruntime.images.variables import Reference, Value, assignments, parse_value, plain_value
+from hyperruntime.images.words import UNKNOWN, expand, unknown
 from hyperruntime.spec import has_transport, is_image_name
 
-AUTOMATIC = re.compile(
-    r"\$(\{)?((?:TARGET|BUILD)(?:PLATFORM|OS|OSVERSION|ARCH|VARIANT))(?(1)\}|\b)"
-)
+_OF_PLATFORM = [
+    f"{of}{name}"
+    for of in ("TARGET", "BUILD")
+    for name in ("PLATFORM", "OS", "OSVERSION", "ARCH", "VARIANT")
+]
+AUTOMATIC = re.compile(rf"\$(\{{)?({'|'.join(_OF_PLATFORM)})(?(1)\}}|\b)")
 _STAGE_NAME = re.compile(r"[a-z][a-z0-9_.-]*")
 _NUMBER = re.compile(r"[0-9]+")
 _BLANKS = re.compile(r"[ \t]+")
@@ -66,7 +70,7 @@ class Bases:
             build_args: values for ``ARG``.
             full_name: returns what to write for the name of an image.
         """
-        self.known: dict[str, Value] = {}
+        self.known = {name: unknown(name) for name in _OF_PLATFORM}
         self._given = build_args
         self._full_name = full_name
         self._stages: set[str] = set()
@@ -80,12 +84,12 @@ class Bases:
         """
         for name, default in () if self._begun else assignments(rest):
             if name in self._given:
-                self.known[name] = plain_value(self._given[name])
+                self.known[name] = self._given[name]
             elif default is not None:
                 try:
-                    self.known[name] = parse_value(default, self._lookup)
+                    self.known[name] = expand(default, self.known)
                 except SpecError:  # a form that only some builders know: no base may have it
-                    self.known[name] = (default,)
+                    self.known[name] = default
 
     def begin(self, instruction: Instruction, rest: str) -> str:
         """Begin a stage; return the text of a FROM after its options, with the values of variables
@@ -121,16 +125,8 @@ class Bases:
         Raises:
             SpecError: a quote or brace is not closed, or the form of a variable is not supported.
         """
-        value = parse_value(base, self._lookup)
-        stay = [part for part in value if isinstance(part, Reference)]
-        text = "".join(part if isinstance(part, str) else f"${{{part.name}}}" for part in value)
-        is_same = text == AUTOMATIC.sub(r"${\2}", base)
-        return base if is_same or any(part != Reference(part.name) for part in stay) else text
-
-    def _lookup(self, name: str) -> Value | None:
-        if name not in self.known and AUTOMATIC.fullmatch(f"${name}"):
-            return (Reference(name),)
-        return self.known.get(name)
+        text = expand(base, self.known).replace(UNKNOWN, "$")
+        return base if text == AUTOMATIC.sub(r"${\2}", base) else text
 
     def check(self, instruction: Instruction, base: str) -> None:
         """Check that a base is a stage, or the name of an image.

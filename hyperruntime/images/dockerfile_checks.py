@@ -23,6 +23,7 @@ from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.dockerfile import (
     Instruction,
+    mount_fields,
     parse_dockerfile,
     read_dockerfile,
     refuse,
@@ -53,29 +54,13 @@ _OPTIONS = {
 _FROM = "--from="
 _IGNORES = (".dockerignore", ".containerignore")
 _SAFE_OPTIONS = ("--network=none", "--network=default")
-_NOTHING = frozenset(
-    {"type", "required", "id", "target", "dst", "destination", "mode", "uid", "gid", "env"}
-)
+_NOTHING = {"type", "required", "id", "target", "mode", "uid", "gid", "env"}
 # The fields of a mount that cannot name a file of this machine, by its type; this library passes no
 # secret.
 _SAFE = {
-    "bind": frozenset({"type", "target", "dst", "destination", "source", "src", "ro", "readonly"}),
-    "cache": frozenset(
-        {
-            "type",
-            "target",
-            "dst",
-            "destination",
-            "id",
-            "ro",
-            "readonly",
-            "sharing",
-            "mode",
-            "uid",
-            "gid",
-        }
-    ),
-    "tmpfs": frozenset({"type", "target", "dst", "destination", "size"}),
+    "bind": {"type", "target", "source", "ro"},
+    "cache": {"type", "target", "id", "ro", "sharing", "mode", "uid", "gid"},
+    "tmpfs": {"type", "target", "size"},
     "secret": _NOTHING,
     "ssh": _NOTHING,
 }
@@ -280,27 +265,22 @@ def _checked_mount(instruction: Instruction, flag: str, context: Path) -> str:
     def refused(why: str) -> None:
         no(instruction, f"{why}; copy the files with COPY")
 
-    pairs = [part.partition("=") for part in flag.partition("=")[2].split(",")]
-    fields = {name.lower(): value for name, _, value in pairs}
+    parts = flag.partition("=")[2].split(",")
+    fields = mount_fields(flag)
     kind = fields.get("type", "bind").lower()
+    if len(fields) < len(parts):  # builders differ in which one counts
+        refused("a mount must name each field once")
     if "$" in flag or not _PLAIN.fullmatch(flag):
         refused("a mount may contain no variables and no quotes, and only ASCII")
-    if odd := sorted(set(fields) - _SAFE.get(kind, frozenset())):
+    if odd := sorted(set(fields) - _SAFE.get(kind, set())):
         refused(f"a mount of type {kind} may not have {', '.join(odd)}")
-    if {fields.get("ro", ""), fields.get("readonly", "")} - {"", "true"}:
+    if fields.get("ro", "") not in ("", "true"):
         refused("a mount must be read-only")
-    inside = Path(
-        os.path.realpath(context / fields.get("source", fields.get("src", "")).lstrip("/"))
-    )
+    inside = Path(os.path.realpath(context / fields.get("source", "").lstrip("/")))
     if kind == "bind" and not inside.is_relative_to(os.path.realpath(context)):
         refused("a mount must lie in the build context, also by its links")
     if kind != "cache":
         return flag
-    target = next((fields[name] for name in ("target", "dst", "destination") if name in fields), "")
-    own = hashlib.sha256(fields.get("id", target).encode()).hexdigest()[:16]
-    kept = [
-        f"{name}={value}" if equals else name
-        for name, equals, value in pairs
-        if name.lower() != "id"
-    ]
+    own = hashlib.sha256(fields.get("id", fields.get("target", "")).encode()).hexdigest()[:16]
+    kept = [part for part in parts if part.partition("=")[0].lower() != "id"]
     return f"--mount={','.join([*kept, f'id={own}'])}"

@@ -1,5 +1,4 @@
-"""Write Dockerfiles for builders that know less than BuildKit: Podman's, Docker's own before 23,
-and Apptainer.
+"""Write Dockerfiles for builders that know less than BuildKit: Podman's, and Docker's before 23.
 
 Of a here-document, ``RUN`` keeps its text, in one line that the shell of the step evaluates.
 ``COPY`` copies a file that is written beside the build context, also where only its mode needs a
@@ -11,13 +10,10 @@ Source: the Dockerfile reference of docs.docker.com, "Here-Documents", "Environm
 
 from __future__ import annotations
 
-import glob
 import json
-import os
 import posixpath
 import re
-import shutil
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -25,9 +21,11 @@ from typing import Literal, NoReturn
 from hyperruntime.errors import SpecError
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.process import run_process
+from hyperruntime.images.building.context import Context
 from hyperruntime.images.dockerfile import (
     Heredoc,
     Instruction,
+    assignments,
     json_words,
     parse_dockerfile,
     parse_heredoc,
@@ -38,7 +36,7 @@ from hyperruntime.images.dockerfile import (
     write_dockerfile,
 )
 from hyperruntime.images.dockerfile_bases import Bases, no, without_onbuild
-from hyperruntime.images.variables import Reference, Value, assignments, parse_value, plain_value
+from hyperruntime.images.words import MODE_ALLOWED, UNKNOWN, expand_known, is_mode, unknown
 
 _WAY_OUT = "or build it with Docker 23 or newer and its buildx component"
 _DEFAULT_SHELL = ["/bin/sh", "-c"]
@@ -48,18 +46,13 @@ _MODE = re.compile(r"--chmod=([^\s$]+)")  # a builder replaces variables
 _FILE_NAME = re.compile(r"[\w+-][\w.+-]*")
 _PRINTF = {"\\": "\\\\", "%": "%%", "'": "\\047", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _LINK = re.compile(r"--link(?:=(?:true|false|1|0))?", re.IGNORECASE)
-_OCTAL = re.compile(r"[0-7]{3,4}")
-_SYMBOLIC = re.compile(
-    r"(?:[ugoa]*(?:[-+=](?:[rwxXst]*|[ugo]))+)(?:,[ugoa]*(?:[-+=](?:[rwxXst]*|[ugo]))+)*"
-)
 _ARCHIVE = re.compile(r"\.(tar|tgz|gz|bz2|xz|zst)\b")
-_MODE_ALLOWED = "--chmod must be a number such as 755, or a symbolic mode such as u=rwX,go=rX"
 
 # From the bottom, because a mode such as 644 closes a directory; links stay. $0: the mode; $1: the
 # directory.
 _CHANGE_MODES = 'umask 0; exec find "$1" -mindepth 1 -depth ! -type l -exec chmod -- "$0" {} +'
 
-Modes = Literal["none", "octal", "all"]
+Modes = Literal["none", "octal"]
 """The modes of ``--chmod`` that a builder knows."""
 
 
@@ -90,7 +83,7 @@ def for_older_builder(
         payload.mkdir()
         plain = translate(text, payload, build_args, prefix) if "<<" in text else text
         if "--link" in plain or "--chmod" in plain:
-            files = BuildContext(context, containerfile)
+            files = Context(context, containerfile)
             lines: list[str] = []
             for each in parse_dockerfile(plain):
                 lines += _older_copy(each, files, payload, prefix, modes=modes)
@@ -208,9 +201,9 @@ class _Stages:
         self.shell = _DEFAULT_SHELL
         self._given = build_args
         self._bases = Bases(build_args)
-        self._known: dict[str, Value] = {}
-        self._environment: set[str] = set()
-        self._stages: dict[str, tuple[list[str], dict[str, Value], set[str]]] = {}
+        self._args: dict[str, str] = {}
+        self._env: dict[str, str] = {}
+        self._stages: dict[str, tuple[list[str], dict[str, str], dict[str, str]]] = {}
         self._name: str | None = None
 
     def take(self, instruction: Instruction) -> None:
@@ -230,31 +223,26 @@ class _Stages:
 
     def _begin(self, words: list[str]) -> None:
         if self._name is not None:
-            self._stages[self._name] = self.shell, self._known, self._environment
+            self._stages[self._name] = self.shell, self._args, self._env
         base = words[0].lower() if words else ""
-        shell, known, environment = self._stages.get(base, (_DEFAULT_SHELL, {}, set()))
-        self.shell = shell
-        self._known = dict(known)
-        self._environment = set(environment)
+        self.shell, args, env = self._stages.get(base, (_DEFAULT_SHELL, {}, {}))
+        self._args = dict(args)
+        self._env = dict(env)
         self._name = words[2].lower() if len(words) > 2 else ""
 
     def _assign(self, rest: str, *, is_argument: bool) -> None:
         """Follow an ARG or an ENV; the references of an ENV mean the values before it."""
-        values: dict[str, Value] = {}
+        values = {}
         for name, text in assignments(rest, old_form=not is_argument):
-            if not is_argument:
-                self._environment.add(name)
-            elif name in self._environment:
-                continue  # ENV overrides ARG
-            values[name] = (Reference(name),)  # unknown
+            values[name] = unknown(name)
             if is_argument and name in self._given:
-                values[name] = plain_value(self._given[name])
+                values[name] = self._given[name]
             elif text is not None:
                 with suppress(SpecError):
-                    values[name] = parse_value(text, self._value)
+                    values[name] = expand_known(text, {**self._args, **self._env})
             elif name in self._bases.known:
                 values[name] = self._bases.known[name]
-        self._known |= values
+        (self._args if is_argument else self._env).update(values)
 
     def expand(self, heredoc: Heredoc, instruction: Instruction) -> str:
         """Return the text of a here-document with its variables replaced.
@@ -262,11 +250,11 @@ class _Stages:
         Raises:
             SpecError: the value of a variable is unknown.
         """
-        value: Value = ()
+        why = text = ""
         try:
-            value = parse_value(heredoc.text, self._value, quotes=False)
-            unknown = next((part.name for part in value if isinstance(part, Reference)), "")
-            why = f"the value of ${unknown} is not known" if unknown else ""
+            text = expand_known(heredoc.text, {**self._args, **self._env}, quotes=False)
+            if found := re.search(rf"{UNKNOWN}\{{(\w+)", text):
+                why = f"the value of ${found[1]} is not known"
         except SpecError as error:
             why = error.allowed
         if why:
@@ -275,126 +263,11 @@ class _Stages:
                 f"{why}; quote the delimiter (<<'{heredoc.name}') to keep the text as it is, "
                 "give the variable a value with ARG or ENV",
             )
-        return "".join(map(str, value))
-
-    def _value(self, name: str) -> Value:
-        return self._known.get(name, (Reference(name),))
-
-
-def _is_mode(text: str) -> bool:
-    """Return whether a text is a mode: a number such as 755, or a symbolic mode such as
-    ``u=rwX,go=rX``.
-    """
-    return bool(_OCTAL.fullmatch(text) or _SYMBOLIC.fullmatch(text))
-
-
-class BuildContext:
-    """The files of a build context that its ignore file does not exclude.
-
-    Attributes:
-        path: the directory, without links.
-    """
-
-    def __init__(self, path: Path, dockerfile: Path) -> None:
-        """Read the ignore file of a context.
-
-        Args:
-            path: the directory.
-            dockerfile: the Dockerfile; ``NAME.dockerignore`` beside it comes before
-                ``.dockerignore``.
-        """
-        self.path = path.resolve()
-        own = dockerfile.with_name(f"{dockerfile.name}.dockerignore")
-        names = (own, self.path / ".containerignore", self.path / ".dockerignore")
-        self._kept = _kept(self.path, next((name for name in names if name.is_file()), None))
-
-    def find(self, pattern: str) -> tuple[Path, ...]:
-        """Return the files and directories that a source of ``COPY`` means.
-
-        Raises:
-            SpecError: there is none, or one is outside the context.
-        """
-        names = sorted(
-            glob.glob(pattern.lstrip("/") or ".", root_dir=self.path, include_hidden=True)
-        )
-        paths = (self.path / name for name in names)
-        found = tuple(
-            path for path in paths if self._has(path) and (path.is_file() or path.is_dir())
-        )
-        if not found:
-            raise SpecError(
-                "Containerfile", f"COPY {pattern}", f"the source does not exist in {self.path}"
-            )
-        for path in found:
-            # also of links in a circle
-            if not Path(os.path.realpath(path)).is_relative_to(self.path):
-                raise SpecError(
-                    "Containerfile", f"COPY {pattern}", "the source must be in the build context"
-                )
-        return found
-
-    def copy(self, source: Path, target: Path) -> None:
-        """Copy a file, or the contents of a directory, without what is excluded; links inside stay
-        links.
-
-        Args:
-            source: one of :meth:`find`, or a path elsewhere, of which all is copied.
-            target: the file, or the directory, which may exist.
-
-        Raises:
-            SpecError: a file cannot be read.
-        """
-        # the ignore file counts for the directory that a link names
-        real = Path(os.path.realpath(source))
-        try:
-            if real.is_dir():
-                shutil.copytree(
-                    real, target, symlinks=True, dirs_exist_ok=True, ignore=self._excluded
-                )
-            else:
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy2(real, target)
-        except OSError as error:  # also shutil.Error
-            raise SpecError(
-                "Containerfile", f"COPY {source}", f"its files must be readable ({error})"
-            ) from error
-
-    def _has(self, path: Path) -> bool:
-        if self._kept is None or path == self.path or not path.is_relative_to(self.path):
-            return True
-        return str(path.relative_to(self.path)) in self._kept
-
-    def _excluded(self, directory: str, names: list[str]) -> list[str]:
-        paths = ((name, Path(directory) / name) for name in names)
-        return [name for name, path in paths if not (self._has(path) and _is_copied(path))]
-
-
-def _is_copied(path: Path) -> bool:
-    # builders leave out pipes, sockets and devices
-    return path.is_symlink() or path.is_file() or path.is_dir()
-
-
-def _kept(context: Path, ignore_file: Path | None) -> Collection[str] | None:
-    """Return the paths that an ignore file keeps, with the directories above them; None without
-    such a file.
-    """
-    from docker.utils.build import PatternMatcher
-
-    if ignore_file is None:
-        return None
-    lines = (
-        line.strip() for line in ignore_file.read_text("utf-8-sig", "surrogateescape").splitlines()
-    )
-    kept = set(
-        PatternMatcher([line for line in lines if line and not line.startswith("#")]).walk(
-            str(context)
-        )
-    )
-    return kept | {str(above) for name in kept for above in Path(name).parents}
+        return text
 
 
 def _older_copy(
-    instruction: Instruction, context: BuildContext, payload: Path, prefix: str, *, modes: Modes
+    instruction: Instruction, context: Context, payload: Path, prefix: str, *, modes: Modes
 ) -> Iterator[str]:
     """Yield a ``COPY`` or ``ADD`` without ``--link`` and symbolic ``--chmod``, which older builders
     do not know.
@@ -420,9 +293,9 @@ def _older_copy(
     kept = [flag for flag in flags if not _LINK.fullmatch(flag)]
     mode = next((flag.partition("=")[2] for flag in kept if flag.startswith("--chmod=")), "")
     is_variable = modes == "octal" and "$" in mode  # the builder expands it
-    if mode and not (_is_mode(mode) or is_variable):
-        no(instruction, _MODE_ALLOWED)
-    if not mode or modes == "all" or is_variable or (modes == "octal" and mode.isdecimal()):
+    if mode and not (is_mode(mode) or is_variable):
+        no(instruction, MODE_ALLOWED)
+    if not mode or is_variable or (modes == "octal" and mode.isdecimal()):
         yield instruction.source if kept == flags else f"{before}{verb} {' '.join([*kept, rest])}\n"
         return
     words = json_words(rest) or [word.strip("\"'") for word in split_words(rest)]
@@ -440,13 +313,16 @@ def _older_copy(
             instruction,
             "with this builder, ADD of archives and URLs cannot have this --chmod; use RUN chmod",
         )
-    found = [path for word in words[:-1] for path in context.find(word)]
     tree = payload / f"{len(list(payload.iterdir()))}" / "tree"
     tree.mkdir(parents=True)
-    for path in found:
-        context.copy(path, tree if path.is_dir() else tree / path.name)
+    try:
+        found = [one for word in words[:-1] for one in context.find(word)]
+        for one in found:
+            context.copy(one, tree)
+    except OSError as error:  # also shutil.Error
+        no(instruction, f"its files must be readable ({error})")
     _change_modes(instruction, mode, tree)
-    is_file = len(found) == 1 and not found[0].is_dir()
+    is_file = len(found) == 1 and not (context.path / found[0].path).is_dir()
     name = f"{tree.parent.name}/tree" + (f"/{found[0].name}" if is_file else "")
     options = " ".join(flag for flag in kept if not flag.startswith("--chmod="))
     yield f"COPY {options} {_with_prefix(prefix, name, words[-1])}\n"
@@ -459,10 +335,10 @@ def _change_modes(instruction: Instruction, mode: str, directory: Path) -> None:
         SpecError: there is no such mode.
     """
     if (
-        not _is_mode(mode)
+        not is_mode(mode)
         or run_process(["sh", "-c", _CHANGE_MODES, mode, str(directory)]).exit_code != 0
     ):
-        no(instruction, _MODE_ALLOWED)
+        no(instruction, MODE_ALLOWED)
 
 
 def _with_prefix(prefix: str, name: str, target: str) -> str:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import lzma
 import os
+import posixpath
 import tarfile
+import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from filelock import FileLock
 
-from hyperruntime.driver import BuildsDefinitions, Image, Images
+from hyperruntime.driver import Image, Images
 from hyperruntime.errors import (
     ImageBuildError,
     ImageError,
@@ -24,9 +28,7 @@ from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.images.bootstrap import PACKAGES, build_rootfs
 from hyperruntime.images.build_log import BuildLog, cannot_write
-from hyperruntime.images.definition_file import parse_stages
-from hyperruntime.images.definition_rewrite import read_definition
-from hyperruntime.images.definition_to_containerfile import SUFFIX, containerfile_of
+from hyperruntime.images.building.definition import SUFFIX, containerfile_of
 from hyperruntime.images.dockerfile_checks import checked_dockerfile
 from hyperruntime.images.packages.network import PROXY_VARIABLES, proxies
 from hyperruntime.images.packages.requirements_image import PackageBuild, Start
@@ -41,7 +43,7 @@ from hyperruntime.images.recipes import (
     recipe_of,
 )
 from hyperruntime.logs import get_logger
-from hyperruntime.spec import check_image
+from hyperruntime.spec import check_image, check_new_image, is_of_snapshots
 
 log = get_logger(__name__)
 
@@ -50,6 +52,10 @@ _INDEX = "PIP_INDEX_URL"
 # Source: the Docker image specification 1.2 ("Combined Image JSON + Filesystem Changeset Format"),
 # OCI image layout.
 _MANIFESTS = frozenset({"manifest.json", "index.json"})
+_WITH_NAMES = _MANIFESTS | {"repositories"}  # of Docker before 1.10
+_MOST_BYTES = 1 << 26  # of a manifest
+_DAMAGED = (EOFError, lzma.LZMAError, tarfile.TarError, zlib.error)
+_ZSTD = b"\x28\xb5\x2f\xfd"  # Source: RFC 8878, "Magic_Number"
 OnOutput = Callable[[str], None] | None
 
 
@@ -86,8 +92,8 @@ class ImageStore:
 
     @property
     def converts(self) -> bool:
-        """Whether a pull converts the image, as to a SIF: it takes long, and each pull gives
-        another identifier.
+        """Whether a pull converts or unpacks the image, which takes long: then one node of a
+        cluster pulls for all.
         """
         return bool(getattr(self._images, "converts", False))
 
@@ -131,10 +137,13 @@ class ImageStore:
 
         Raises:
             SpecError: the file does not exist.
-            ImageError: the file cannot be read, is empty, or does not hold an image.
+            ImageError: the file cannot be read, is empty, does not hold an image, or has the name
+                of a snapshot.
         """
         path = Path(archive).absolute()
         _check_archive(path)
+        if not self.converts:  # there, snapshots are not images
+            _check_names(path)
         with _lock(f"load-{path}"):
             return self._images.load(path)
 
@@ -152,26 +161,10 @@ class ImageStore:
             SpecError: the file exists, and ``force`` is false.
             StorageError: the file cannot be written.
         """
-        path = Path(archive).absolute()
         if not self.exists(reference):
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
-        if not force and path.exists():
-            raise SpecError(
-                "archive", str(archive), "name a file that does not exist yet, or set force"
-            )
-        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-        try:
-            # Fail now: the engine would report an unwritable path only after minutes.
-            partial.touch()
-            partial.unlink()
+        with new_archive(archive, force=force) as partial:
             self._images.save(reference, partial)
-            partial.replace(path)
-        except OSError as error:
-            raise write_error(
-                f"{path} cannot be written: {error}; name a file in a writable directory", error
-            ) from error
-        finally:
-            partial.unlink(missing_ok=True)
 
     def pull(self, reference: str, *, on_output: OnOutput = None) -> str:
         """Pull an image from its registry, again if its tag has moved; return the reference.
@@ -188,7 +181,7 @@ class ImageStore:
             ImagePullError: the pull failed; subclasses are an unknown image, a refused login and an
                 unreachable registry.
         """
-        check_image("image", reference)
+        check_new_image("image", reference)
         if is_local(reference):
             raise ImageNotFoundError(
                 reference, f"no registry serves localhost/ names; {how_to_make(reference)}"
@@ -383,11 +376,6 @@ class ImageStore:
         arguments = recipe.arguments(build_args)
         if recipe.base_recipe is not None and (force or not self.exists(recipe.reference)):
             self.ensure(recipe.base_recipe, on_output=on_output)
-        file = (
-            f"{recipe.name}{SUFFIX}"
-            if isinstance(self._images, BuildsDefinitions)
-            else _CONTAINERFILE
-        )
         # not into the history of the image
         index_url = arguments.pop(_INDEX, "") if recipe.wheels_for else ""
 
@@ -400,7 +388,7 @@ class ImageStore:
 
             return recipe.context(add_wheels)
 
-        return self._build_any(recipe.reference, context, arguments, force, on_output, file)
+        return self._build_any(recipe.reference, context, arguments, force, on_output)
 
     def _build_any(
         self,
@@ -415,6 +403,7 @@ class ImageStore:
         """Build a file, whose path may be relative to a context that is made when it is needed;
         return the reference.
         """
+        check_new_image("image", reference)
         with _lock(reference):
             if force or not self.exists(reference):
                 with BuildLog(reference, on_output) as lines, make_context(lines) as folder:
@@ -457,21 +446,16 @@ class ImageStore:
                         force=force,
                         on_output=lines,
                     )
-            elif isinstance(self._images, BuildsDefinitions):
-                parse_stages(read_definition(containerfile), arguments)
-                self._images.build_definition(
-                    context,
-                    reference,
-                    definition=containerfile,
-                    build_args=arguments,
-                    on_output=lines,
-                )
             else:
-                with containerfile_of(containerfile, context, arguments) as made:
+                runs_scripts = getattr(self._images, "runs_scripts", False)
+                made = containerfile_of(
+                    containerfile, context, arguments, runs_scripts=runs_scripts
+                )
+                with made as plain:
                     self._images.build(
-                        made.parent,
+                        plain.parent,
                         reference,
-                        containerfile=made,
+                        containerfile=plain,
                         build_args=known,
                         force=force,
                         on_output=lines,
@@ -534,3 +518,80 @@ def _check_archive(path: Path) -> None:
             "root file system?); create it with `hyperrun image save`, `podman save` or `docker "
             "save`"
         )
+
+
+def _check_names(path: Path) -> None:
+    """Raise an error if an archive gives an image the name of a snapshot, which would move.
+
+    Raises:
+        ImageError: it does, or its names cannot be read.
+    """
+    what = f"{path} cannot be loaded as an image"
+    try:
+        with path.open("rb") as file:
+            if file.read(len(_ZSTD)) == _ZSTD:
+                raise ImageError(f"{what}: its names cannot be read; decompress it with `zstd -d`")
+            file.seek(0)
+            try:
+                tar = tarfile.open(fileobj=file, mode="r:*")  # noqa: SIM115 - closed below
+            except tarfile.TarError:
+                return  # the engine says what it is
+            with tar:
+                for member in tar:
+                    if posixpath.normpath(f"/{member.name}").lstrip("/") in _WITH_NAMES:
+                        found = tar.extractfile(member) if member.isreg() else None
+                        if name := next(filter(is_of_snapshots, _words(found)), ""):
+                            why = "snapshots have such names; save the image under another name"
+                            raise ImageError(f"{what}: it has the name {name}; {why}")
+    except (*_DAMAGED, OSError, RecursionError, ValueError) as error:
+        raise ImageError(f"{what}: {error}; save the image again") from error
+
+
+def _words(manifest: IO[bytes] | None) -> Iterator[str]:
+    """Yield all texts in a JSON file, with its keys.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if manifest is None:
+        raise ValueError("a manifest in it is no file")
+    # pairs, because another reader may take the first of two equal keys
+    left = [json.loads(manifest.read(_MOST_BYTES), object_pairs_hook=list)]
+    while left:
+        one = left.pop()
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, list | tuple):
+            left.extend(one)
+
+
+@contextmanager
+def new_archive(archive: str | os.PathLike[str], *, force: bool) -> Iterator[Path]:
+    """Yield a path for a file, which becomes an archive when it is complete.
+
+    Args:
+        archive: the file to write.
+        force: replace an existing file.
+
+    Raises:
+        SpecError: the file exists, and ``force`` is false.
+        StorageError: the file cannot be written.
+    """
+    path = Path(archive).absolute()
+    if not force and path.exists():
+        raise SpecError(
+            "archive", str(archive), "name a file that does not exist yet, or set force"
+        )
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        # Fail now: the engine would report an unwritable path only after minutes.
+        partial.touch()
+        partial.unlink()
+        yield partial
+        partial.replace(path)
+    except OSError as error:
+        raise write_error(
+            f"{path} cannot be written: {error}; name a file in a writable directory", error
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)

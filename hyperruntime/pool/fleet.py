@@ -14,6 +14,7 @@ from collections.abc import Callable
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.concurrency.blocking import RESETS, STARTS, blocking
 from hyperruntime.errors import PoolClosedError
+from hyperruntime.layers.snapshots.snapshot import Snapshot
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.roster import Cell, CellState, PoolMember, Roster, StartBackoff, StartLimit
 from hyperruntime.pool.slots.isolation import make_isolation
@@ -61,7 +62,7 @@ class Fleet:
         self._runtime = runtime
         self._config = config
         self.layout = layout
-        self._isolation = make_isolation(config, layout)
+        self._isolation = make_isolation(config, layout, runtime.name)
         self._changed = changed
         self._lost = lost
         self.starting = self._closing = 0
@@ -251,6 +252,15 @@ class Fleet:
         else:
             await self._clean(cell)
         self._changed()
+
+    async def begin_from(self, cell: Cell, base: Snapshot) -> None:
+        """Give a leased slot the files of a snapshot.
+
+        Raises:
+            HyperRuntimeError: its container cannot be rolled back, and must be reset.
+        """
+        await cell.slot_exec.close()  # it may have been kept with shells
+        cell.slot_exec = await blocking(RESETS, lambda: self._isolation.renew(cell.slot_exec, base))
 
     async def _clean(self, cell: Cell) -> None:
         member = cell.member

@@ -9,10 +9,12 @@ from typing import Any, Protocol, TypeVar, Unpack
 
 from hyperruntime.concurrency.blocking import RESETS, blocking
 from hyperruntime.driver import EngineInfo
+from hyperruntime.errors import ContainerStateError, PoolError
 from hyperruntime.exec.options import SlotExecKeywords, SlotShellKeywords, SlotTerminalKeywords
 from hyperruntime.exec.persistent.shell import Shell
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal
+from hyperruntime.layers.snapshots.snapshot import Snapshot
 from hyperruntime.pool.pooled_sandbox import PooledSandbox
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool_values.results import Slot
@@ -30,6 +32,19 @@ class LocalPool(Pool, Protocol):
     @property
     def engine(self) -> EngineInfo:
         """What the engine of the slots can do; see :meth:`SlotPool.engine`."""
+        ...
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether the files of slots can be kept."""
+        ...
+
+    def check_keeps_files(self) -> None:
+        """Raise UnsupportedOptionError if they cannot."""
+        ...
+
+    async def rollback(self, slot: Slot, snapshot: Snapshot) -> None:
+        """Give a slot the files of a snapshot; see :meth:`SlotPool.rollback`."""
         ...
 
     async def run(self, slot: Slot, work: Callable[[SlotExec], Coroutine[Any, Any, T]]) -> T:
@@ -144,6 +159,58 @@ class Lease(PooledSandbox[LocalPool]):
             await blocking(RESETS, slot_exec.end_processes)
 
         await self._run(end)
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether :meth:`snapshot` and :meth:`rollback` work: the engine has snapshots, and the
+        slot has a container of its own.
+        """
+        return self.pool.keeps_files
+
+    async def snapshot(self) -> Snapshot:
+        """Keep the files of the slot's container, for ``acquire(base=...)`` and :meth:`rollback`;
+        see :meth:`Container.snapshot`.
+
+        Persistent shells of the slot end.
+
+        Raises:
+            PoolError: processes run in the slot.
+            UnsupportedOptionError: the slot shares its container, or the engine has no snapshots.
+
+        Example:
+            >>> config = hr.PoolConfig(spec=spec, slots_per_container=1)
+            >>> async def main():
+            ...     async with hr.SlotPool(runtime, config) as pool, pool.lease() as lease:
+            ...         await lease.write_file("/prepared", b"")
+            ...         clean = await lease.snapshot()
+            ...         await lease.exec(["rm", "/prepared"])
+            ...         await lease.rollback(clean)
+            ...         return (await lease.stat("/prepared")).size_bytes
+            >>> asyncio.run(main())
+            0
+        """
+
+        async def keep(slot_exec: SlotExec) -> Snapshot:
+            await slot_exec.close()
+            try:
+                return await blocking(RESETS, slot_exec.container.snapshot)
+            except ContainerStateError as error:
+                if not slot_exec.container.is_alive:
+                    raise
+                raise PoolError(str(error)) from error
+
+        self.pool.check_keeps_files()
+        return await self._run(keep)
+
+    async def rollback(self, snapshot: Snapshot) -> None:
+        """Give the slot's container the files of a snapshot; all its processes end. If that fails,
+        the slot is released.
+
+        Raises:
+            SpecError: the snapshot is of another engine or image.
+            UnsupportedOptionError: the slot shares its container, or the engine has no snapshots.
+        """
+        await self.pool.rollback(self.slot, snapshot)
 
     async def put(
         self,

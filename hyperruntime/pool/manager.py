@@ -16,6 +16,7 @@ from typing import Any
 import attrs
 
 from hyperruntime.errors import PoolClosedError, SpecError, StaleLeaseError, unknown_name
+from hyperruntime.layers.snapshots.snapshot import Snapshot
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool.tools import run_batch
@@ -148,6 +149,7 @@ class PoolManager:
         *,
         spec: ContainerSpec | None = None,
         timeout_s: float | None = None,
+        base: Snapshot | str | None = None,
     ) -> Slot:
         """Lease a slot; see :meth:`SlotPool.acquire` for the other arguments and errors.
 
@@ -156,7 +158,7 @@ class PoolManager:
             spec: lease a slot in a container of this spec instead; ``profile`` is then ignored.
         """
         pool = await self.pool(profile) if spec is None else await self.pool_for(spec)
-        return await pool.acquire(task_id, timeout_s=timeout_s)
+        return await pool.acquire(task_id, timeout_s=timeout_s, base=base)
 
     async def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
         """Release a slot; see :meth:`SlotPool.release`."""
@@ -170,10 +172,11 @@ class PoolManager:
         *,
         spec: ContainerSpec | None = None,
         timeout_s: float | None = None,
+        base: Snapshot | str | None = None,
     ) -> AsyncIterator[Sandbox]:
         """Lease a slot for a block; see :meth:`acquire` and :meth:`SlotPool.lease`."""
         pool = await self.pool(profile) if spec is None else await self.pool_for(spec)
-        async with pool.lease(task_id, timeout_s=timeout_s) as lease:
+        async with pool.lease(task_id, timeout_s=timeout_s, base=base) as lease:
             yield lease
 
     def lease_of(self, slot: Slot) -> Sandbox:

@@ -23,7 +23,9 @@ from hyperruntime.errors import (
     PoolClosedError,
     SandboxLostError,
     StaleLeaseError,
+    UnsupportedOptionError,
 )
+from hyperruntime.layers.snapshots.snapshot import Snapshot
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.fleet import Fleet
 from hyperruntime.pool.lease import Lease
@@ -89,7 +91,12 @@ class SlotPool(LeasingPool):
         began = time.monotonic()
         try:
             info = self._engine = await blocking(STARTS, lambda: self._runtime.info)
-            layout = make_layout(self.config, users=info.users, driver=self._runtime.name)
+            layout = make_layout(
+                self.config,
+                users=info.users,
+                driver=self._runtime.name,
+                snapshots=info.snapshots and not info.slow_rollbacks,
+            )
             self._fleet_or_none = Fleet(
                 self._runtime, self.config, layout, changed=self._dispatch, lost=self._on_lost
             )
@@ -113,7 +120,13 @@ class SlotPool(LeasingPool):
             self._stopping = asyncio.get_running_loop().create_task(self._stop())
         await asyncio.shield(self._stopping)
 
-    async def acquire(self, task_id: str | None = None, *, timeout_s: float | None = None) -> Slot:
+    async def acquire(
+        self,
+        task_id: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        base: Snapshot | str | None = None,
+    ) -> Slot:
         """Lease a slot, first come first served; the pool starts a container if needed and allowed.
 
         Args:
@@ -121,15 +134,36 @@ class SlotPool(LeasingPool):
                 kept at its release.
             timeout_s: how long to wait; 0 means not at all, None the config's
                 ``acquire_timeout_s``.
+            base: a snapshot, or the name of one, whose files the slot gets, also instead of those
+                that the task kept. The slot needs a container of its own, and its next reset drops
+                them.
 
         Raises:
-            SpecError: ``timeout_s`` or ``task_id`` is invalid.
+            SpecError: ``timeout_s`` or ``task_id`` is invalid, or ``base`` is gone, or of another
+                engine or image.
+            UnsupportedOptionError: ``base`` is given, and slots share containers or the engine has
+                no snapshots.
             SlotTimeoutError: no slot became free in time.
             PoolStartError: no container can be started; its cause says why.
             PoolClosedError: the pool is not started, or was stopped.
+
+        Example:
+            >>> with runtime.container(spec) as container:
+            ...     _ = container.exec(["touch", "/prepared"])
+            ...     base = container.snapshot()
+            >>> config = hr.PoolConfig(spec=spec, slots_per_container=1)
+            >>> with hr.open_pool(config, runtime) as pool, pool.lease(base=base) as lease:
+            ...     lease.exec(["test", "-e", "/prepared"]).exit_code
+            0
         """
         fleet = self._fleet
-        task_id, wait_s = self._asked(task_id, timeout_s)
+        found = None if base is None else await self._find_base(fleet, base)
+        slot = await self._take(fleet, *self._asked(task_id, timeout_s))
+        if found is not None:
+            await self._begin_from(fleet, slot, found)
+        return slot
+
+    async def _take(self, fleet: Fleet, task_id: str, wait_s: float) -> Slot:
         cell = fleet.roster.kept_for(task_id)
         if cell is None and not self._queue:
             cell = fleet.roster.next_free()
@@ -144,6 +178,18 @@ class SlotPool(LeasingPool):
             joined=self._dispatch,
             give_back=self._give_back,
         )
+
+    async def rollback(self, slot: Slot, snapshot: Snapshot) -> None:
+        """Give a leased slot the files of a snapshot; its processes end. If that fails, the slot is
+        released.
+
+        Raises:
+            StaleLeaseError: the slot was released, or its lease expired.
+            SpecError: the snapshot is of another engine or image.
+            UnsupportedOptionError: slots share containers, or the engine has no snapshots.
+        """
+        fleet = self._fleet
+        await self._begin_from(fleet, slot, await self._find_base(fleet, snapshot))
 
     async def release(self, slot: Slot, *, reset_workspace: bool = True) -> None:
         """Release a slot; its processes end and it is reset before its next lease. Does not wait
@@ -168,12 +214,16 @@ class SlotPool(LeasingPool):
 
     @asynccontextmanager
     async def lease(
-        self, task_id: str | None = None, *, timeout_s: float | None = None
+        self,
+        task_id: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        base: Snapshot | str | None = None,
     ) -> AsyncIterator[Lease]:
         """Lease a slot for a block, then release and reset it; see :meth:`acquire` for arguments
         and errors.
         """
-        slot = await self.acquire(task_id, timeout_s=timeout_s)
+        slot = await self.acquire(task_id, timeout_s=timeout_s, base=base)
         try:
             yield Lease(self, slot)
         finally:
@@ -278,6 +328,43 @@ class SlotPool(LeasingPool):
         if self._state != "open" or self._fleet_or_none is None:
             raise self._closed_error()
         return self._fleet_or_none
+
+    @property
+    def keeps_files(self) -> bool:
+        """Whether the files of slots can be kept: the engine has snapshots, and each slot has a
+        container of its own.
+        """
+        return self.engine.snapshots and self._fleet.layout.isolation == "container"
+
+    def check_keeps_files(self) -> None:
+        """Check that the files of slots can be kept.
+
+        Raises:
+            UnsupportedOptionError: they cannot.
+        """
+        engine = self._runtime.name
+        if not self.engine.snapshots:
+            raise UnsupportedOptionError(engine, "base", "it has no snapshots; leave base at None")
+        if not self.keeps_files:
+            why = "slots of this pool share containers; set slots_per_container to 1"
+            raise UnsupportedOptionError(engine, "base", why)
+
+    async def _find_base(self, fleet: Fleet, base: Snapshot | str) -> Snapshot:
+        self.check_keeps_files()
+        if isinstance(base, str):
+            base = await asyncio.to_thread(self._runtime.snapshots.find, base)
+        # it may ask the engine
+        await asyncio.to_thread(base.check_fits, self._runtime.name, fleet.layout.spec.image)
+        return base
+
+    async def _begin_from(self, fleet: Fleet, slot: Slot, base: Snapshot) -> None:
+        """Give a slot that was just leased the files of a snapshot; release it if that fails."""
+        grant = self._grants.good(slot)
+        try:
+            await grant.run(fleet.begin_from(grant.cell, base))
+        except BaseException:
+            await self.release_if_held(slot)
+            raise
 
     def _grant(self, cell: Cell, task_id: str) -> Slot:
         slot = Slot(

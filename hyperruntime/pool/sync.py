@@ -17,6 +17,7 @@ from hyperruntime.concurrency.bridge import Bridge, waiting
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.errors import PoolClosedError
+from hyperruntime.layers.snapshots.snapshot import Snapshot
 from hyperruntime.pool.lease import Lease
 from hyperruntime.pool.pool import SlotPool
 from hyperruntime.pool_values.config import PoolConfig
@@ -127,10 +128,14 @@ class SyncPool(Closing):
 
     @contextmanager
     def lease(
-        self, task_id: str | None = None, *, timeout_s: float | None = None
+        self,
+        task_id: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        base: Snapshot | str | None = None,
     ) -> Iterator[SyncLease]:
         """Lease a slot for a block, then release and reset it; see :meth:`SlotPool.acquire`."""
-        slot = self.acquire(task_id, timeout_s=timeout_s)
+        slot = self.acquire(task_id, timeout_s=timeout_s, base=base)
         try:
             yield SyncLease(self._bridge, Lease(self.pool, slot))
         finally:

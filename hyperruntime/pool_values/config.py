@@ -14,7 +14,7 @@ from hyperruntime.spec import ContainerSpec, check_inside_path, check_seconds
 
 _Names = list[str] | set[str] | frozenset[str] | tuple[str, ...]
 Isolation = Literal["uid", "container", "directory"]
-ResetMode = Literal["clean", "replace"]
+ResetMode = Literal["clean", "rollback", "replace"]
 DEFAULT_SLOTS = 10
 _PROFILE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9])?")
 _EXTRA_PIDS = 64  # for the supervisor, its lanes and the pool's own commands
@@ -147,7 +147,8 @@ class PoolConfig:
             disturb each other; ``auto``: ``uid`` with several slots per container, or with
             ``slots_per_container=1`` and ``reset="clean"``, else ``container``.
         reset: ``clean``: remove everything that a slot left, then check; ``replace``: replace its
-            container; ``auto``: ``replace`` if each slot has its own container, else ``clean``.
+            container; ``auto``: ``clean`` if slots share a container; else roll the container back
+            (``rollback``) if the engine does that quickly (bubblewrap), and ``replace`` if not.
         pids_per_slot: limit of processes and threads of a slot that has its own user; the
             container's limit is raised to hold all slots.
         workspace_base: the directory for the slots of a shared container.
@@ -176,8 +177,8 @@ class PoolConfig:
     isolation: Literal["auto"] | Isolation = attrs.field(
         default="auto", validator=OneOf(("auto", *get_args(Isolation)))
     )
-    reset: Literal["auto"] | ResetMode = attrs.field(
-        default="auto", validator=OneOf(("auto", *get_args(ResetMode)))
+    reset: Literal["auto", "clean", "replace"] = attrs.field(
+        default="auto", validator=OneOf(("auto", "clean", "replace"))
     )
     pids_per_slot: int = attrs.field(default=128, validator=AtLeast(8))
     workspace_base: str = "/slots"
@@ -236,13 +237,16 @@ class PoolLayout:
     spares: int
 
 
-def make_layout(config: PoolConfig, *, users: bool, driver: str) -> PoolLayout:
+def make_layout(
+    config: PoolConfig, *, users: bool, driver: str, snapshots: bool = False
+) -> PoolLayout:
     """Resolve a pool configuration for one engine.
 
     Args:
         config: the configuration.
         users: whether the engine can run commands as several users.
         driver: the engine's name, for the error message.
+        snapshots: whether the engine has snapshots.
 
     Raises:
         SpecError: this engine cannot isolate the slots.
@@ -259,16 +263,16 @@ def make_layout(config: PoolConfig, *, users: bool, driver: str) -> PoolLayout:
         )
         raise SpecError(field, value, f"{allowed} (or accept isolation='directory')")
     slots = slots or (DEFAULT_SLOTS if isolation != "container" else 1)
-    reset: ResetMode = (
-        "replace" if isolation == "container" or config.reset == "replace" else "clean"
-    )
+    reset: ResetMode = "clean"
+    if config.reset == "replace" or isolation == "container":
+        reset = "rollback" if snapshots and config.reset == "auto" else "replace"
     spares = config.spare_containers
     if spares is None:
         spares = 1 if reset == "replace" and config.spec.gpus is None else 0
     spec = _with_users(config, slots) if isolation == "uid" else config.spec
     return PoolLayout(
         spec=spec,
-        slots=1 if reset == "replace" else slots,
+        slots=slots if reset == "clean" else 1,
         isolation=isolation,
         reset=reset,
         spares=spares,

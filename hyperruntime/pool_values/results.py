@@ -50,7 +50,7 @@ class PoolStatus:
         name: the profile's name.
         state: ``new``, ``open`` or ``stopped``.
         isolation: how slots are isolated: ``uid``, ``container`` or ``directory``.
-        reset: ``clean`` or ``replace``.
+        reset: ``clean``, ``rollback`` or ``replace``.
         containers: number of containers that have started and not ended.
         draining: number of those containers that get no more leases.
         starting: number of containers that are starting.

@@ -174,10 +174,14 @@ class UnscoredEnvironmentBase(UnscoredEnvironment):
             container's user.
         image_workdir: whether an agent with its own container begins in the working directory of
             its image, unless the spec names one; else it begins in ``/workspace``.
+        setup_per_trajectory: whether ``setup`` must run for each trajectory, because it does not
+            always do the same. Else one set-up is enough for a group where the engine has
+            snapshots: the other trajectories begin with its files and a copy of its value.
     """
 
     slots_per_container: int | None = 1
     image_workdir: bool = False
+    setup_per_trajectory: bool = False
 
     @property
     def left_out(self) -> Mapping[str, str]:
@@ -206,6 +210,19 @@ class UnscoredEnvironmentBase(UnscoredEnvironment):
         cluster, items with the same name go to the same node if it has room.
         """
         return item.id
+
+    async def value(
+        self, item: Item, outcome: Outcome, lease: Sandbox, meta: Mapping[str, Any]
+    ) -> float:
+        """Return how good a state on the way to the end is; only a search asks for it.
+
+        Args:
+            item: the item.
+            outcome: the conversation so far.
+            lease: a slot with the files of this state; its processes have been killed.
+            meta: the value that ``setup`` returned.
+        """
+        raise NotImplementedError
 
     async def agent_lease(self, item: Item, lease: Sandbox, meta: Mapping[str, Any]) -> Sandbox:
         """Return the lease with which the agent's tools work, after ``setup``; ``verify`` gets the

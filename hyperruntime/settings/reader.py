@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import re
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from itertools import cycle
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 import attrs
 
@@ -35,7 +36,12 @@ _CHECKS: Mapping[Any, Callable[[object], bool]] = {
     float: is_number,
     type(None): lambda value: value is None,
 }
+_PLAIN = frozenset({str, bool, int, type(None)})  # what has such a type needs no other check
 _UNIONS = (Union, types.UnionType)
+_NONE = attrs.NOTHING
+_Reader = Callable[[Any, bool], Any]  # of a value; whether unknown fields are errors
+# a field, its name, the plain types of its values, and what reads others
+_Part = tuple["attrs.Attribute[Any]", str, frozenset[type], _Reader]
 _MOST_NAME = 100
 
 
@@ -63,7 +69,7 @@ def read(
         SpecError: a field is unknown, missing or of another type, or the class refuses it.
     """
     try:
-        made: T = _read(kind, value, strict)
+        made: T = _reader_of(cast("Any", kind))(value, strict)
     except SpecError as error:
         raise _below(path, error, where) from error.__cause__
     return made
@@ -75,7 +81,7 @@ def check_known(table: object, known: Collection[str] | None, path: str) -> None
     Raises:
         SpecError: it is none, or has another key, whose value is not shown: it may be a secret.
     """
-    if not isinstance(table, Mapping) or not (
+    if not isinstance(table, dict | Mapping) or not (  # a dict is found faster
         set(map(type, table)) <= {str} or all(isinstance(key, str) for key in table)
     ):
         raise SpecError(path, table, "a table or JSON object of named values")
@@ -92,136 +98,191 @@ def is_union(kind: Any) -> bool:  # noqa: ANN401 - a type
     return get_origin(kind) in _UNIONS
 
 
-def _read(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401 - a type, any value
-    is_one, form, kinds = _form_of(kind)
-    if is_one is not None:
-        if not is_one(value):
-            raise SpecError("", value, WORDS[kind])
-        return value
+@cache
+def _reader_of(kind: Any) -> _Reader:  # noqa: ANN401 - a type
+    """Return the function that reads values of a type: a journal has a million values, and the
+    type is looked up once.
+    """
+    form = get_origin(kind)
+    kinds = get_args(kind)
+    if kind in _CHECKS:
+        return _plain_reader(kind)
     if form in _UNIONS:
-        return _read_union(kinds, value, strict)
+        return _union_reader(kinds)
     if form is Literal:
+        return _literal_reader(kinds)
+    if form in (tuple, list, Sequence):
+        return _list_reader(form, kinds)
+    if form in (Mapping, dict):
+        return _mapping_reader(kinds[1])
+    if kind is Any:
+        return lambda value, strict: value
+    return _class_reader(kind)
+
+
+def _plain_reader(kind: Any) -> _Reader:  # noqa: ANN401
+    check = _CHECKS[kind]
+    allowed = WORDS[kind]
+
+    def read_plain(value: Any, strict: bool) -> Any:  # noqa: ANN401
+        if not check(value):
+            raise SpecError("", value, allowed)
+        return value
+
+    return read_plain
+
+
+def _literal_reader(kinds: tuple[Any, ...]) -> _Reader:
+    names = ", ".join(filter(None, map(str, kinds)))
+
+    def read_literal(value: Any, strict: bool) -> Any:  # noqa: ANN401
         # True equals 1, and no literal here is a truth value
         if value not in kinds or isinstance(value, bool):
-            names = ", ".join(filter(None, map(str, kinds)))
             raise SpecError("", value, f"one of {names}")
-    elif form in (tuple, list, Sequence):
-        return _read_list(kind, value, strict)
-    elif form in (Mapping, dict):
-        return _read_mapping(kinds[1], value, strict)
-    elif kind is not Any and not isinstance(value, kind):
-        return _read_class(kind, value, strict)
-    return value
-
-
-@cache
-def _form_of(kind: Any) -> tuple[Callable[[object], bool] | None, Any, tuple[Any, ...]]:  # noqa: ANN401
-    """Return the check of a plain type or None, and the origin and the arguments of a type; a
-    journal has a million values.
-    """
-    return _CHECKS.get(kind), get_origin(kind), get_args(kind)
-
-
-def _read_mapping(kind: Any, value: Any, strict: bool) -> dict[str, Any]:  # noqa: ANN401
-    check_known(value, None, "")
-    items = value.values()
-    if kind is Any or (set(map(type, items)) <= {kind} and (kind is not float or _finite(items))):
-        return dict(value)  # in one pass: a journal has many of them
-    made: dict[str, Any] = {}
-    name = ""
-    try:
-        for name, item in value.items():
-            made[name] = _read(kind, item, strict)
-    except SpecError as error:
-        raise _below(f"[{_shown(name)}]", error) from error.__cause__
-    return made
-
-
-def _read_union(kinds: tuple[Any, ...], value: Any, strict: bool) -> Any:  # noqa: ANN401
-    allowed = []
-    # a float is checked below: it may be no number
-    if type(value) in kinds and not isinstance(value, float):
         return value
-    for one in kinds:
+
+    return read_literal
+
+
+def _mapping_reader(kind: Any) -> _Reader:  # noqa: ANN401
+    read_item = _reader_of(kind)
+
+    def read_mapping(value: Any, strict: bool) -> dict[str, Any]:  # noqa: ANN401
+        check_known(value, None, "")
+        if kind is Any or (
+            set(map(type, items := value.values())) <= {kind}
+            and (kind is not float or math.isfinite(sum(items)))
+        ):
+            return dict(value)  # in one pass: a journal has many of them
+        made: dict[str, Any] = {}
+        name = ""
         try:
-            return _read(one, value, strict)
+            for name, item in value.items():
+                made[name] = read_item(item, strict)
         except SpecError as error:
-            if error.field:  # of a part of the value, which has the right form
-                raise
-            allowed.append(error.allowed)
-    raise SpecError("", value, " or ".join(allowed))
+            raise _below(f"[{_shown(name)}]", error) from error.__cause__
+        return made
+
+    return read_mapping
 
 
-def _read_list(kind: Any, value: Any, strict: bool) -> Sequence[Any]:  # noqa: ANN401
-    _, form, kinds = _form_of(kind)
+def _union_reader(kinds: tuple[Any, ...]) -> _Reader:
+    readers = tuple(map(_reader_of, kinds))
+    # a float is checked by its reader: it may be no number
+    plain = frozenset(kinds) - {float}
+
+    def read_union(value: Any, strict: bool) -> Any:  # noqa: ANN401
+        if type(value) in plain:
+            return value
+        allowed = []
+        for read_one in readers:
+            try:
+                return read_one(value, strict)
+            except SpecError as error:
+                if error.field:  # of a part of the value, which has the right form
+                    raise
+                allowed.append(error.allowed)
+        raise SpecError("", value, " or ".join(allowed))
+
+    return read_union
+
+
+def _list_reader(form: Any, kinds: tuple[Any, ...]) -> _Reader:  # noqa: ANN401
     several = form is not tuple or kinds[1:] == (...,)
     plain = set(get_args(kinds[0]) if is_union(kinds[0]) else kinds[:1])
-    if not isinstance(value, list | tuple | set | frozenset):
-        raise SpecError("", value, "a list of texts" if plain == {str} else "a list")
-    if not several and len(value) != len(kinds):
-        raise SpecError("", value, f"a list of {len(kinds)}")
-    found = set(map(type, value))
-    if several and found <= plain and (float not in found or _are_finite(value, found)):
-        # it may have a million numbers
-        return value if form is not tuple and isinstance(value, list) else tuple(value)
-    made: list[Any] = []
-    try:
-        for item in value:
-            made.append(_read(kinds[0 if several else len(made)], item, strict))
-    except SpecError as error:
-        raise _below(f"[{len(made)}]", error) from error.__cause__
-    return tuple(made) if form is tuple else made
+    readers = tuple(map(_reader_of, kinds[:1] if several else kinds))
 
+    def read_list(value: Any, strict: bool) -> Sequence[Any]:  # noqa: ANN401
+        if not isinstance(value, list | tuple | set | frozenset):
+            raise SpecError("", value, "a list of texts" if plain == {str} else "a list")
+        if not several and len(value) != len(kinds):
+            raise SpecError("", value, f"a list of {len(kinds)}")
+        found = set(map(type, value))
+        if several and found <= plain and (float not in found or _are_finite(value, found)):
+            # it may have a million numbers
+            return value if form is not tuple and isinstance(value, list) else tuple(value)
+        made: list[Any] = []
+        try:
+            for item, read_item in zip(value, cycle(readers), strict=False):
+                made.append(read_item(item, strict))
+        except SpecError as error:
+            raise _below(f"[{len(made)}]", error) from error.__cause__
+        return tuple(made) if form is tuple else made
 
-def _finite(numbers: Iterable[float]) -> bool:
-    return all(map(math.isfinite, numbers))
+    return read_list
 
 
 def _are_finite(numbers: Collection[Any], found: set[type]) -> bool:
-    return found <= {float, type(None)} and all(map(math.isfinite, filter(None, numbers)))
+    return found <= {float, type(None)} and math.isfinite(sum(filter(None, numbers)))
 
 
-def _read_class(kind: Any, value: Any, strict: bool) -> Any:  # noqa: ANN401
-    fields = fields_of(kind)
-    check_known(value, fields if strict else None, "")
-    for name in _required(kind):
-        if name not in value:
-            raise SpecError(name, None, "it must be given")
-    try:
-        given = {
-            name: item
-            if type(item := value[name]) in plain
-            else _read_field(fields[name], item, strict)
-            for name, plain in _plain_of(kind)
-            if name in value
-        }
-        return kind(**given)
-    except SpecError as error:
-        place = error.field.removeprefix(f"{kind.__name__}.")
-        named = re.split(r"[.\[]", place)[0]
-        # what has a `repr` of its own may be a secret
-        is_shown = named not in fields or fields[named].repr is True
-        shown = error.value if is_shown else "..."
-        raise SpecError(place, shown, error.allowed) from error.__cause__
-    except (TypeError, ValueError, AttributeError) as error:
-        # raised by a converter or a check of the class itself
-        allowed = f"values of the right types; correct the wrong field ({error})"
-        raise SpecError("", "...", allowed) from error
+def _class_reader(kind: Any) -> _Reader:  # noqa: ANN401 - a class
+    parts: tuple[_Part, ...] = ()
+    required: tuple[str, ...] = ()
 
-
-def _read_field(field: attrs.Attribute[Any], value: Any, strict: bool) -> Any:  # noqa: ANN401
-    try:
-        return _read(field.type, value, strict)
-    except SpecError as error:
-        allowed = error.allowed
+    def read_class(value: Any, strict: bool) -> Any:  # noqa: ANN401
+        nonlocal parts, required
+        if isinstance(value, kind):
+            return value
+        if not parts:  # not before: a class may have a field of itself
+            parts = tuple(map(_part_of, fields_of(kind).values()))
+            required = tuple(one.name for one in fields_of(kind).values() if one.default is _NONE)
+        if strict or type(value) is not dict:
+            check_known(value, fields_of(kind) if strict else None, "")
+        for name in required:
+            if name not in value:
+                raise SpecError(name, None, "it must be given")
         try:
-            if field.validator is not None and not error.field:
-                field.validator(None, field, value)
-        except SpecError as better:  # the check of the field says more than its type
-            allowed = better.allowed
-        except (TypeError, ValueError):
-            pass
-        raise _below(field.name, SpecError(error.field, error.value, allowed)) from error.__cause__
+            given = _read_parts(parts, value, strict)
+            return kind(**given)
+        except SpecError as error:
+            raise _class_error(kind, error) from error.__cause__
+        except (TypeError, ValueError, AttributeError) as error:
+            # raised by a converter or a check of the class itself
+            allowed = f"values of the right types; correct the wrong field ({error})"
+            raise SpecError("", "...", allowed) from error
+
+    return read_class
+
+
+def _read_parts(parts: tuple[_Part, ...], value: Mapping[str, Any], strict: bool) -> dict[str, Any]:
+    given = {}
+    for field, name, plain, read_item in parts:
+        if (item := value.get(name, _NONE)) is not _NONE:
+            if type(item) not in plain:
+                try:
+                    item = read_item(item, strict)
+                except SpecError as error:
+                    raise _field_error(field, item, error) from error.__cause__
+            given[name] = item
+    return given
+
+
+def _part_of(field: attrs.Attribute[Any]) -> _Part:
+    kind: Any = field.type
+    kinds = get_args(kind) if is_union(kind) else (kind,)
+    return field, field.name, frozenset(kinds) & _PLAIN, _reader_of(kind)
+
+
+def _field_error(field: attrs.Attribute[Any], value: object, error: SpecError) -> SpecError:
+    allowed = error.allowed
+    try:
+        if field.validator is not None and not error.field:
+            field.validator(None, field, value)
+    except SpecError as better:  # the check of the field says more than its type
+        allowed = better.allowed
+    except (TypeError, ValueError):
+        pass
+    return _below(field.name, SpecError(error.field, error.value, allowed))
+
+
+def _class_error(kind: Any, error: SpecError) -> SpecError:  # noqa: ANN401 - a class
+    fields = fields_of(kind)
+    place = error.field.removeprefix(f"{kind.__name__}.")
+    named = re.split(r"[.\[]", place)[0]
+    # what has a `repr` of its own may be a secret
+    is_shown = named not in fields or fields[named].repr is True
+    return SpecError(place, error.value if is_shown else "...", error.allowed)
 
 
 def _below(place: str, error: SpecError, name: str = "") -> SpecError:
@@ -235,24 +296,6 @@ def _shown(name: object) -> str:
     """Return a name of a table, which others chose, for an error: short and printable."""
     text = str(name)[:_MOST_NAME]
     return text if text.isprintable() else ascii(text)
-
-
-@cache
-def _required(kind: Any) -> tuple[str, ...]:  # noqa: ANN401 - a class
-    fields = fields_of(kind)
-    return tuple(name for name, field in fields.items() if field.default is attrs.NOTHING)
-
-
-@cache
-def _plain_of(kind: Any) -> tuple[tuple[str, frozenset[type]], ...]:  # noqa: ANN401 - a class
-    """Return each field of a class with the types whose values need no check but that; a run has
-    many records.
-    """
-    found = []
-    for name, field in fields_of(kind).items():
-        kinds = get_args(field.type) if is_union(field.type) else (field.type,)
-        found.append((name, frozenset(kinds) & {str, bool, int, type(None)}))
-    return tuple(found)
 
 
 @cache

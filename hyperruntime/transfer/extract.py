@@ -12,8 +12,8 @@ import attrs
 from hyperruntime.concurrency.closing import closing_descriptor
 from hyperruntime.errors import TransferError, UnsafeArchiveError
 from hyperruntime.option_fields import AtLeast
+from hyperruntime.storage.tar_reader import CHUNK, Member, TarReader
 from hyperruntime.transfer.staged_tree import ROOT, EntryRefusedError, Parts, StagedTree, stamp_file
-from hyperruntime.transfer.tar_reader import CHUNK, Member, TarReader
 from hyperruntime.transfer.tar_writer import Path
 from hyperruntime.units import GIB
 

@@ -10,16 +10,17 @@ import errno
 import functools
 import os
 import posixpath
+import re
 import secrets
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from importlib import resources
 from typing import Generic, Literal, TypeVar
 
 import attrs
 
 from hyperruntime.errors import SpecError, TransferTimeoutError
+from hyperruntime.exec.exec_script import ShellText
 from hyperruntime.spec import ExecResult, check_inside_path
 from hyperruntime.transfer.file_errors import (
     FileError,
@@ -224,13 +225,23 @@ def write_call(
         for path in paths[len(codes) :]:  # the program could not go on
             _report(_failure(result.exit_code, path, notes[len(codes)]), on_error)
 
-    given, env = _content(files, paths, bits)
+    args = _command("write", temporary, "1" if parents else "")
+    given = env = None
+    if len(paths) == 1 and (short := _format(files[paths[0]])) is not None:
+        args += (bits.encode(), os.fsencode(paths[0]))
+        env = {"hyperruntime_content": short}
+    else:
+        entries = (
+            (_entry(path, str(memoryview(files[path]).nbytes), bits), files[path], b"end\n")
+            for path in paths
+        )
+        given = b"".join(part for entry in entries for part in entry)
     return FileCall(
-        args=_command("write", temporary, "1" if parents else ""),
+        args=args,
         parse=parse,
         input=given,
         output_limit_bytes=len(paths) * 1024 + _NOTES_BYTES,
-        env=env,
+        env=env or {},
         undo=FileCall(
             args=_command("write", temporary, ""),
             parse=lambda result: None,
@@ -239,27 +250,14 @@ def write_call(
     )
 
 
-def _content(
-    files: Mapping[str, bytes], paths: Sequence[str], bits: str
-) -> tuple[bytes, dict[str, str]]:
-    """Return the standard input of the exec that writes files, and its variables."""
-    if len(paths) == 1 and (text := _short_text(files[paths[0]])) is not None:
-        return _entry(paths[0], "env", bits), {"hyperruntime_content": text}
-    entries = (
-        (_entry(path, str(memoryview(files[path]).nbytes), bits), files[path], b"end\n")
-        for path in paths
-    )
-    return b"".join(part for entry in entries for part in entry), {}
-
-
-def _short_text(data: bytes) -> str | None:
-    """Return a short text that an environment variable can hold; only this user's processes can
-    read it there.
+def _format(data: bytes) -> str | None:
+    """Return a format that makes `printf` write the data, None if it is too long; it is passed in
+    a variable, which only this user's processes can read.
     """
-    short = memoryview(data).nbytes <= _SHORT_BYTES
-    with suppress(UnicodeDecodeError):
-        return text if short and "\0" not in (text := bytes(data).decode()) else None
-    return None
+    if memoryview(data).nbytes > _SHORT_BYTES:
+        return None
+    text = os.fsdecode(bytes(data)).replace("\\", "\\\\").replace("%", "%%").replace("\0", "\\000")
+    return f"\\055{text[1:]}" if text.startswith("-") else text
 
 
 def _entry(path: str, size: str, bits: str) -> bytes:
@@ -341,7 +339,9 @@ def _command(name: str, *words: str | bytes) -> tuple[bytes, ...]:
 @functools.cache
 def _program(name: str) -> bytes:
     folder = resources.files("hyperruntime.transfer").joinpath("sh")
-    return b"".join(folder.joinpath(f"{part}.sh").read_bytes() for part in ("common", name))
+    parts = (folder.joinpath(f"{part}.sh").read_bytes() for part in ("common", name))
+    # the shell reads it for each call, so without comments
+    return ShellText(re.sub(rb"(?m)^ *(#.*\n)?", b"", b"".join(parts)))
 
 
 def _checked(path: str) -> bytes:

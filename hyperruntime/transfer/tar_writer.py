@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from hyperruntime.concurrency.closing import closing_descriptor
 from hyperruntime.errors import TransferError
-from hyperruntime.transfer.tar_reader import BLOCK, CHUNK
+from hyperruntime.storage.tar_reader import BLOCK, CHUNK
 
 Path = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 

@@ -15,8 +15,8 @@ from hyperruntime.container import Container
 from hyperruntime.errors import TransferError, UnsafeArchiveError
 from hyperruntime.exec.options import Stream
 from hyperruntime.spec import ExecResult, check_inside_path
+from hyperruntime.storage.tar_reader import BLOCK, Kind, Member, TarReader
 from hyperruntime.transfer.copy import DEFAULT_LIMITS, DEFAULT_TIMEOUT_S
-from hyperruntime.transfer.tar_reader import BLOCK, Kind, Member, TarReader
 from hyperruntime.transfer.tar_writer import SPECIAL
 from hyperruntime.units import MIB
 

@@ -1,14 +1,14 @@
-"""Turn a spec into the argv that starts a container: pure, no I/O. Sources: apptainer-exec(1) of
-1.4, unshare(1).
+"""Turn a spec into the job that starts a container. Sources: apptainer-exec(1) of 1.4, unshare(1).
 
-The argv nests these programs, from the outside in: a *keeper* (a host shell that removes the
-container's files after the container ends), ``unshare`` (creates namespaces in which this user is
-root), a shell that makes the mounts that need this root, ``apptainer exec``, and a *prelude* that
-becomes the attached shell.
+The holder starts it as root of a user namespace, over the mounted files of the container. Its argv
+nests these programs, from the outside in: ``unshare`` (creates the other namespaces), a shell that
+makes the mounts that need this root, ``apptainer exec``, and a *prelude* that becomes the attached
+shell.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 
 import attrs
@@ -17,23 +17,35 @@ from hyperruntime.driver import Enforcement, Launch
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.gpu.cdi import DeviceNode
 from hyperruntime.host.engine_program import (
-    ALL_IDS,
     CAPABILITIES,
-    ONE_ID,
-    ONLY_ROOT_USER,
+    NO_IDS,
     asked_limits,
     csv_line,
     mount_option,
     needs_own_tmp,
 )
 from hyperruntime.host.inherited import stricter
+from hyperruntime.host.process import find_program
+from hyperruntime.layers.namespace import Job, Layers
+from hyperruntime.layers.records import Records
+from hyperruntime.run_as import is_root
 from hyperruntime.spec import ContainerSpec, Limits, Mount
-from hyperruntime_apptainer.texts import CONFIG, DEVICES, DROP_CAPS, KEEPER, PRELUDE, PREPARE
+from hyperruntime_apptainer.texts import CONFIG, DEVICES, DROP_CAPS, PRELUDE, PREPARE
 
 NAME = "apptainer"
-ROOT_USERS = ("root", "0", "0:0", "root:root", "root:0", "0:root")
+RECORDS = Records(NAME)
 MIN_PIDS = 40
 LIBRARIES = "/opt/hyperruntime-gpu"
+NV_LIBRARIES = "/.singularity.d/libs"
+# What `--nv` shows besides libraries, if the machine has it. Source: Apptainer's nvliblist.conf.
+NV_PROGRAMS = (
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+)
+NV_SOCKET = "/var/run/nvidia-persistenced/socket"
 HOST_SYS = ("block", "bus", "class", "dev", "devices", "kernel", "module")
 _MEMORY = "mode=1777,nosuid,nodev"
 
@@ -48,6 +60,7 @@ class Settings:
         nproc: this user's upper bound for a process limit; 0 means unlimited.
         users: whether this user's subordinate ids are users of the container.
         seccomp: whether this Apptainer sets a seccomp filter.
+        overlay: whether this user can mount overlays.
     """
 
     sysfs: bool = True
@@ -55,6 +68,7 @@ class Settings:
     nproc: int = 0
     users: bool = False
     seccomp: bool = True
+    overlay: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -64,19 +78,21 @@ class Places:
     Attributes:
         image: the sandbox directory or SIF of the image.
         files: the container's directory on scratch; removed with the container.
-        record: the container's record, which names its owner; removed with the container.
         workdir: the image's own working directory.
+        own_root: whether the holder mounts the container's files, as an overlay. Apptainer takes
+            root of our namespace for the machine's root, and mounts one without ``userxattr``, in
+            which no directory of the image can be removed.
     """
 
     image: str
     files: str
-    record: str
     workdir: str = "/"
+    own_root: bool = False
 
     @property
-    def layer(self) -> str:
-        """The directory that takes the container's changes to the image's files."""
-        return f"{self.files}/layer"
+    def root(self) -> str:
+        """The directory of the container's files that Apptainer starts; or a SIF."""
+        return f"{self.files}/upper" if self.own_root else self.image
 
     @property
     def config(self) -> str:
@@ -142,29 +158,60 @@ class Gpus:
 NO_GPUS = Gpus()
 
 
-def run_args(launch: Launch, settings: Settings, places: Places, gpus: Gpus = NO_GPUS) -> list[str]:
-    """Return the argv that starts a container with a shell attached.
+def make_job(
+    launch: Launch,
+    settings: Settings,
+    places: Places,
+    gpus: Gpus = NO_GPUS,
+    layers: Layers | None = None,
+) -> Job:
+    """Return the job that starts a container with a shell attached.
 
     Args:
         launch: the container to start.
         settings: the results of the probe.
         places: the paths of its files.
         gpus: the needs of its GPUs.
+        layers: the layers to mount at its root.
 
     Raises:
         UnsupportedOptionError: a field cannot be honoured on this machine.
     """
     spec = launch.spec
     refuse(spec, settings)
-    return [
-        *("/bin/sh", "-c", KEEPER, "hyperruntime-apptainer", places.files, places.record),
+    args = [
         *unshare_args(spec, settings, places),
         *device_args(gpus, places),
         *exec_args(launch, settings, places),
         *gpu_args(gpus, places),
-        places.image,
+        places.root,
         *prelude_args(spec, places, settings, gpus),
     ]
+    return Job(
+        program=find_program("unshare") or "unshare",
+        args=tuple(args),
+        env=environment(os.environ),
+        directory=places.files,
+        record=RECORDS.path_of(launch.name),
+        layers=layers,
+        root=places.root,
+        points=points(launch, settings, places, gpus),
+        read_only=spec.read_only_rootfs,
+    )
+
+
+def points(launch: Launch, settings: Settings, places: Places, gpus: Gpus) -> dict[str, int | None]:
+    """Return the mount points that a root must have: directories with a mode, or files."""
+    found: dict[str, int | None] = dict.fromkeys(("/dev", "/proc", "/sys"), 0o755)
+    found |= dict.fromkeys(("/tmp", "/var/tmp"), 0o1777)  # noqa: S108 - in the container
+    found |= dict.fromkeys(("/etc/hosts", "/etc/resolv.conf"))
+    for mount in (*all_mounts(launch, settings, places), *gpu_mounts(gpus, places)):
+        found.setdefault(mount.target, 0o755 if os.path.isdir(mount.source) else None)
+    if gpus.nv:
+        found[NV_LIBRARIES] = 0o755
+        found |= {f"/usr/bin/{name}": None for name in NV_PROGRAMS if find_program(name)}
+        found |= {NV_SOCKET: None} if os.path.exists(NV_SOCKET) else {}
+    return found
 
 
 def refuse(spec: ContainerSpec, settings: Settings) -> None:
@@ -177,8 +224,8 @@ def refuse(spec: ContainerSpec, settings: Settings) -> None:
     Raises:
         UnsupportedOptionError: a field cannot be honoured on this machine.
     """
-    if spec.user is not None and spec.user not in ROOT_USERS:
-        raise UnsupportedOptionError(NAME, "user", ONLY_ROOT_USER)
+    if spec.user is not None and not is_root(spec.user) and not settings.users:
+        raise UnsupportedOptionError(NAME, "user", NO_IDS)
     if spec.network == "bridge":
         why = (
             "an ordinary user cannot make a private network with a way out; use network='none' "
@@ -200,14 +247,14 @@ def refuse(spec: ContainerSpec, settings: Settings) -> None:
 
 
 def unshare_args(spec: ContainerSpec, settings: Settings, places: Places) -> list[str]:
-    """Return the ``unshare`` command that makes this user root of new namespaces, and a shell for
-    that root's work.
+    """Return the ``unshare`` command that makes namespaces, and a shell for the work of root in
+    them.
 
     The shell makes mounts and forbids more user namespaces, which no filter of system calls can
     express. The outer pid namespace lets one kill of ``unshare`` end all processes, including
     Apptainer's helpers.
     """
-    args = ["unshare", *(ALL_IDS if settings.users else ONE_ID), "--mount", "--pid", "--fork"]
+    args = ["unshare", "--mount", "--pid", "--fork"]
     args += ["--kill-child=KILL", "--mount-proc"]
     private_sys = has_private_sys(spec, settings)
     if private_sys:
@@ -286,14 +333,22 @@ def exec_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
             "--memory-swap",
             str(spec.limits.memory_bytes),
         ]
-    if not spec.read_only_rootfs:
-        args += ["--overlay", places.layer]
+    if places.own_root:
+        args += ["--writable"]
+    elif not spec.read_only_rootfs:
+        args += ["--overlay", places.files]  # it makes "upper" and "work" there
+    for mount in all_mounts(launch, settings, places):
+        args += ["--mount", mount_option(NAME, mount)]
+    return args
+
+
+def all_mounts(launch: Launch, settings: Settings, places: Places) -> list[Mount]:
+    """Return the mounts of a container, without those of GPUs."""
+    spec = launch.spec
     memory = [
         Mount(source=at, target=to, read_only=False) for at, to, _ in memory_mounts(spec, places)
     ]
-    for mount in (*sys_mounts(spec, settings, places), launch.exchange, *memory, *spec.mounts):
-        args += ["--mount", mount_option(NAME, mount)]
-    return args
+    return [*sys_mounts(spec, settings, places), launch.exchange, *memory, *spec.mounts]
 
 
 def device_args(gpus: Gpus, places: Places) -> list[str]:
@@ -313,14 +368,16 @@ def device_args(gpus: Gpus, places: Places) -> list[str]:
 
 def gpu_args(gpus: Gpus, places: Places) -> list[str]:
     """Return the options of ``apptainer exec`` that give GPUs to a container."""
-    mounts = [
-        *(Mount(source=node.path, target=node.path, read_only=False) for node in gpus.nodes),
-        *gpus.mounts,
-    ]
-    if gpus.libraries:
-        mounts.append(Mount(source=places.libraries, target=LIBRARIES))
+    nodes = [Mount(source=node.path, target=node.path, read_only=False) for node in gpus.nodes]
+    mounts = [*nodes, *gpu_mounts(gpus, places)]
     options = [word for mount in mounts for word in ("--mount", mount_option(NAME, mount))]
     return ["--nv", *options] if gpus.nv else options
+
+
+def gpu_mounts(gpus: Gpus, places: Places) -> list[Mount]:
+    """Return the mounts of the libraries and programs of GPUs."""
+    links = [Mount(source=places.libraries, target=LIBRARIES)] if gpus.libraries else []
+    return [*gpus.mounts, *links]
 
 
 def sys_mounts(spec: ContainerSpec, settings: Settings, places: Places) -> list[Mount]:
@@ -362,9 +419,16 @@ def prelude_args(
     return ["/bin/sh", "-c", PRELUDE, "sh", *words]
 
 
-def config_text(spec: ContainerSpec) -> str:
-    """Return the ``apptainer.conf`` of one container; it leaves out the site's own binds."""
-    return CONFIG.format(resolv_conf="no" if spec.network == "none" else "yes")
+def config_text(spec: ContainerSpec, programs: str = "") -> str:
+    """Return the ``apptainer.conf`` of one container; it leaves out the site's own binds.
+
+    Args:
+        spec: the container's spec.
+        programs: where Apptainer searches for helpers; "" means all usual places. It starts one for
+            SIF files three times at each start.
+    """
+    own = f"binary path = {programs}\n" if programs else ""
+    return CONFIG.format(resolv_conf="no" if spec.network == "none" else "yes") + own
 
 
 def environment(host: Mapping[str, str]) -> dict[str, str]:

@@ -9,13 +9,13 @@ from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.host.engine_findings import limit_findings, space_finding
 from hyperruntime.host.engine_program import NEED_IDS
 from hyperruntime.host.process import find_program
+from hyperruntime.layers.overlays import attribute_findings
+from hyperruntime.layers.scratch import candidates, scratch_directory
+from hyperruntime.layers.store import VARIABLE, Store
 from hyperruntime_apptainer.probe import INSTALL_HINT, Probe, probe
-from hyperruntime_apptainer.scratch import candidates, scratch_directory
-from hyperruntime_apptainer.store import VARIABLE, Store
 
 _TOOLS = (
-    ("unsquashfs", "needed to run an image", "install squashfs-tools"),
-    ("mksquashfs", "needed to make an image", "install squashfs-tools"),
+    ("unsquashfs", "only needed to run a SIF", "install squashfs-tools"),
     (
         "squashfuse_ll",
         "only needed to run a SIF if there is no space to unpack it",
@@ -38,7 +38,7 @@ def findings() -> Iterator[Finding]:
     yield Finding(subject="apptainer", ok=True, detail=path)
     for name, use, step in _TOOLS:
         found = find_program(name)
-        ok = True if found else (False if name == "unsquashfs" else None)
+        ok = True if found else None
         yield Finding(
             subject=name,
             ok=ok,
@@ -53,19 +53,10 @@ def findings() -> Iterator[Finding]:
             subject="running a container",
             ok=False,
             detail=error.why,
-            next_step=_user_namespace_step(error),
+            next_step=error.next_step,
         )
         return
     yield from _tried(tried)
-
-
-def _user_namespace_step(error: EngineUnavailableError) -> str:
-    if "unshare" in error.why or "Operation not permitted" in error.why:
-        return (
-            "ask the administrator to allow user namespaces (sysctl user.max_user_namespaces, "
-            "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)"
-        )
-    return error.next_step
 
 
 def _places() -> Iterator[Finding]:
@@ -79,6 +70,7 @@ def _places() -> Iterator[Finding]:
         ("image store", str(store), f"set {VARIABLE} to a directory on a larger disk"),
     ):
         yield space_finding(subject, place, step)
+    yield from attribute_findings()
 
 
 def _tried(found: Probe) -> Iterator[Finding]:

@@ -26,11 +26,10 @@ from hyperruntime.gpu.grant import NVIDIA_KIND, gpu_devices
 from hyperruntime.gpu.nvidia import PROGRAM, list_gpus
 from hyperruntime.host.process import find_program
 from hyperruntime.spec import Mount
-from hyperruntime_apptainer.args import NAME, NO_GPUS, Gpus
+from hyperruntime_apptainer.args import NAME, NO_GPUS, NV_LIBRARIES, Gpus
 
 _LIBRARY = re.compile(r"\.so(\.[0-9A-Za-z.]+)?$")
 _PATH_VARIABLE = "LD_LIBRARY_PATH"
-_NV_LIBRARIES = "/.singularity.d/libs"
 _STALE = "is the CDI spec out of date?"
 # chmod: the directories are ours already. The other hook stops the driver's library from making
 # device files, and a container of ours cannot make any.
@@ -131,7 +130,7 @@ def _by_nv(names: Sequence[str]) -> Gpus:
             "HYPERRUNTIME_CDI_DIRS=DIRECTORY"
         )
         raise UnsupportedOptionError(NAME, "gpus", f"{why} CDI spec with {step}")
-    return Gpus(nv=True, library_path=_NV_LIBRARIES)
+    return Gpus(nv=True, library_path=NV_LIBRARIES)
 
 
 def _check(edits: Edits) -> None:

@@ -16,21 +16,25 @@ from hyperruntime.driver import Enforcement, EngineInfo, Launch
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.host.engine_program import (
     ALL_IDS,
+    ONE_ID,
     TRY_USERS,
     TrialResult,
     Trials,
     make_userland,
+    namespace_step,
     program_facts,
 )
 from hyperruntime.host.inherited import process_ceiling
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.probe_cache import ProbeFile
 from hyperruntime.host.process import find_program
+from hyperruntime.layers.namespace import Layers, trial_args
+from hyperruntime.layers.overlays import has_overlay
+from hyperruntime.layers.scratch import remove_tree, scratch_directory
+from hyperruntime.layers.unpack import make_mount_points
 from hyperruntime.spec import ContainerSpec, Limits, Mount
-from hyperruntime_apptainer import records
-from hyperruntime_apptainer.args import NAME, Places, Settings, environment, run_args
-from hyperruntime_apptainer.scratch import make_files, scratch_directory
-from hyperruntime_apptainer.store import make_mount_points
+from hyperruntime_apptainer.args import NAME, NO_GPUS, Places, Settings, environment, make_job
+from hyperruntime_apptainer.files import make_files
 
 INSTALL_HINT = (
     "install Apptainer 1.3 or newer (apptainer.org; Debian unstable and Fedora have packages)"
@@ -83,12 +87,14 @@ class Probe:
             gpus=True,
             users=self.settings.users,
             ignores_modes=self.settings.users,
-            image_owners=False,
+            image_owners=self.settings.users,
             unfiltered=""
             if self.settings.seccomp
             else "this Apptainer was built without libseccomp",
+            snapshots=self.settings.overlay,
             reclaim_args=("unshare", *ALL_IDS) if self.settings.users else (),
-            refuses=frozenset({"user"}),
+            refuses=frozenset(() if self.settings.users else ("user",))
+            | frozenset(() if self.settings.overlay else ("images.build",)),
         )
 
 
@@ -121,8 +127,17 @@ def probe() -> Probe:
     tried: list[tuple[str, str]] = []
     with owned_directory(short=True) as directory:
         tester = _Tester(directory)
+        overlays: dict[bool, bool] = {}
         for users, seccomp, sysfs in itertools.product((True, False), repeat=3):
-            settings = Settings(nproc=process_ceiling(), users=users, seccomp=seccomp, sysfs=sysfs)
+            if users not in overlays:
+                overlays[users] = has_overlay(tester.trials, users=users)
+            settings = Settings(
+                nproc=process_ceiling(),
+                users=users,
+                seccomp=seccomp,
+                sysfs=sysfs,
+                overlay=overlays[users],
+            )
             result = tester.run(settings, Limits(pids=None), _NETWORK_SCRIPT)
             if _holds(settings, result.stdout.decode(errors="replace").splitlines()):
                 found = Probe(
@@ -139,11 +154,8 @@ def probe() -> Probe:
             tried.append((f"a container with {what or 'none of these'}", result.error_text))
             if tester.trials.is_over:
                 raise tester.trials.error(f"it is installed ({version})")
-    raise EngineUnavailableError(
-        NAME,
-        f"it is installed ({version}) but no container runs: {tried[-1][1]}",
-        "see `hyperrun doctor`",
-    )
+    why = f"it is installed ({version}) but no container runs: {tried[-1][1]}"
+    raise EngineUnavailableError(NAME, why, namespace_step(why))
 
 
 def _holds(settings: Settings, lines: list[str]) -> bool:
@@ -185,6 +197,7 @@ class _Tester:
         self.trials = _trials()
         self._directory = directory
         self._rootfs = Path(directory, "rootfs")
+        self._rootfs.mkdir()
         make_mount_points(self._rootfs)
         userland = make_userland(self._rootfs)
         self._userland = tuple(Mount(source=path, target=path) for path in userland)
@@ -198,19 +211,25 @@ class _Tester:
             script: shell commands for the attached shell.
         """
         files = f"{scratch_directory()}/hyperruntime-probe-{secrets.token_hex(8)}"
-        places = Places(image=str(self._rootfs), files=files, record=f"{files}/record")
+        places = Places(image=str(self._rootfs), files=files, own_root=settings.overlay)
         spec = ContainerSpec(image="probe", mounts=self._userland, limits=limits)
-        make_files(places, spec)
         exchange = Mount(source=self._directory, target="/run/hyperruntime")
         launch = Launch(
             spec=spec, name="hyperruntime-probe", labels={}, exchange=exchange, private_dir=files
         )
-        args = run_args(launch, settings, places)
+        for directory in (files, f"{files}/upper", f"{files}/work"):
+            os.mkdir(directory)
+        make_files(places, spec, NO_GPUS)
+        layers = Layers(
+            directory=files, layers=(places.image,), upperdir="upper", workdir="work", at="upper"
+        )
+        job = make_job(launch, settings, places, layers=layers if settings.overlay else None)
+        args = trial_args(job, ALL_IDS if settings.users else ONE_ID, f"{files}/job")
         show = 'while read -r d p t o; do case $p in /) echo "root $t";; esac; done </proc/mounts\n'
         try:
             result = self.trials.run(args, (show + script + "\n").encode())
         finally:
-            records.remove_tree(files)
+            remove_tree(files)
         for line in result.stdout.decode(errors="replace").splitlines():
             if line.startswith("root "):
                 self.root = line.split()[1]

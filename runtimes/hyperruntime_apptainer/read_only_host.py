@@ -6,9 +6,9 @@ stays the same. If the user is root, what belongs to no process in ``/proc`` is 
 ``/proc`` has only the program's own processes, because ``/proc/PID/root`` of another one leads out
 of the namespace.
 
-``apptainer build`` writes the metadata of an image as the user who builds, through links that the
-image or a step of its build left in ``/.singularity.d`` (seen with Apptainer 1.4.5). Here such a
-link leads to a read-only file system.
+Where Apptainer unpacks an image, it writes metadata as the user, through links that the image has
+in ``/.singularity.d`` (seen with Apptainer 1.4.5). Here such a link leads to a read-only file
+system.
 
 It runs as a program, and imports the standard library only. Source: mount_setattr(2),
 user_namespaces(7), mount_namespaces(7), pid_namespaces(7), proc(5), prctl(2).
@@ -142,7 +142,7 @@ def main() -> None:
             _set(directory, read_only=False)
     except OSError as error:
         sys.exit(
-            f"FATAL: the build cannot be kept from writing outside of its directory ({error}); "
+            f"FATAL: the pull cannot be kept from writing outside of its directory ({error}); "
             "it needs Linux 5.12 or newer and user namespaces: make the image on another "
             "machine, and load it with `hyperrun image load`"
         )

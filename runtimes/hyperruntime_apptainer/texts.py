@@ -4,29 +4,8 @@ only.
 
 from __future__ import annotations
 
-from hyperruntime.host.engine_program import ALL_IDS
-
-# The last way is for files of other users, which have this user's subordinate ids.
-REMOVE_TREE = (
-    'rm -rf -- "$@" 2>/dev/null || { chmod -R u+rwx -- "$@"; rm -rf -- "$@"; } 2>/dev/null || '
-    f'unshare {" ".join(ALL_IDS)} rm -rf -- "$@"'
-)
-# The keeper closes its streams before it cleans up: their reader sees the container's end at once.
-# It removes the record last: if the keeper is killed during this, the record still leads to the
-# files. A batch system that ends a job sends SIGTERM to all its processes: the container ends, and
-# the keeper and its ``rm`` outlive it.
-KEEPER = f"""
-trap : TERM
-files=$1 record=$2
-shift 2
-"$@"
-code=$?
-trap '' TERM
-exec <&- >&- 2>&-
-set -- "$files"
-{{ {REMOVE_TREE}; }} && rm -f -- "$record"
-exit $code
-"""
+# It stays as the first process of the pid namespace and dies with `unshare`. Apptainer would clear
+# the signal of the parent's death, and stay.
 PREPARE = """
 echo 0 >/proc/sys/user/max_user_namespaces
 [ -z "$1" ] || mount -t sysfs -o ro,nosuid,nodev,noexec sysfs "$1"
@@ -36,7 +15,8 @@ while [ "$1" != -- ]; do
     shift 2
 done
 shift
-exec "$@"
+"$@"
+exit $?
 """
 # Builds a /dev with the entries of Apptainer's minimal /dev and the devices, which may have other
 # names on the host.

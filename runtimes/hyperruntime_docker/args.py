@@ -88,7 +88,7 @@ def container_config(launch: Launch, settings: Settings) -> dict[str, Any]:
     command = shell_args(spec.workdir)
     env = {**spec.env, **no_gpu_env(spec, settings)}
     config: dict[str, Any] = {
-        "Image": spec.image,
+        "Image": "".join(launch.layers) or spec.image,
         "Entrypoint": command[:1],
         "Cmd": command[1:],
         "Env": [f"{name}={value}" for name, value in env.items()],

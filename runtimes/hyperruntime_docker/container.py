@@ -29,10 +29,12 @@ from hyperruntime.host.engine_driver import ShellContainer
 from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.engine_program import shell_args, start_refusal
 from hyperruntime.host.process import last_line, wait_until
+from hyperruntime.layers.snapshots.kept_images import KeptImages, facts
 from hyperruntime.spec import ContainerSpec
 from hyperruntime_docker.args import NAME, Settings, cdi_names, container_config, gpu_names
 from hyperruntime_docker.client import Engine, said, translated
 from hyperruntime_docker.shell import EndTurn, SocketShell, read_text, take_over
+from hyperruntime_docker.snapshots import commit
 
 STREAMS = {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1}
 _KILLED = 137
@@ -56,7 +58,8 @@ class DockerContainer(ShellContainer):
         settings: Settings,
         engine: Engine,
         on_unknown_failure: Callable[[], None],
-        turn: EndTurn | None = None,
+        turn: EndTurn | None,
+        kept: KeptImages,
     ) -> None:
         """Create, attach and start the container without waiting for its shell to answer.
 
@@ -67,6 +70,7 @@ class DockerContainer(ShellContainer):
             on_unknown_failure: called if the container does not start and the settings may be the
                 reason.
             turn: taken before the container is told to end; None if many may end at once.
+            kept: keeps its snapshots.
 
         Raises:
             HyperRuntimeError: the daemon refused; the class of the error says why.
@@ -76,7 +80,9 @@ class DockerContainer(ShellContainer):
         self._launch = launch
         self._engine = engine
         self._on_unknown_failure = on_unknown_failure
-        self.shell = self._start(container_config(launch, settings), turn)
+        self._kept = kept
+        self._config = container_config(launch, settings)
+        self.shell = self._start(self._config, turn)
 
     def open_shell(self, user: str) -> SocketShell:
         """Attach another shell as another user.
@@ -126,6 +132,12 @@ class DockerContainer(ShellContainer):
         code = self.shell.wait(_END_TIMEOUT_S)
         ended = f"the container's shell ended with exit code {code}" if code is not None else ""
         return self._explain(error_text or ended, user)
+
+    def freeze(self, *, running: bool, repositories: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Copy its files to an image; see :class:`~hyperruntime.driver.Freezes`."""
+        labels = partial(facts, self._launch.spec.image, repositories)
+        make = partial(commit, self._engine, self.id, self._config["Env"], labels)
+        return self._kept.keep(make)
 
     def remove(self) -> None:
         """End and remove the container at once."""

@@ -8,6 +8,7 @@ from typing import Any
 from hyperruntime.driver import ContainerRecord, Driver, Launch
 from hyperruntime.host.engine_driver import EngineDriver, removal_args
 from hyperruntime.host.owner import LABEL
+from hyperruntime.layers.snapshots.kept_images import SNAPSHOTS, ImageSnapshots, KeptImages
 from hyperruntime_docker.args import NAME, UID_LABEL
 from hyperruntime_docker.client import Engine, translated
 from hyperruntime_docker.container import DockerContainer, remove
@@ -15,10 +16,13 @@ from hyperruntime_docker.diagnosis import findings
 from hyperruntime_docker.images import DockerImages
 from hyperruntime_docker.probe import Probe, cached_probe
 from hyperruntime_docker.shell import EndTurn
+from hyperruntime_docker.snapshots import SnapshotImages, dead_snapshots
 
 _BY_COMMAND = (
     'ids=$(docker ps --all --quiet --filter "label=$1") && { [ -z "$ids" ] || docker rm --force '
-    "--volumes $ids; }"
+    '--volumes $ids; } && ids=$(docker images --format "{{.Repository}}:{{.Tag}}" --filter '
+    f'"label=$1") && ids=$(printf "%s\\n" "$ids" | sed -n "\\|^{SNAPSHOTS}:|p" | sort -r) && '
+    '{ [ -z "$ids" ] || docker rmi --force --no-prune $ids; }'
 )
 
 
@@ -35,6 +39,8 @@ class DockerDriver(EngineDriver[Probe]):
         """Create a driver; it connects to the daemon when that is first needed."""
         self._engine = Engine()
         self.images = DockerImages(self._engine)
+        self._snapshot_images = SnapshotImages(self._engine)
+        self._kept = KeptImages(self._snapshot_images.remove)
         super().__init__(lambda: cached_probe(self._engine), lambda: findings(self._engine))
 
     def launch(self, launch: Launch) -> DockerContainer:
@@ -49,18 +55,19 @@ class DockerDriver(EngineDriver[Probe]):
         """
         found = self._probe.get_with(launch.spec.network)
         turn = None if found.ends_many else EndTurn()
-        return DockerContainer(launch, found.settings, self._engine, self._probe.distrust, turn)
+        return DockerContainer(
+            launch, found.settings, self._engine, self._probe.distrust, turn, self._kept
+        )
 
     def containers(self) -> tuple[ContainerRecord, ...]:
-        """Return this library's containers, without those of other users of the daemon."""
+        """Return this library's containers, and what is left of snapshots whose owner is dead;
+        without those of other users of the daemon.
+        """
         with translated("containers cannot be listed"):
             found = self._engine.api().containers(all=True, filters={"label": LABEL})
         mine = str(os.getuid())
-        return tuple(
-            _record(entry)
-            for entry in found
-            if (entry.get("Labels") or {}).get(UID_LABEL, mine) == mine
-        )
+        records = (*map(_record, found), *dead_snapshots(self._engine))
+        return tuple(one for one in records if one.labels.get(UID_LABEL, mine) == mine)
 
     def remove_container(self, container_id: str) -> None:
         """End and remove a container; do nothing if it does not exist.
@@ -68,6 +75,9 @@ class DockerDriver(EngineDriver[Probe]):
         Raises:
             EngineError: the container cannot be removed.
         """
+        if container_id.startswith(SNAPSHOTS):
+            self._snapshot_images.remove([container_id])
+            return
         remove(self._engine, container_id)
 
     def cleanup_args(self, label: str) -> tuple[str, ...]:
@@ -78,8 +88,14 @@ class DockerDriver(EngineDriver[Probe]):
         by_sdk = removal_args(self, label, empty_lists=2)
         return ("/bin/sh", "-c", script, "cleanup", label, *by_sdk)
 
+    @property
+    def snapshots(self) -> ImageSnapshots:
+        """The named snapshots of this user."""
+        return ImageSnapshots(NAME, self._snapshot_images)
+
     def close(self) -> None:
-        """Close the connections."""
+        """Remove the snapshots, and close the connections."""
+        self._kept.close()
         self._engine.close()
 
 

@@ -79,6 +79,8 @@ class Probe:
             limits={**self.settings.limits, "tmpfs_bytes": "cgroup", "shm_bytes": "cgroup"},
             gpus=gives_gpus(self.settings),
             users=True,
+            snapshots=True,
+            slow_rollbacks=True,
             refuses=frozenset()
             if os.geteuid() == 0 or self.settings.rootless
             else frozenset({"terminal"}),

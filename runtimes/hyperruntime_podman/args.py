@@ -46,6 +46,7 @@ class Settings:
         root: the directory of this library's own store, in which containers run; "" means the
             user's store.
         run_root: the directory of its files of running containers.
+        capabilities: those that Podman gives to containers by default; empty if it does not say.
     """
 
     oci_runtime: str = ""
@@ -58,6 +59,7 @@ class Settings:
     gids: int = attrs.field(default=0, validator=_COUNT)
     root: str = ""
     run_root: str = ""
+    capabilities: tuple[str, ...] = ()
 
 
 def base_args(settings: Settings) -> list[str]:
@@ -66,6 +68,21 @@ def base_args(settings: Settings) -> list[str]:
     """
     args = ["--runtime", settings.oci_runtime] if settings.oci_runtime else []
     return ["podman", *own_args(settings), *args]
+
+
+def capability_args(default: Sequence[str]) -> list[str]:
+    """Return the options for the capabilities of root in the container.
+
+    Podman gives added ones to every main user, as ambient ones; what it gives by default, only to
+    root. So the others of the default are taken away, where they are known.
+
+    Args:
+        default: those of the default.
+    """
+    known = default or ("all",)
+    args = [word for name in known if name not in CAPABILITIES for word in ("--cap-drop", name)]
+    added = (name for name in CAPABILITIES if name not in default)
+    return [*args, *(word for name in added for word in ("--cap-add", name))]
 
 
 def own_args(settings: Settings) -> tuple[str, ...]:
@@ -126,11 +143,8 @@ def run_args(
         "no-new-privileges",
         "--security-opt",
         "label=disable",
-        "--cap-drop",
-        "all",
     ]
-    for capability in CAPABILITIES:
-        args += ["--cap-add", capability]
+    args += capability_args(settings.capabilities)
     args += namespace_args(settings)
     args += network_args(spec, settings)
     args += limit_args(spec.limits, settings)
@@ -152,7 +166,8 @@ def run_args(
 
 def pidfile(launch: Launch) -> str:
     """Return the path where Podman writes the pid of the container's first process."""
-    return f"{launch.private_dir}/pid"
+    # a rollback starts the next container before the last one, which removes the file, has ended
+    return f"{launch.private_dir}/{launch.name}.pid"
 
 
 def exec_args(launch: Launch, user: str, settings: Settings) -> list[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from hyperruntime.driver import Launch
@@ -31,6 +32,7 @@ from hyperruntime.gpu.grant import gpu_devices
 from hyperruntime.host.engine_driver import ShellContainer
 from hyperruntime.host.engine_program import mount_option, start_refusal, unknown_failure
 from hyperruntime.host.process import ProcessShell, last_line
+from hyperruntime.layers.snapshots.kept_images import Labels, facts
 from hyperruntime_podman.args import NAME, Settings, exec_args, own_args, pidfile, run_args
 from hyperruntime_podman.edge import attach_podman, run_podman
 
@@ -50,7 +52,8 @@ class PodmanContainer(ShellContainer):
         launch: Launch,
         settings: Settings,
         on_unknown_failure: Callable[[], None],
-        image: str = "",
+        image: str,
+        keep: Callable[[Settings, str, str, Labels], tuple[str, ...]],
     ) -> None:
         """Start the container without waiting for its shell to answer.
 
@@ -60,6 +63,8 @@ class PodmanContainer(ShellContainer):
             on_unknown_failure: called if the container does not start and the settings may be the
                 reason.
             image: the image in the store of the settings; "" means the spec's.
+            keep: keeps its files: called with the settings, its name, its image, and what returns
+                the labels.
 
         Raises:
             UnsupportedOptionError: a field of the spec cannot be honoured.
@@ -76,6 +81,8 @@ class PodmanContainer(ShellContainer):
         self._launch = launch
         self._settings = settings
         self._on_unknown_failure = on_unknown_failure
+        self._image = image or launch.spec.image
+        self._keep = keep
         args = run_args(launch, settings, device_args(devices, rootless=settings.rootless), image)
         self.shell = ProcessShell(attach_podman(args))
 
@@ -141,6 +148,11 @@ class PodmanContainer(ShellContainer):
                 f"more: {text}"
             )
         return f"this user has reached the limit on processes (`ulimit -u`): {text}"
+
+    def freeze(self, *, running: bool, repositories: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """Copy its files to an image; see :class:`~hyperruntime.driver.Freezes`."""
+        labels = partial(facts, self._launch.spec.image, repositories)
+        return self._keep(self._settings, self.id, self._image, labels)
 
     def remove(self) -> None:
         """End and remove the container at once."""

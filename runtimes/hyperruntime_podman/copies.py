@@ -16,6 +16,7 @@ from filelock import FileLock, Timeout
 
 from hyperruntime.errors import EngineError, EngineLateError, HyperRuntimeError
 from hyperruntime.host.engine_limits import limit_s
+from hyperruntime.layers.snapshots.kept_images import FACTS
 from hyperruntime.logs import get_logger
 from hyperruntime_podman.args import NAME
 from hyperruntime_podman.edge import ask_podman, inspect_image, run_podman
@@ -60,11 +61,11 @@ class ImageCopies:
         return found
 
     def _found(self, store: Store, reference: str) -> str:
-        image = inspect_image(reference)
-        if image is None:
-            return ""
-        identifier = str(image["Id"]).removeprefix("sha256:")
         try:
+            image = inspect_image(reference)
+            if image is None:
+                return ""
+            identifier = str(image["Id"]).removeprefix("sha256:")
             if inspect_image(identifier, *store.own_args) is None:
                 with locked(store):
                     copy_image(store, identifier, _name(image, reference))
@@ -147,8 +148,10 @@ def locked(store: Store) -> Iterator[None]:
 def _remove_orphans(store: Store) -> None:
     what = "images cannot be listed"
     kept = ask_podman(what, "images", "--all", "--quiet", "--no-trunc").stdout.split()
-    copies = ask_podman(what, *store.own_args, "images", "--quiet", "--no-trunc").stdout.split()
-    for identifier in set(copies) - set(kept):
+    listed = (what, *store.own_args, "images", "--quiet", "--no-trunc")
+    copies = ask_podman(*listed).stdout.split()
+    snapshots = ask_podman(*listed, "--filter", f"label={FACTS}").stdout.split()
+    for identifier in set(copies) - set(kept) - set(snapshots):
         # `rmi` alone refuses an image with two names; it never ends a container
         for verb in ("untag", "rmi"):
             run_podman(["podman", *store.own_args, verb, os.fsdecode(identifier)], None)

@@ -3,32 +3,49 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from hyperruntime.driver import ContainerRecord, Driver, Launch
+from hyperruntime.errors import SpecError
 from hyperruntime.host.engine_driver import EngineDriver
+from hyperruntime.layers.snapshots.kept_images import SNAPSHOTS, ImageSnapshots, KeptImages, Labels
 from hyperruntime.logs import get_logger
-from hyperruntime_podman.args import NAME, OWN_DIRECTORY, base_args, in_user_store, store_args
+from hyperruntime_podman.args import (
+    NAME,
+    OWN_DIRECTORY,
+    Settings,
+    base_args,
+    in_user_store,
+    own_args,
+    store_args,
+)
 from hyperruntime_podman.container import PodmanContainer, remove
 from hyperruntime_podman.copies import ImageCopies, remove_orphans
 from hyperruntime_podman.diagnosis import findings
-from hyperruntime_podman.edge import environment_args
+from hyperruntime_podman.edge import environment_args, inspect_image
 from hyperruntime_podman.images import PodmanImages
 from hyperruntime_podman.own_store import COST, containers_in, own_store_args
 from hyperruntime_podman.probe import Probe, cached_probe
+from hyperruntime_podman.snapshots import REMOVE, SnapshotImages, commit, dead_snapshots
 
 log = get_logger(__name__)
 
 # A list may fail because a container is being removed, and Podman gives up if processes are slow to
 # end: then it asks again, and in the end fails, so that the guard goes on later. $1: the label;
 # $2...: the program.
-_CLEANUP = """
+_CLEANUP = r"""
 clean() {
     label=$1 n=0; shift
     while [ $n -lt 10 ]; do
         n=$((n + 1))
         if ids=$("$@" ps --all --quiet --filter "label=$label"); then
-            [ -n "$ids" ] || return 0
-            "$@" rm --force --ignore --volumes --time 0 $ids && continue
+            if [ -n "$ids" ]; then
+                "$@" rm --force --ignore --volumes --time 0 $ids && continue
+            else  # no commit runs any more: the removal of its container waited for it
+                ids=$("$@" images --format "{{.Repository}}:{{.Tag}}" --filter "label=$label") &&
+                    ids=$(printf "%s\n" "$ids" | sed -n "\|^SNAPSHOTS:|p" | sort -r) &&
+                    { [ -z "$ids" ] || "$@" REMOVE $ids; } && return 0
+            fi
         fi
         sleep 1
     done
@@ -37,7 +54,7 @@ clean() {
 command -v podman || exit 127
 failed=0
 clean "$1" podman || failed=1
-"""
+""".replace("SNAPSHOTS", SNAPSHOTS).replace("REMOVE", " ".join(REMOVE))
 _CLEANUP_OWN = f"""
 root=$(podman info --format '{{{{.Store.GraphRoot}}}}')/{OWN_DIRECTORY} || failed=1
 run=$(podman info --format '{{{{.Store.RunRoot}}}}')/{OWN_DIRECTORY} || failed=1
@@ -60,6 +77,9 @@ class PodmanDriver(EngineDriver[Probe]):
         """Create a driver; the probe runs when it is first needed."""
         super().__init__(cached_probe, findings)
         self._copies = ImageCopies()
+        self._snapshot_images = SnapshotImages()
+        self._kept = KeptImages(self._snapshot_images.remove)
+        self._stores: dict[str, Settings] = {}  # of snapshots
         self._has_warned = False
         self.images = PodmanImages(self._build_args, remove_orphans)
 
@@ -75,15 +95,20 @@ class PodmanDriver(EngineDriver[Probe]):
         found = self._probe.get_with(launch.spec.network)
         self._warn(found)
         settings = found.settings
-        image = ""
-        if settings.root and not (image := self._copies.find(launch.spec.image)):
+        image = "".join(launch.layers)
+        if image:
+            settings = self._stores.get(image) or self._settings_of(image, settings)
+        elif settings.root and not (image := self._copies.find(launch.spec.image)):
             settings = in_user_store(settings)
-        return PodmanContainer(launch, settings, self._probe.distrust, image)
+        return PodmanContainer(launch, settings, self._probe.distrust, image, self._keep)
 
     def containers(self) -> tuple[ContainerRecord, ...]:
-        """Return this library's containers in this user's Podman, in each of its stores."""
+        """Return this library's containers in this user's Podman, in each of its stores, and what
+        is left of snapshots whose owner is dead.
+        """
         stores = dict.fromkeys(((), own_store_args()))
-        return tuple(record for store_args in stores for record in containers_in(store_args))
+        found = [*map(containers_in, stores), *map(dead_snapshots, stores)]
+        return tuple(record for records in found for record in records)
 
     def remove_container(self, container_id: str) -> None:
         """End and remove a container, in any store; do nothing if it does not exist.
@@ -91,6 +116,9 @@ class PodmanDriver(EngineDriver[Probe]):
         Raises:
             EngineError: the container cannot be removed.
         """
+        if container_id.startswith(SNAPSHOTS):
+            self._snapshot_images.remove([container_id])
+            return
         remove(container_id)
         if args := own_store_args():
             remove(container_id, args)
@@ -101,6 +129,39 @@ class PodmanDriver(EngineDriver[Probe]):
         """
         script = _CLEANUP + ("" if os.geteuid() == 0 else _CLEANUP_OWN) + "exit $failed"
         return (*environment_args(), "/bin/sh", "-c", script, "cleanup", label)
+
+    def close(self) -> None:
+        """Remove the snapshots."""
+        self._kept.close()
+
+    @property
+    def snapshots(self) -> ImageSnapshots:
+        """The named snapshots of this user."""
+        return ImageSnapshots(NAME, self._snapshot_images)
+
+    def _keep(
+        self, settings: Settings, container: str, image: str, labels: Labels
+    ) -> tuple[str, ...]:
+        layers = self._kept.keep(partial(commit, settings, container, image, labels))
+        self._stores[layers[0]] = settings
+        return layers
+
+    def _settings_of(self, snapshot: str, settings: Settings) -> Settings:
+        """Return the settings of the store that has a snapshot of another process.
+
+        Raises:
+            SpecError: it is in a store that containers do not use now.
+        """
+        unused = own_store_args() if not settings.root else ()
+        if unused and inspect_image(snapshot) is None and inspect_image(snapshot, *unused):
+            why = (
+                f"it lies in the store {unused[1]}, which containers do not use now; `hyperrun "
+                "snapshot save` makes an archive of it, and `hyperrun image load` an image of that"
+            )
+            raise SpecError("base", snapshot, why)
+        is_own = not settings.root or inspect_image(snapshot, *own_args(settings)) is not None
+        self._stores[snapshot] = settings if is_own else in_user_store(settings)
+        return self._stores[snapshot]
 
     def _build_args(self) -> list[str]:
         return base_args(in_user_store(self._probe.get().settings))

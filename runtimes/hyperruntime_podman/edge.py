@@ -50,6 +50,11 @@ INSTALL_HINT = (
 
 _RUN_FILES = "/tmp/podman-run"  # noqa: S108 - private to this user, and its owner is checked
 _PAUSE_NAMES = ("catatonit", "podman")
+# an image that is not there, and what cannot be the name of one
+_UNKNOWN = re.compile(
+    r"image not known|no such (image|object)|invalid reference format|must be lowercase",
+    re.IGNORECASE,
+)
 
 
 def run_podman(args: Sequence[str], verb: Verb | None = "call") -> ProcessResult:
@@ -95,9 +100,17 @@ def inspect_image(reference: str, *store_args: str) -> dict[str, Any] | None:
     Args:
         reference: the image.
         store_args: the global options that name the store; none for the user's.
+
+    Raises:
+        EngineError: Podman fails for another reason, so the image may be there.
     """
     result = run_podman(["podman", *store_args, "image", "inspect", "--", reference])
-    return dict(json.loads(result.stdout)[0]) if result.exit_code == 0 else None
+    if result.exit_code == 0:
+        return dict(json.loads(result.stdout)[0])
+    if _UNKNOWN.search(result.error_text):
+        return None
+    why = f"image {reference} cannot be inspected: {result.error_text}"
+    raise EngineError(f"{why}; {store_step(result.error_text)}")
 
 
 def stream_podman(

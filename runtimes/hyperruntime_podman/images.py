@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,9 @@ from hyperruntime.images.pull_errors import SHORT_NAME, explain_pull, is_loopbac
 from hyperruntime_podman.bases import get_bases
 from hyperruntime_podman.edge import ask_podman, run_podman, stream_podman
 
+# Podman looks at all images for its cache, and fails if another process removes one of them; the
+# steps that ran are in the cache then.
+_CACHE_CHANGED = re.compile(rb"checking if cached image exists from a previous build: .*not known")
 _TIDY_S = 8.0
 _ROUND_S = 0.1
 _HEREDOCS = "hyperruntime-heredocs"  # the name of a build context
@@ -53,7 +56,7 @@ class PodmanImages:
 
     def list(self) -> tuple[Image, ...]:
         """Return all images."""
-        return tuple(_image(attrs) for attrs in self._listed())
+        return tuple(_image(attrs) for attrs in listed_images())
 
     def remove(self, reference: str) -> None:
         """Remove a reference, and its image with the last reference.
@@ -184,9 +187,14 @@ class PodmanImages:
             args += ["--build-context", f"{_HEREDOCS}={files}"] if files is not None else []
             for name, value in build_args.items():
                 args += ["--build-arg", f"{name}={value}"]
-            result = get_bases(plain, context, _HEREDOCS, on_output) or stream_podman(
-                [*args, str(context)], on_output, partial(_end_build, timeout_s=_TIDY_S)
-            )
+            left = _LISTINGS
+            while True:
+                result = get_bases(plain, context, _HEREDOCS, on_output) or stream_podman(
+                    [*args, str(context)], on_output, partial(_end_build, timeout_s=_TIDY_S)
+                )
+                left -= 1
+                if not left or not _CACHE_CHANGED.search(result.stderr):
+                    break
         if result.exit_code != 0:
             tail = "\n".join(result.stderr.decode(errors="replace").strip().splitlines()[-12:])
             if SHORT_NAME.search(tail):
@@ -202,18 +210,6 @@ class PodmanImages:
             )
         return self._identifier(reference)
 
-    def _listed(self) -> tuple[Mapping[str, Any], ...]:
-        left = _LISTINGS
-        while True:
-            try:
-                listed = ask_podman("images cannot be listed", "images", "--format", "json")
-                return tuple(json.loads(listed.stdout or b"[]"))
-            except EngineError as error:  # Podman's list fails if an image is removed meanwhile
-                left -= 1
-                if not left or not _GONE.search(str(error)):
-                    raise
-                time.sleep(0.1)
-
     def _identifier(self, reference: str) -> str:
         """Return the identifier of the image with exactly this reference, or "".
 
@@ -227,11 +223,34 @@ class PodmanImages:
         elif _UNKNOWN.search(result.error_text):
             found = []
         else:  # not a reference, or another process removes images
-            found = self._listed()
+            found = listed_images()
         return next(
             (str(attrs["Id"]).removeprefix("sha256:") for attrs in found if wanted & _names(attrs)),
             "",
         )
+
+
+def listed_images(*store_args: str, filters: Sequence[str] = ()) -> tuple[dict[str, Any], ...]:
+    """Return what Podman's list of images says.
+
+    Args:
+        store_args: the global options that name the store; none for the user's.
+        filters: conditions, such as ``label=...``.
+
+    Raises:
+        EngineError: Podman does not list them.
+    """
+    words = (*store_args, "images", *(f"--filter={one}" for one in filters), "--format", "json")
+    left = _LISTINGS
+    while True:
+        try:
+            listed = ask_podman("images cannot be listed", *words)
+            return tuple(json.loads(listed.stdout or b"[]"))
+        except EngineError as error:  # Podman's list fails if an image is removed meanwhile
+            left -= 1
+            if not left or not _GONE.search(str(error)):
+                raise
+            time.sleep(0.1)
 
 
 def _run(what: str, *args: str) -> ProcessResult:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import resource
 import shutil
 import tarfile
@@ -92,6 +93,9 @@ class Probe:
             limits={**self.settings.limits, "tmpfs_bytes": "cgroup", "shm_bytes": "cgroup"},
             gpus=True,
             users=True,
+            # older ones cannot remove an image and leave an unnamed one below it
+            snapshots=re.match(r"4\.[0-2]\.", self.version) is None,
+            slow_rollbacks=True,
             reclaim_args=unshare_args() if self.settings.rootless else (),
         )
 
@@ -118,7 +122,7 @@ def probe() -> Probe:
             end in time.
     """
     trials = Trials(NAME, environment(), INSTALL_HINT)
-    version, storage = _versions(trials)
+    version, storage, capabilities = _facts(trials)
     combinations = list(itertools.product(_candidates(), (True, False)))
     # the value of --rootfs may end with options after a colon
     with owned_directory(short=True) as directory:
@@ -133,7 +137,8 @@ def probe() -> Probe:
         if better is not None:
             candidate = better
             printed = more
-        settings = attrs.evolve(candidate, limits=_limits(printed, candidate))
+        limits = _limits(printed, candidate)
+        settings = attrs.evolve(candidate, limits=limits, capabilities=capabilities)
         if settings.limits["pids"] == "rlimit":
             settings = tester.apart(settings, printed)
         settings = attrs.evolve(settings, bridge=tester.bridge_works(settings))
@@ -151,15 +156,16 @@ def probe() -> Probe:
     return found
 
 
-def _versions(trials: Trials) -> tuple[str, str]:
-    """Return Podman's version and its storage driver."""
-    form = "{{.Version.Version}} {{.Store.GraphDriverName}}"
+def _facts(trials: Trials) -> tuple[str, str, tuple[str, ...]]:
+    """Return Podman's version, its storage driver, and its default capabilities."""
+    form = "{{.Version.Version}} {{.Store.GraphDriverName}} {{.Host.Security.DefaultCapabilities}}"
     result = trials.run(["podman", "info", "--format", form])
     if result.exit_code != 0:
         step = store_step(result.error_text)
         raise EngineUnavailableError(NAME, f"`podman info` fails: {result.error_text}", step)
-    version, _, storage = result.stdout.decode(errors="replace").strip().partition(" ")
-    return version, storage
+    version, storage, *more = result.stdout.decode(errors="replace").split()
+    names = "".join(more).split(",")
+    return version, storage, tuple(name.removeprefix("CAP_") for name in names if name)
 
 
 class _Tester:

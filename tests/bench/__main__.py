@@ -12,7 +12,17 @@ from typing import Any
 
 import hyperruntime as hr
 from hyperruntime.runtime import Runtime
-from tests.bench import crowds, execs, gateway, generations, processor, rollouts, slots
+from tests.bench import (
+    crowds,
+    execs,
+    gateway,
+    generations,
+    processor,
+    rollouts,
+    searches,
+    slots,
+    snapshots,
+)
 from tests.bench.measure import Row
 from tests.bench.page import facts, finish, write
 
@@ -36,13 +46,13 @@ SUITES = {
         "docs/benchmarks.md",
         "Benchmarks",
         "make bench",
-        ("execs", "crowds", "generations", "gateway"),
+        ("execs", "snapshots", "crowds", "generations", "gateway"),
     ),
     "slots": (
         "docs/benchmarks-slots.md",
         "Benchmarks of slots and rollouts",
         "make bench-slots",
-        ("slots", "rollouts"),
+        ("slots", "rollouts", "searches"),
     ),
     # measured by cluster.py, cluster_runs.py and losses.py
     "cluster": ("docs/benchmarks-cluster.md", "", "", ()),
@@ -62,7 +72,7 @@ def main() -> int:
     parser.add_argument("--suite", choices=SUITES, default="core", help="suite to measure")
     parser.add_argument(
         "--only",
-        choices=["execs", "crowds", "generations", "gateway", "slots", "rollouts"],
+        choices=sorted({part for *_, parts in SUITES.values() for part in parts}),
         help="part to measure",
     )
     parser.add_argument(
@@ -92,6 +102,7 @@ def measure(name: str, wanted: Sequence[str], cycles: int, trajectories: int) ->
         if "execs" in wanted:
             parts += [execs.exec_rows, processor.shell_rows, execs.file_rows]
             parts += [execs.deadline_rows, execs.life_rows, execs.stream_rows]
+        parts += [snapshots.snapshot_rows] if "snapshots" in wanted else []
         parts += [crowds.crowd_rows, crowds.stall_rows] if "crowds" in wanted else []
         parts += [generations.overhead_rows] if "generations" in wanted else []
         if "generations" in wanted and name == "podman":
@@ -105,6 +116,7 @@ def measure(name: str, wanted: Sequence[str], cycles: int, trajectories: int) ->
         if "rollouts" in wanted:
             parts += [rollouts.down_rows, rollouts.journal_rows, rollouts.judging_rows]
             parts += [functools.partial(rollouts.trajectory_rows, trajectories=trajectories)]
+        parts += [searches.group_rows, searches.search_rows] if "searches" in wanted else []
         for part in parts:
             print(f"measuring {_name(part)} on {name} ...", file=sys.stderr, flush=True)
             rows += part(runtime, image)

@@ -176,7 +176,7 @@ def kept_files() -> set[str]:
     home = Path.home()
     run = Path(os.environ.get("XDG_RUNTIME_DIR", f"/run/user/{os.getuid()}"))
     storage = home / ".local/share/containers/storage"
-    state = home / ".local/state/hyperruntime/apptainer"
+    state = home / ".local/state/hyperruntime/containers/apptainer"
     found = set[str]()
     for folder in (storage / "overlay-containers", storage / "overlay", storage / "volumes", state):
         found |= {str(path) for path in folder.glob("*")}

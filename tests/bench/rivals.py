@@ -74,7 +74,8 @@ def fresh_args(runtime: Runtime, image: str) -> tuple[str, list[str]]:
             _unpacked(runtime, image),
             "true",
         ]
-    return "bwrap", list(_BWRAP)
+    root = ["--bind", _unpacked(runtime, image), "/", "--proc", "/proc", "--dev", "/dev"]
+    return "bwrap", ["bwrap", *root, "--unshare-all", "--die-with-parent", "true"]
 
 
 def kill_container(runtime: Runtime, name: str) -> None:
@@ -147,19 +148,15 @@ def _apptainer_rivals(
     runtime: Runtime, container: hr.Container, image: str
 ) -> Iterator[list[Rival]]:
     name = f"bench{uuid.uuid4().hex[:8]}"
-    run_quiet(
-        "apptainer", "instance", "start", "--userns", "--containall", _sif(runtime, image), name
-    )
-    try:
-        yield [
-            Rival(
-                "apptainer exec instance://",
-                lambda: run_quiet("apptainer", "exec", f"instance://{name}", "true"),
-                20,
-            )
-        ]
-    finally:
-        run_quiet("apptainer", "instance", "stop", name)
+    with tempfile.TemporaryDirectory() as directory:
+        sif = f"{directory}/image.sif"  # an instance needs the files that a build adds
+        run_quiet("apptainer", "build", sif, _unpacked(runtime, image))
+        run_quiet("apptainer", "instance", "start", "--userns", "--containall", sif, name)
+        args = ["apptainer", "exec", f"instance://{name}", "true"]
+        try:
+            yield [Rival("apptainer exec instance://", lambda: run_quiet(*args), 20)]
+        finally:
+            run_quiet("apptainer", "instance", "stop", name)
 
 
 @contextmanager
@@ -198,16 +195,8 @@ def _ulimits(runtime: Runtime) -> list[str]:
 
 
 def _unpacked(runtime: Runtime, image: str) -> str:
-    """Return the directory from which our containers of an Apptainer image are made."""
-    return str(runtime._driver.images.source(image)[0])  # type: ignore[attr-defined]
-
-
-def _sif(runtime: Runtime, image: str) -> str:
-    """Return the SIF file of an Apptainer image; an instance did not start from the base image's
-    directory.
-    """
-    store = runtime._driver.images._store  # type: ignore[attr-defined]
-    return str(store.find(image).sif)
+    """Return the directory from which our containers of an image are made."""
+    return str(runtime._driver.images.source(image).files)  # type: ignore[attr-defined]
 
 
 def _settings(runtime: Runtime) -> Any:

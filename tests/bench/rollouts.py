@@ -18,7 +18,6 @@ import hyperruntime as hr
 from hyperenvironment_swe import Swe
 from hyperruntime.errors import ModelError
 from hyperruntime.images.store import ImageStore
-from hyperruntime.rollout.agent.model import Completion, Sampling
 from hyperruntime.rollout.environment import Fresh, Item, Outcome, Verdict
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.run.options import PoolOptions, RolloutOptions
@@ -29,6 +28,7 @@ from hyperruntime.runtime import Runtime
 from hyperruntime.sandbox import Sandbox
 from tests.bench.measure import Row, in_turn, seconds
 from tests.doubles import words
+from tests.doubles.scripted_rollouts import ScriptedModel
 from tests.swecase import bash, judge_all, make_repository, make_site, with_site, write_rows
 
 GROUP, PARALLEL, COMMANDS = 8, 16, 4
@@ -67,35 +67,9 @@ class Counting:
         return Verdict(reward=float(lines == COMMANDS + 1))
 
 
-class ScriptedCounting:
-    """Answers after a fixed time with a command of a fixed duration, and at the end with "done"."""
-
-    name = "scripted"
-
-    async def complete(
-        self,
-        messages: Sequence[Mapping[str, Any]],
-        tools: Sequence[Mapping[str, Any]],
-        sampling: Sampling,
-    ) -> Completion:
-        await asyncio.sleep(MODEL_S)
-        usage = {"prompt_tokens": 100, "completion_tokens": 20}
-        turn = sum(message["role"] == "assistant" for message in messages)
-        if turn == COMMANDS:
-            return Completion(
-                message={"role": "assistant", "content": "done"}, finish_reason="stop", usage=usage
-            )
-        arguments = f'{{"command": "echo {turn} >>log; sleep {COMMAND_S}"}}'
-        call = {
-            "id": f"c{turn}",
-            "type": "function",
-            "function": {"name": "bash", "arguments": arguments},
-        }
-        message = {"role": "assistant", "content": "", "tool_calls": [call]}
-        return Completion(message=message, finish_reason="tool_calls", usage=usage)
-
-    async def close(self) -> None:
-        return
+def count(turn: int, seed: int) -> str | None:
+    """A command of a fixed duration, and at the end None."""
+    return f"echo {turn} >>log; sleep {COMMAND_S}" if turn < COMMANDS else None
 
 
 def trajectory_rows(runtime: Runtime, image: str, trajectories: int) -> list[Row]:
@@ -252,7 +226,7 @@ async def _run(runtime: Runtime, image: str, items: int, slots: int) -> RolloutS
         tools=("bash",),
         seed=1,
     )
-    parts = Parts(environment=Counting(items, slots), model=ScriptedCounting())
+    parts = Parts(environment=Counting(items, slots), model=ScriptedModel(count, thinks_s=MODEL_S))
     with tempfile.TemporaryDirectory() as folder:
         summary = await run_rollouts(runtime, options, run_dir=Path(folder, "run"), parts=parts)
     if summary.mean_reward != 1.0 or summary.scored != items * GROUP:

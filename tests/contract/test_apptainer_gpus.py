@@ -91,6 +91,8 @@ def test_the_linker_finds_the_drivers_libraries_and_the_links_exist(
         assert path.startswith("/my/own:")
         same = container.exec(["cmp", f"{FOLDER}/libplain.so", f"{FOLDER}/{library.name}"])
         assert same.exit_code == 0, same.stderr
+        removed = container.exec(["rm", "-r", "/usr/share/base-files"])
+        assert removed.exit_code == int(read_only), removed.stderr
         assert (
             container.exec(
                 ["sh", "-c", "test -c /dev/by-path/one && test -c /dev/fakegpu0"]

@@ -13,7 +13,6 @@ from hyperruntime.errors import (
     HyperRuntimeError,
     ImageBuildError,
     SpecError,
-    UnsupportedOptionError,
 )
 from tests.conftest import EngineCommand
 from tests.contract import builds
@@ -33,9 +32,7 @@ def test_no_section_of_a_definition_runs_on_the_host(
     runtime: hr.Runtime, base_image: str, tmp_path: Path, section: str
 ) -> None:
     text = f"Bootstrap: localimage\nFrom: {base_image}\n{section}\n touch {tmp_path}/mark\n"
-    with pytest.raises(
-        (SpecError, UnsupportedOptionError), match=r"(?i)%(pre|setup)|images\.build"
-    ):
+    with pytest.raises(SpecError, match=r"(?i)%(pre|setup)"):
         built(runtime, tmp_path / "c.def", text)
     assert not (tmp_path / "mark").exists()
 
@@ -49,9 +46,7 @@ def test_no_source_of_a_definition_is_a_command_or_a_file_of_the_host(
     (tmp_path / "secret").write_text(SECRET)
     for source in (f"$(touch${{IFS}}{tmp_path}/mark)", f'"a\t{tmp_path}/secret"', "../secret"):
         text = f"Bootstrap: localimage\nFrom: {base_image}\n%files\n {source} /x\n"
-        with pytest.raises(
-            (SpecError, UnsupportedOptionError), match=r"%files|the files must lie|images\.build"
-        ):
+        with pytest.raises(SpecError, match=r"%files|the files must lie"):
             built(runtime, context / "c.def", text)
     assert not (tmp_path / "mark").exists()
 

@@ -39,6 +39,9 @@ def test_files_have_any_name_and_any_content(
     assert shell_container.read_files(files) == files
     assert {shell_container.read_file(path) for path in files} == set(files.values())
     assert {os.fsencode(name) for name in shell_container.listdir("/tmp/any")} == names
+    for path, content in files.items():  # one short file goes another way
+        shell_container.write_file(path, b"-%d" + content)
+        assert shell_container.read_file(path) == b"-%d" + content
 
 
 def test_readers_see_the_old_content_or_the_new_one(container: hr.Container) -> None:
@@ -92,13 +95,17 @@ def test_a_short_text_that_does_not_fit_is_an_error_in_every_shell(
         assert container.listdir("/tmp") == ["filler"]
 
 
-def test_a_write_that_cannot_end_leaves_nothing(runtime: hr.Runtime, base_image: str) -> None:
+@pytest.mark.parametrize(("program", "data"), [("mv", b"\0"), ("dd", bytes(1 << 17))])
+def test_a_write_that_cannot_end_leaves_nothing(
+    runtime: hr.Runtime, base_image: str, program: str, data: bytes
+) -> None:
     with runtime.container(
         hr.ContainerSpec(image=base_image, env={"PATH": "/tools:/usr/bin:/bin"})
     ) as container:
-        container.write_files({"/tools/dd": b"#!/bin/sh\nexec sleep 1000\n"}, mode=0o755)
+        hangs = b"#!/bin/sh\nexec sleep 1000\n"
+        container.write_files({f"/tools/{program}": hangs}, mode=0o755)
         with pytest.raises(TransferTimeoutError, match="timeout_s"):
-            container.write_file("/tmp/there/file", b"\0", timeout_s=0.5)
+            container.write_file("/tmp/there/file", data, timeout_s=0.5)
         assert container.listdir("/tmp/there") == []
 
 
@@ -155,6 +162,18 @@ def test_a_write_keeps_the_owner_and_the_group_of_a_file(container: hr.Container
     container.write_files({"/tmp/own/group": b"1", "/tmp/own/owner": b"2"})
     group, owner = (container.stat(f"/tmp/own/{name}") for name in ("group", "owner"))
     assert [(group.uid, group.gid), (owner.uid, owner.gid)] == [(0, 5), (6, 0)]
+
+
+def test_a_user_writes_a_file_whose_owner_it_cannot_set(container: hr.Container) -> None:
+    """The content was lost: the temporary file was closed to the user too."""
+    script = "mkdir -m 777 other; cd other; touch a b; chown 1234:5 a; chmod 666 b"
+    if container.exec(["sh", "-c", script], workdir="/tmp").exit_code:
+        pytest.skip("this engine's containers have one user")
+    user = hr.RunAs(uid=1234)
+    for name in ("a", "b"):
+        path = f"/tmp/other/{name}"
+        container.write_file(path, b"new", user=user)
+        assert container.read_file(path) == b"new"
 
 
 def test_the_limit_is_exact_and_that_of_many_files_is_for_all_together(

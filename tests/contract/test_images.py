@@ -94,8 +94,6 @@ def test_base_images_without_a_registry_get_one_if_the_user_says_so(
     runtime: hr.Runtime, odd_path: Path, busybox_image: str
 ) -> None:
     """Images of this machine keep their names; Podman's error without the option names it."""
-    if runtime.name == "bubblewrap":
-        pytest.skip("it builds no images")
     (odd_path / "Dockerfile").write_text("ARG TAG=1\nFROM nobody/nothing:$TAG\nRUN true\n")
     build = partial(
         runtime.images.build, REFERENCE, containerfile=odd_path / "Dockerfile", force=True
@@ -238,9 +236,6 @@ def test_the_packages_of_a_requirements_file_are_installed_without_a_registry(
     """pandas needs libstdc++; the container has no network, pip and apt are there. Apptainer builds
     alone.
     """
-    if runtime.name == "bubblewrap":
-        pytest.skip("it builds no images")
-    monkeypatch.setattr("hyperruntime_apptainer.build.BUILDERS", ())
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
     (tmp_path / "requirements.txt").write_text(
         "# as public agent repositories have\npandas\nlitellm\n"

@@ -147,6 +147,26 @@ def test_a_reference_always_names_the_image_of_the_users_store(account: Account)
 
 
 @pytest.mark.slow
+def test_another_process_finds_a_named_snapshot_in_the_own_store(account: Account) -> None:
+    make = """
+        with runtime.container(hr.ContainerSpec(image=sys.argv[1])) as container:
+            container.exec(["sh", "-c", "echo kept >/word"]).check()
+            container.snapshot(name="kept")
+    """
+    account.printed(make, IMAGE)
+    account.make_image("second")
+    use = """
+        print(run(sys.argv[1], "cat", "/word"), end="")  # copies the new image, removes orphans
+        with runtime.container(hr.ContainerSpec(image=sys.argv[1]), base="kept") as container:
+            print(container.exec(["cat", "/word"]).stdout.decode(), end="")
+        print(runtime.snapshots.find("kept").diff()[-1])
+        runtime.snapshots.remove("kept")
+        print(runtime.snapshots.list())
+    """
+    assert account.printed(use, IMAGE) == ["second", "kept", "changed /word", "()"]
+
+
+@pytest.mark.slow
 def test_what_killed_owners_left_is_removed_from_both_stores(account: Account) -> None:
     account.printed('run(sys.argv[1], "true")', IMAGE)
     account.leave()

@@ -5,15 +5,18 @@ slot.
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 import hyperruntime as hr
-from hyperruntime.errors import PoolError, UnsupportedOptionError
+from hyperruntime.errors import PoolError, SpecError, UnsupportedOptionError
+from hyperruntime.layers.snapshots.snapshot import new_snapshot
 from hyperruntime.pool.slots.isolation import UserIsolation
-from tests.contract.pools import containers, make_pool, run, shell
+from tests.contract.pools import containers, make_pool, run, shell, until
 
 pytestmark = pytest.mark.engine
 
@@ -80,10 +83,10 @@ async def leave_and_look(
             directories = ". ~ $TMPDIR" if status.reset == "clean" else "."
             assert await shell(lease, f"ls -A {directories} | grep -v : | tr -d '\\n'") == ""
         kept = slot.container in {container.name for container in containers(pool)}
-        assert kept == (status.reset == "clean"), (
+        assert kept == (status.reset != "replace"), (
             "the container was discarded, which hides what the reset missed"
         )
-        if not kept:
+        if status.reset != "clean":
             return "", pool, uid
         look = f"""
             find / -xdev -uid {uid} 2>/dev/null; find /dev/shm /dev/mqueue /tmp -uid {uid} 2>/dev/null
@@ -104,6 +107,91 @@ async def test_w5_nothing_of_a_lease_is_left_after_its_reset(
 ) -> None:
     shown, _, _ = await leave_and_look(runtime, base_image, script)
     assert shown == ""
+
+
+EVERYWHERE = r"""
+for place in / /etc /usr/bin /root /home /srv /tmp /var/tmp /dev/shm .; do echo secret >"$place/left"; done
+rm -rf /usr/share/doc /etc/hostname; echo changed >>/etc/passwd; chmod 0777 /etc
+mkdir -p /srv/theirs && touch /srv/theirs/file && chown -R 1234:1234 /srv/theirs
+setsid sh -c 'trap "" TERM HUP INT; while :; do echo x >/tmp/again; sleep 0.05; done' >/dev/null 2>&1 &
+setpriv --reuid 1234 --clear-groups setsid sleep 1234 >/dev/null 2>&1 &
+"""
+SHOWN = r"""
+stat -c '%a %u %n' /etc /usr/share/doc; ls -A / /etc /usr/bin /root /home /srv /tmp /var/tmp /dev/shm .
+cat /etc/passwd; ps -axo args= | grep -cE 'sleep (1234|0.05)$'; env | grep GIT
+"""
+
+
+def is_refused(address: tuple[str, int]) -> bool:
+    with socket.socket() as client:
+        return client.connect_ex(address) != 0
+
+
+def rolls_back(runtime: hr.Runtime) -> bool:
+    return runtime.info.snapshots and not runtime.info.slow_rollbacks
+
+
+async def test_a_slot_with_a_container_of_its_own_begins_as_the_first_lease_did(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    (tmp_path / ".git").mkdir()
+    async with make_pool(runtime, base_image, slots_per_container=1) as pool:
+        slot = await pool.acquire("untidy")
+        lease = pool.lease_of(slot)
+        (container,) = [one for one in containers(pool) if one.name == slot.container]
+        before = await lease.exec(["bash", "-c", SHOWN])
+        await (await lease.shell()).arun("cd /; left=yes")
+        await lease.put(tmp_path, "repository")
+        await lease.exec(["bash", "-c", EVERYWHERE])
+        address = await lease.forward(80)
+        ended: list[str] = []
+        container.on_end(lambda: ended.append(container.name))
+        await pool.release(slot)
+        await pool.settle()
+        async with pool.lease("tidy") as lease:
+            assert (await lease.exec(["bash", "-c", SHOWN])).stdout == before.stdout
+            assert (await (await lease.shell()).arun("echo $left $PWD")).stdout == b"/workspace\n"
+            assert (lease.slot.container == slot.container) == rolls_back(runtime)
+            await until(lambda: is_refused(address))
+            assert not (rolls_back(runtime) and (ended or pool.status().quarantined))
+    assert ended
+
+
+async def test_a_slot_begins_from_a_snapshot_and_its_next_reset_drops_it(
+    runtime: hr.Runtime, base_image: str
+) -> None:
+    fresh = new_snapshot(runtime.name, base_image, ())
+    look = ["sh", "-c", "ls / /workspace | grep prepared"]
+
+    async with make_pool(runtime, base_image, slots_per_container=1) as pool:
+        if not runtime.info.snapshots:
+            with pytest.raises(UnsupportedOptionError, match="base: it has no snapshots"):
+                await pool.acquire(base=fresh)
+            return
+        with runtime.container(hr.ContainerSpec(image=base_image)) as container:
+            container.exec(["mkdir", "-p", "/workspace/prepared.d", "/prepared"]).check()
+            base = container.snapshot()
+        async with pool.lease(base=base) as lease:
+            first = lease.slot.container
+            assert (await lease.exec(look)).stdout == b"prepared\nprepared.d\n"
+        async with pool.lease("mine") as lease:
+            assert (await lease.exec(look)).stdout == b""
+            await lease.exec(["touch", "/workspace/prepared.mine"])
+            await lease.release(reset_workspace=False)
+        async with pool.lease("mine", base=base) as lease:
+            assert (await lease.exec(look)).stdout == b"prepared\nprepared.d\n"
+            assert not rolls_back(runtime) or lease.slot.container == first
+        with pytest.raises(SpecError, match="base"):
+            await pool.acquire(base=attrs.evolve(base, image="another"))
+        with pytest.raises(SpecError, match="a snapshot whose runtime is open"):
+            await pool.acquire(base=attrs.evolve(base, layers=("/missing",)))
+        async with pool.lease() as lease:
+            assert not rolls_back(runtime) or lease.slot.container == first
+            assert (await lease.exec(look)).stdout == b""
+    if runtime.info.users:
+        async with make_pool(runtime, base_image) as pool:
+            with pytest.raises(UnsupportedOptionError, match="base: slots of this pool share"):
+                await pool.acquire(base=fresh)
 
 
 async def test_r11_a_fork_bomb_ends_with_its_lease_and_does_not_affect_its_sibling(
@@ -227,7 +315,7 @@ def test_slots_work_in_an_image_with_busybox_only(runtime: hr.Runtime, busybox_i
                 if runtime.info.users:
                     assert (await lease.exec(["id", "-u"])).stdout.decode().strip() != uid
 
-    if runtime.name == "apptainer" and runtime.info.users:
+    if runtime.name in ("apptainer", "bubblewrap") and runtime.info.users:
         with pytest.raises(UnsupportedOptionError, match="slots_per_container to 1"):
             run(work)  # busybox cannot change to a numeric user, and the engine attaches no shell
         return

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import textwrap
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from hyperruntime.host.process import run_process
+from tests.doubles import no_capabilities
 
 pytestmark = pytest.mark.engine
 # Prints what commands in a container see; it runs in its own process.
@@ -91,6 +93,34 @@ def test_variables_of_environment_modules_break_no_engine_and_reach_no_command(
         if line.partition("=")[0] in (*env, "LD_LIBRARY_PATH")
     ]
     assert not read.exists()
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["new", "probed before"])
+def test_namespaces_without_capabilities_are_one_sentence_with_the_next_step(
+    runtime_name: str, base_image: str, tmp_path: Path, known: bool
+) -> None:
+    """As on Ubuntu 24.04; see the double."""
+    if runtime_name not in ("apptainer", "bubblewrap"):
+        pytest.skip("Podman has a profile of its own there, and Docker needs no user namespace")
+    env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    command = (
+        sys.executable,
+        "-m",
+        "hyperruntime",
+        "--runtime",
+        runtime_name,
+        "exec",
+        "--",
+        "true",
+    )
+    if known:
+        assert run_process(command, env=env).exit_code == 0
+    done = run_process([sys.executable, no_capabilities.__file__, *command], env=env, timeout_s=120)
+    assert done.exit_code == 3
+    (said,) = done.stderr.decode().splitlines()
+    assert re.search("uid_map( failed)?: Operation not permitted|write to uid_map", said)
+    assert "kernel.apparmor_restrict_unprivileged_userns" in said
+    assert next(tmp_path.glob(f"hyperruntime/{runtime_name}-*.json"), None) is None
 
 
 def libm_of_this_machine() -> str:

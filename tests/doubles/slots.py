@@ -15,6 +15,7 @@ from typing import Any
 
 from hyperruntime.driver import EngineInfo
 from hyperruntime.errors import ContainerLostError, ContainerStateError
+from hyperruntime.layers.snapshots.snapshot import Snapshot
 from hyperruntime.spec import ContainerSpec, ExecResult
 
 
@@ -27,6 +28,7 @@ class PromisedContainer:
         is_alive: whether the container has not ended.
         is_closed: whether its owner closed it.
         hangs: whether it stopped answering; tests set this.
+        rollbacks: the snapshots that it was rolled back to, in order.
         watchdog_verdict: why the watchdog ended it, or "".
         commands: argv of every command, in order.
         refuses: returns True for a command of ``exec`` that fails with exit code 1; tests set this.
@@ -38,6 +40,7 @@ class PromisedContainer:
         self.is_alive, self.is_closed = True, False
         self.hangs, self.watchdog_verdict = False, ""
         self.commands: list[Sequence[str | bytes]] = []
+        self.rollbacks: list[Snapshot] = []
         self.refuses: Callable[[Sequence[str | bytes]], bool] = lambda _: False
 
     def exec(self, args: Sequence[str | bytes], **_: Any) -> ExecResult:
@@ -68,6 +71,11 @@ class PromisedContainer:
         """Succeed."""
         self._check()
         return True
+
+    def rollback(self, snapshot: Snapshot) -> None:
+        """Record a rollback."""
+        self._check()
+        self.rollbacks.append(snapshot)
 
     def responds(self, _: float | None = None) -> bool:
         """Return whether the container is alive and does not hang."""
@@ -101,16 +109,24 @@ class PromisedRuntime:
     name = "promised"
 
     def __init__(
-        self, *, users: bool = True, start_s: float = 0.0, failures: Sequence[Exception] = ()
+        self,
+        *,
+        users: bool = True,
+        snapshots: bool = False,
+        start_s: float = 0.0,
+        failures: Sequence[Exception] = (),
     ) -> None:
         """Make a runtime without containers.
 
         Args:
             users: whether slots can have their own users.
+            snapshots: whether containers can be rolled back.
             start_s: seconds that each start takes.
             failures: errors that the next starts raise, one each.
         """
-        self.info = EngineInfo(engine="promised", version="1", rootless=True, users=users)
+        self.info = EngineInfo(
+            engine="promised", version="1", rootless=True, users=users, snapshots=snapshots
+        )
         self.containers: list[PromisedContainer] = []
         self.most = self._starting = 0
         self._start_s, self._failures = start_s, list(failures)

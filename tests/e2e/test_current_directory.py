@@ -112,11 +112,16 @@ COMMANDS = {
     "serve": "--with-parent --token-file {new}",
     "shell": "",
     "show": "{run} initial",
+    "snapshot diff": "missing",
+    "snapshot list": "",
+    "snapshot remove": "missing",
+    "snapshot save": "missing {new}.tar",
     "status": "{run}",
     "watch": "{run} --with-parent",
 }
 FAILS = {"cluster down", "cluster logs", "cluster up", "image pull", "image remove", "image save"}
 FAILS |= {"image load", "rollout submit", "rollout train", "rollout preflight"}
+FAILS |= {"snapshot diff", "snapshot remove", "snapshot save"}
 FAILS |= set() if importlib.util.find_spec("mcp") else {"mcp"}
 # These take long, and start the same processes as another command.
 SLOW = {"cluster check", "demo", "resume", "rollout batch", "rollout train"}

@@ -16,11 +16,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from hyperruntime.cluster.images import file_digest
 from hyperruntime.host.process import run_process, wait_until
 from tests.command import cli
 from tests.registry import run_registry
 from tests.slurm.conftest import SLURM, SOON_S, hyperrun, jobs, nodes, ready
+from tests.trees import snapshot
 
 ENGINES = ("podman", "apptainer", "bubblewrap")
 IMAGE = "localhost/hyperruntime/base:latest"
@@ -148,7 +148,7 @@ def test_each_node_gets_the_image_before_it_is_ready(folder: Path, source: str) 
             image = stack.enter_context(run_registry(folder / "registry")).push_busybox(
                 "of/nodes", "1", "hello\n"
             )
-        setup = f'["export HYPERRUNTIME_APPTAINER_IMAGES={folder}/store-$SLURMD_NODENAME"]'
+        setup = f'["export HYPERRUNTIME_IMAGES={folder}/store-$SLURMD_NODENAME"]'
         (folder / "cluster.toml").write_text(
             f'{SLURM}runtime = "apptainer"\nimages = ["{image}"]\nsetup = {setup}\n'
         )
@@ -158,12 +158,11 @@ def test_each_node_gets_the_image_before_it_is_ready(folder: Path, source: str) 
         ).read_text()
         hosts = [node["host"] for node in ready(folder)]
         copies = [
-            path for host in hosts for path in folder.glob(f"**/store-{host}/images/*/image.sif")
+            path for host in hosts for path in folder.glob(f"**/store-{host}/images/*/rootfs")
         ]
         assert len(copies) == 2, sorted(folder.rglob("*"))
-        assert len({file_digest(copy) for copy in copies}) == 1, (
-            "the second node got what the first one converted"
-        )
+        first, second = map(snapshot, copies)
+        assert first == second, "the second node got what the first one pulled"
         assert hyperrun(folder, "cluster", "down").exit_code == 0
 
 

@@ -15,7 +15,6 @@ from typing import IO, Any
 import attrs
 import pytest
 
-from hyperruntime.cluster.images import file_digest
 from hyperruntime.host.batch_job import BatchJob
 from hyperruntime.host.process import run_process, wait_until
 from hyperruntime.loop.run_files.archive import load_run
@@ -28,6 +27,7 @@ from tests.doubles.fake_runtime import make_agent_repository
 from tests.e2e.rollout_world import rollout as run_rollouts
 from tests.e2e.test_rollout_nodes import counting
 from tests.slurm.conftest import SLURM, SOON_S, hyperrun, jobs
+from tests.trees import snapshot
 
 ENGINES = ("podman", "apptainer", "bubblewrap")
 ON_NODES = ("--cluster", "cluster.toml")
@@ -253,7 +253,7 @@ def test_each_node_gets_the_image_of_an_item_which_the_head_has_and_converts_not
     """Each node has a store of its own, without images; the image that the run names does not
     exist.
     """
-    setup = f'["export HYPERRUNTIME_APPTAINER_IMAGES={folder}/store-$SLURMD_NODENAME"]'
+    setup = f'["export HYPERRUNTIME_IMAGES={folder}/store-$SLURMD_NODENAME"]'
     (folder / "cluster.toml").write_text(f"{SLURM}min_nodes = 2\nsetup = {setup}\n")
     with scripted_model(counting) as model:
         words = rollout("apptainer", model.url, "own", "--image", "localhost/none:1", *ON_NODES)
@@ -261,9 +261,10 @@ def test_each_node_gets_the_image_of_an_item_which_the_head_has_and_converts_not
         done = hyperrun(folder, *words)
     assert done.exit_code == 0, done.stderr.decode()
     assert [each.reward for each in read_trajectories(folder / "own")] == [1.0] * 16
-    copies = list(folder.glob("store-*/images/*/image.sif"))
+    copies = list(folder.glob("store-*/images/*/rootfs"))
     assert len(copies) == len(list(folder.glob("store-*"))) >= 2
-    assert len({file_digest(copy) for copy in copies}) == 1
+    first, *others = map(snapshot, copies)
+    assert all(other == first for other in others)
 
 
 def test_rollouts_whose_head_is_in_a_job_that_is_put_back_in_the_queue_go_on_by_themselves(

@@ -135,7 +135,7 @@ def interfaces() -> dict[str, Any]:
     protocols = {
         "driver": (
             *(driver.Driver, driver.LiveContainer, driver.Images),
-            *(driver.BuildsDefinitions, driver.OpensShells, driver.HasLayer),
+            *(driver.OpensShells, driver.HasLayer),
         ),
         "domain": (domain.Domain, domain.TriedDomain, domain.DialogueDomain, domain.Dialogue),
         "environment": (

@@ -40,8 +40,11 @@ NAMES_THE_PYTHON_PROGRAM = (
 )
 # simulates an owner that ends in every possible way
 FORKS_ITSELF = ("hyperruntime/testing/conformance/owner.py",)
-# a program that starts another in its place
-BECOMES_ANOTHER = ("runtimes/hyperruntime_apptainer/read_only_host.py",)
+# programs of their own, which start others or become them
+BECOMES_ANOTHER = (
+    "runtimes/hyperruntime_apptainer/read_only_host.py",
+    "hyperruntime/layers/holder.py",
+)
 RUNS_COMMANDS = "hyperruntime/exec/execution.py"
 MAKES_EXECUTIONS = (
     "hyperruntime/container.py",

@@ -152,9 +152,15 @@ def test_a_timeout_of_a_run_must_be_a_finite_positive_number(field: str, value: 
         GenerateOptions(**{"domains": ("x",), field: value})
 
 
-@pytest.mark.parametrize("field", ["uid", "gid"])
-@pytest.mark.parametrize("value", [0, -1, 2**31, True, "1"])
-def test_an_invalid_uid_or_gid_is_refused(field: str, value: object) -> None:
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("uid", 0),
+        *((field, value) for field in ("uid", "gid") for value in (-1, 2**31, True, "1")),
+        *(("home", value) for value in (None, "", "here", "/a\0b")),
+    ],
+)
+def test_an_invalid_id_or_home_is_refused(field: str, value: object) -> None:
     with pytest.raises(SpecError, match=f"RunAs.{field}"):
         RunAs(**{"uid": 5, field: value})  # type: ignore[arg-type]
 
@@ -168,3 +174,14 @@ def test_an_invalid_wall_clock_limit_is_refused(value: Any) -> None:
 def test_an_unknown_mode_of_limits_is_refused() -> None:
     with pytest.raises(SpecError, match="limits_mode"):
         ContainerSpec(image="x", limits_mode="hope")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("path", ["/my images/größer/x", "./日本.sif", "a b.sif"])
+def test_the_path_of_an_image_may_have_blanks_and_letters_of_any_language(path: str) -> None:
+    assert ContainerSpec(image=path).image == path
+
+
+@pytest.mark.parametrize("image", ["a b", "größer", "/x,y", "/x\\y", "/x\ny", " /x", "-x.sif"])
+def test_another_image_with_such_letters_is_refused(image: str) -> None:
+    with pytest.raises(SpecError, match="image"):
+        ContainerSpec(image=image)

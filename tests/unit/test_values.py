@@ -33,7 +33,7 @@ INSIDE = (
     "storage", "testing", "gateway.answer", "gateway.formats", "gateway.replay", "gateway.request",
     "loop.generation", "loop.hyperagents",
     "loop.workbench.container", "loop.run.opened_run", "loop.run.plan", "loop.run.run",
-    "pool.slots", "pool.tools", "rollout.loading", "rollout.run.episode", "transfer.tar_reader",
+    "pool.slots", "pool.tools", "rollout.loading", "rollout.run.episode", "storage.tar_reader",
 )  # fmt: skip
 SPEC = hr.ContainerSpec(
     image="a",

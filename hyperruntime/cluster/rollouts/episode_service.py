@@ -36,6 +36,7 @@ log = get_logger(__name__)
 
 OPEN = "rollout.open"
 RUN = "rollout.run"
+END = "rollout.end"
 CLOSE = "rollout.close"
 # methods of the head; each name is followed by the id of the run
 MODEL = "rollout.model"
@@ -69,6 +70,7 @@ class EpisodeService:
         self.handlers: Mapping[str, Handler] = {
             OPEN: self._open,
             RUN: self._run,
+            END: self._end,
             CLOSE: self._close,
         }
 
@@ -196,6 +198,14 @@ class EpisodeService:
                 )
             data += piece
         return bytes(data)
+
+    async def _end(self, call: Call) -> Answer:
+        """Remove what is kept for an item; no trajectory of it comes any more."""
+        run = self._runs.get(call.args["run"])
+        item = None if run is None else run.items.get(call.args["item"])
+        if run is not None and item is not None:
+            await run.context.end(item)
+        return Answer()
 
     async def _close(self, call: Call) -> Answer:
         run = self._runs.pop(call.args["run"], None)

@@ -20,6 +20,7 @@ from hyperruntime.cluster.head import Node
 from hyperruntime.cluster.node_workers import NodeWorkers
 from hyperruntime.cluster.rollouts.episode_service import (
     CLOSE,
+    END,
     IMAGE,
     JOURNAL,
     MODEL,
@@ -42,6 +43,7 @@ from hyperruntime.json_values import count_values, parse_json, parse_json_slowly
 from hyperruntime.logs import get_logger
 from hyperruntime.option_fields import to_json
 from hyperruntime.rollout.agent.model import Model
+from hyperruntime.rollout.environment import Item
 from hyperruntime.rollout.run.episode import Job, failed_trajectory
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.progress import Keep, RolloutEvent
@@ -166,6 +168,8 @@ class NodeEpisodes:
             parts: objects of the run; the model is that of this machine.
             asks_head: whether nodes ask this machine's model even if they could reach its server.
         """
+        if options.search != "none":
+            raise SpecError("search", options.search, "none with a cluster: a search has one node")
         self.capacity = options.parallel
         self._cluster = cluster
         self._options = options
@@ -197,11 +201,7 @@ class NodeEpisodes:
         self._closed = True
         self._tasks.cancel()
         self._cluster.off_node(self._joined)
-        there = [member.node for member in self._workers.members if member.node.lost is None]
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_S):
-                calls = (node.peer.call(CLOSE, {"run": self._run}) for node in there)
-                await asyncio.gather(*calls, return_exceptions=True)
+        await self._call_all(CLOSE)
         self._cluster.head.stop_serving(self._handlers)
 
     async def run(self, job: Job) -> Trajectory:
@@ -226,6 +226,18 @@ class NodeEpisodes:
             return failed_trajectory(self._options, self._model.name, job, error, "node")
         finally:
             del self._journals[job.id]
+
+    async def end(self, item: Item) -> None:
+        """Let the nodes remove what they keep for the trajectories of an item, without waiting."""
+        if self._options.group_size > 1:
+            self._tasks.start(self._call_all(END, item=item.id))
+
+    async def _call_all(self, method: str, **args: str) -> None:
+        there = [member.node for member in self._workers.members if member.node.lost is None]
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_S):
+                calls = (node.peer.call(method, {"run": self._run, **args}) for node in there)
+                await asyncio.gather(*calls, return_exceptions=True)
 
     async def _run_on(self, node: Node, job: Job) -> Trajectory:
         """Make a trajectory on a node.

@@ -24,7 +24,9 @@ from hyperruntime.errors import (
     PoolClosedError,
     SlotTimeoutError,
     StaleLeaseError,
+    UnsupportedOptionError,
 )
+from hyperruntime.layers.snapshots.snapshot import Snapshot
 from hyperruntime.logs import get_logger
 from hyperruntime.pool.pooled_sandbox import LeasingPool
 from hyperruntime.pool.wait_queue import WaitQueue, cannot_start
@@ -144,7 +146,12 @@ class ClusterPool(LeasingPool):
         self._cluster.off_node(self._on_node)
 
     async def acquire(
-        self, task_id: str | None = None, *, timeout_s: float | None = None, near: str = ""
+        self,
+        task_id: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        near: str = "",
+        base: Snapshot | str | None = None,
     ) -> Slot:
         """Lease a slot on the node with most free ones, first come first served; the cluster grows
         if none is free.
@@ -156,14 +163,19 @@ class ClusterPool(LeasingPool):
                 ``acquire_timeout_s``.
             near: a key of work that shares caches, such as its repository; a node that had it is
                 preferred.
+            base: refused unless None.
 
         Raises:
             SpecError: ``timeout_s`` or ``task_id`` is invalid.
+            UnsupportedOptionError: ``base`` is given.
             SlotTimeoutError: no slot became free in time.
             PoolStartError: no container can be started; the message says why.
             PoolClosedError: the pool is not started, or was stopped.
             LostTooOftenError: ten nodes were lost one after another while they acquired it.
         """
+        if base is not None:
+            why = "a snapshot belongs to one machine; use a SlotPool there, or leave base at None"
+            raise UnsupportedOptionError("a cluster", "base", why)
         task_id, wait_s = self._asked(task_id, timeout_s)
         deadline = asyncio.get_running_loop().time() + wait_s
         losses = Losses()
@@ -218,12 +230,17 @@ class ClusterPool(LeasingPool):
 
     @asynccontextmanager
     async def lease(
-        self, task_id: str | None = None, *, timeout_s: float | None = None, near: str = ""
+        self,
+        task_id: str | None = None,
+        *,
+        timeout_s: float | None = None,
+        near: str = "",
+        base: Snapshot | str | None = None,
     ) -> AsyncIterator[RemoteSandbox]:
         """Lease a slot for a block, then release and reset it; see :meth:`acquire` for arguments
         and errors.
         """
-        slot = await self.acquire(task_id, timeout_s=timeout_s, near=near)
+        slot = await self.acquire(task_id, timeout_s=timeout_s, near=near, base=base)
         try:
             yield self.lease_of(slot)
         finally:

@@ -179,11 +179,9 @@ class Shell(AsyncClosing, TakesSignals):
         try:
             if self._closed:
                 raise ContainerStateError("the shell is closed; open another one")
-            if isinstance(self._start.user, str):
-                self._start = attrs.evolve(
-                    self._start, user=self._sessions.resolve(self._start.user)
-                )
-            session = self._sessions.find(self._start.user)
+            user = self._sessions.resolve(self._start.user)
+            self._start = attrs.evolve(self._start, user=user)
+            session = self._sessions.find(user)
             self._running = running = _TextExecution(self, session, text, options)
             return self._sessions.run(running)
         finally:

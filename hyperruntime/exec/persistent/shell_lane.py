@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping
 
 from hyperruntime.errors import SpecError
+from hyperruntime.exec.exchange import EXCHANGE_TARGET
 from hyperruntime.exec.exec_marks import Mark
 from hyperruntime.exec.exec_script import VARIABLE, ExecRequest, quote
-from hyperruntime.exec.lane import EXCHANGE_TARGET, Lane
+from hyperruntime.exec.lane import Lane
 from hyperruntime.run_as import RunAs
 
 _STATE_LIMIT = 8 * 1024**2

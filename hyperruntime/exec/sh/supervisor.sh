@@ -11,12 +11,13 @@ trap : PIPE # the host may close a lane's `s` while this shell writes to it
 _hr_setsid=
 command -v setsid >/dev/null && _hr_setsid=setsid
 
-# Set $_hr_as to the command prefix that runs a program as uid $1 and gid $2; empty if no uid is given.
+# Set $_hr_as to the command prefix that runs a program as uid $1 and with the groups $2, the first of which is its own;
+# empty if no uid is given.
 _hr_set_switch() {
     _hr_as=
     case ${1:+$_hr_switch} in
-    2) _hr_as="setpriv --reuid $1 --regid $2 --clear-groups --inh-caps=-all --no-new-privs" ;;
-    3) _hr_as="chroot --userspec=$1:$2 --groups= --skip-chdir /" ;;
+    2) _hr_as="setpriv --reuid $1 --regid ${2%%,*} --groups $2 --inh-caps=-all --no-new-privs" ;;
+    3) _hr_as="chroot --userspec=$1:${2%%,*} --groups=$2 --skip-chdir /" ;;
     esac
 }
 
@@ -50,7 +51,7 @@ _hr_is_alone() { ( { ulimit -u 0 || ulimit -p 0; } && exec $_hr_as /bin/sh -c : 
     _hr_is_alone || { $_hr_as /bin/sh -c "kill -KILL -1"; _hr_is_alone; }
     echo "0 left $?" >&4
 } | kill -KILL $$'
-# Start $1, the name of a program file or `clear`, in lane $2 with mark $3, as uid $4 and gid $5 if given; $6 makes it test
+# Start $1, the name of a program file or `clear`, in lane $2 with mark $3, as uid $4 with the groups $5 if given; $6 makes it test
 # the switch first. The mark is set first, so that a process can be killed by it before it becomes another user's.
 _hr_start_lane() {
     _hr_set_switch "$4" "$5"

@@ -14,6 +14,7 @@ from typing import Protocol
 from hyperruntime.concurrency.per_process import LockedDict, PerProcess
 from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
+from hyperruntime.layers.snapshots.snapshot import Snapshot, new_snapshot
 from hyperruntime.pool.slots import scripts
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.slots.writable_paths import (
@@ -50,9 +51,14 @@ class SlotIsolation(Protocol):
         """
         ...
 
-    def renew(self, slot_exec: SlotExec) -> SlotExec:
+    def renew(self, slot_exec: SlotExec, base: Snapshot | None = None) -> SlotExec:
         """End the processes of a slot, remove its files, check that nothing is left, and return the
         clean slot.
+
+        Args:
+            slot_exec: the slot.
+            base: the files that its container gets; None means those that it started with. Only for
+                slots with a container of their own.
 
         Raises:
             HyperRuntimeError: the slot cannot be cleaned, or something is left.
@@ -65,13 +71,14 @@ class SlotIsolation(Protocol):
 
 
 class ContainerIsolation(SlotIsolation):
-    """One slot per container, running as the spec's user; the container is replaced instead of
-    cleaned.
+    """One slot per container, running as the spec's user; the container is rolled back or replaced
+    instead of cleaned.
     """
 
-    def __init__(self, config: PoolConfig) -> None:
-        """Take ``image_workdir``."""
+    def __init__(self, config: PoolConfig, start: Snapshot) -> None:
+        """Take ``image_workdir``, and the files that containers start with."""
         self._image_workdir = config.image_workdir
+        self._start = start
 
     def prepare(self, container: Container) -> list[SlotExec]:
         """Create the workspace: the spec's working directory, else the image's or a default
@@ -94,11 +101,16 @@ class ContainerIsolation(SlotIsolation):
             SlotExec(container, slot_id=f"{container.name}-0", workspace=os.fsdecode(result.stdout))
         ]
 
-    def renew(self, slot_exec: SlotExec) -> SlotExec:
-        """Refuse: the slot's user may be root and may have changed anything."""
-        raise PoolError(
-            f"slot {slot_exec.slot_id} cannot be cleaned; its container is replaced instead"
-        )
+    def renew(self, slot_exec: SlotExec, base: Snapshot | None = None) -> SlotExec:
+        """Roll the container back, and make the workspace again; that also shows that it
+        answers.
+        """
+        container = slot_exec.container
+        workspace = slot_exec.workspace
+        container.rollback(base or self._start)
+        args = ["mkdir", "-p", "--", workspace]
+        _check(slot_exec.slot_id, container.exec(args, workdir="/", timeout_s=_TIMEOUT_S))
+        return SlotExec(container, slot_id=slot_exec.slot_id, workspace=workspace)
 
 
 class Users:
@@ -196,7 +208,7 @@ class UserIsolation(SlotIsolation):
             for number in range(self._slots)
         ]
 
-    def renew(self, slot_exec: SlotExec) -> SlotExec:
+    def renew(self, slot_exec: SlotExec, base: Snapshot | None = None) -> SlotExec:
         """Kill the user's processes, remove its files and SysV objects, and return the slot with
         another user.
         """
@@ -274,7 +286,7 @@ class DirectoryIsolation(SlotIsolation):
         base = make_base(container, self._base)
         return [_make_slot(container, f"{base}/{number}", None) for number in range(self._slots)]
 
-    def renew(self, slot_exec: SlotExec) -> SlotExec:
+    def renew(self, slot_exec: SlotExec, base: Snapshot | None = None) -> SlotExec:
         """End the slot's processes and remove its directory; files that it wrote elsewhere stay."""
         slot_exec.end_processes()
         area = posixpath.dirname(slot_exec.workspace)
@@ -282,10 +294,10 @@ class DirectoryIsolation(SlotIsolation):
         return _slot_exec(slot_exec.container, area, None)
 
 
-def make_isolation(config: PoolConfig, layout: PoolLayout) -> SlotIsolation:
-    """Return the slot isolation that a layout asks for."""
+def make_isolation(config: PoolConfig, layout: PoolLayout, engine: str) -> SlotIsolation:
+    """Return the slot isolation that a layout asks for on an engine."""
     if layout.isolation == "container":
-        return ContainerIsolation(config)
+        return ContainerIsolation(config, new_snapshot(engine, layout.spec.image, ()))
     return (
         UserIsolation(config, layout)
         if layout.isolation == "uid"

@@ -101,7 +101,7 @@ class SlotExec:
         )
         view = copy.copy(self)
         view.user = named.run_as
-        view.env = {**self.env, "HOME": named.home}
+        view.env = {**self.env, "HOME": named.ids.home}
         view.options = {**self.options, "user": named.run_as}
         self._views[user] = named, view
         return named

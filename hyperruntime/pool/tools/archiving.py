@@ -20,7 +20,7 @@ import attrs
 from hyperruntime.errors import TransferError
 from hyperruntime.pool.tools.listing import Entry
 from hyperruntime.pool.tools.slot_scripts import show
-from hyperruntime.transfer.tar_reader import Member, TarReader
+from hyperruntime.storage.tar_reader import Member, TarReader
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer

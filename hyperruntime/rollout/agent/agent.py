@@ -219,7 +219,8 @@ class _Conversation:
         emitted = completion.usage.get("completion_tokens", 0)
         self._emitted += emitted
         self._context = completion.usage.get("prompt_tokens", 0) + emitted
-        message = normalized_message(completion.message, self._turns)
+        turn = 1 + sum(message["role"] == "assistant" for message in self._messages)
+        message = normalized_message(completion.message, turn)
         self._messages.append(message)
         end = turn_end(completion.finish_reason)
         stopped = _STOPPED.get(end, "")

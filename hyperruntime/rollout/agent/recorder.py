@@ -59,10 +59,10 @@ class TokenRecord:
         missing: number of turns without the token ids of the prompt or of the emitted tokens.
     """
 
-    def __init__(self) -> None:
-        """Create an empty record."""
-        self.missing = 0
-        self._segments: list[Segment] = []
+    def __init__(self, segments: Sequence[Segment] = (), missing: int = 0) -> None:
+        """Create a record that begins with the segments of other turns."""
+        self.missing = missing
+        self._segments = list(segments)
 
     def add(
         self,
@@ -109,6 +109,10 @@ class TokenRecord:
             ],
         )
 
+    def fork(self) -> TokenRecord:
+        """Return a record that begins with the turns so far."""
+        return TokenRecord(self._segments, self.missing)
+
     def segments(self) -> tuple[Segment, ...]:
         """Return the segments, or an empty tuple if the token ids of any turn are missing."""
         return () if self.missing else tuple(self._segments)
@@ -146,6 +150,15 @@ class RecordedModel:
         self._watch = watch
         self._replay = replay
         self._require_tokens = require_tokens
+
+    def fork(self, model: Model, watch: Stopwatch, replay: Replay) -> RecordedModel:
+        """Return a record of a model that begins with the turns so far; see the constructor."""
+        other = RecordedModel(model, watch, replay, require_tokens=self._require_tokens)
+        other.usage = {**self.usage}
+        other.tokens = self.tokens.fork()
+        other.turns = self.turns
+        other.conversation = self.conversation
+        return other
 
     async def complete(
         self, messages: Sequence[Message], tools: Sequence[Message], sampling: Sampling

@@ -31,6 +31,7 @@ from hyperruntime.rollout.environment import (
     Outcome,
     UnscoredEnvironmentBase,
 )
+from hyperruntime.rollout.run.set_ups import SetUps
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, SCORED, UNSCORED, Trajectory
 from hyperruntime.rollout.run_files.turn_journal import TurnJournal
 
@@ -94,6 +95,7 @@ class EpisodeContext:
         specs: the container specs of the items.
         toolset: the tools of the agents.
         agent: the agent.
+        set_ups: prepares the slots.
     """
 
     options: RolloutOptions
@@ -103,6 +105,11 @@ class EpisodeContext:
     specs: Specs
     toolset: Toolset
     agent: Agent
+    set_ups: SetUps = attrs.field(init=False)
+
+    @set_ups.default
+    def _new_set_ups(self) -> SetUps:
+        return SetUps(self.environment, self.options, self.slots)
 
     @property
     def capacity(self) -> int:
@@ -112,6 +119,10 @@ class EpisodeContext:
     async def run(self, job: Job) -> Trajectory:
         """Make a trajectory here; see :func:`run_episode`."""
         return await run_episode(self, job)
+
+    async def end(self, item: Item) -> None:
+        """Remove what is kept for the trajectories of an item, which have all ended."""
+        await self.set_ups.end(item)
 
 
 async def run_episode(context: EpisodeContext, job: Job) -> Trajectory:
@@ -141,7 +152,7 @@ async def _run_once(context: EpisodeContext, job: Job, replay: Replay) -> Trajec
         spec = await context.specs.of(job.item)
     except Exception as error:  # noqa: BLE001 - an environment may raise anything; recorded and retried
         return failed_trajectory(context.options, context.model.name, job, error, "spec")
-    return await _Episode(context, job, spec, replay).run()
+    return await Episode(context, job, spec, replay).run()
 
 
 def failed_trajectory(
@@ -172,8 +183,8 @@ def _new_trajectory(options: RolloutOptions, model: str, job: Job) -> Trajectory
     )
 
 
-class _Episode:
-    """The state of one trajectory while it runs."""
+class Episode:
+    """The state of one trajectory while it runs; see :class:`EpisodeContext` and :class:`Job`."""
 
     def __init__(
         self, context: EpisodeContext, job: Job, spec: ContainerSpec, replay: Replay
@@ -192,6 +203,7 @@ class _Episode:
         self._ending: dict[str, Any] | None = None
 
     async def run(self) -> Trajectory:
+        """Make the trajectory, and record any error in it."""
         try:
             await self._work()
         except Exception as error:  # noqa: BLE001 - any error is recorded, and retried by the scheduler
@@ -209,8 +221,8 @@ class _Episode:
         item = self._job.item
         async with self._leased(context.slots.lease(self._spec, self._job.id)) as lease:
             with self._in("setup"):
+                meta = await context.set_ups.prepare(item, lease, self._spec)
                 async with asyncio.timeout(context.options.setup_s):
-                    meta = await context.environment.setup(item, lease)
                     agents = await context.environment.agent_lease(item, lease, meta)
             self._phase = "agent"
             self._result = await self._speak(agents, meta)
@@ -231,8 +243,8 @@ class _Episode:
             tool_handler=recorded_handler(
                 tools, self._model, self._watch, self._replay, self._tool_errors
             ),
-            limits=_limits(context, self._job.item),
-            sampling=_sampling(context.options, self._job),
+            limits=limits_of(context, self._job.item),
+            sampling=sampling_of(context.options, self._job.id),
         )
         return await context.agent(task)
 
@@ -312,18 +324,18 @@ class _Episode:
         )
 
 
-def _sampling(options: RolloutOptions, job: Job) -> Sampling:
+def sampling_of(options: RolloutOptions, name: str) -> Sampling:
     """Return sampling parameters whose seed depends only on the run's seed and the trajectory's
-    id.
+    name.
     """
     seed = None
     if options.seed is not None:
-        digest = hashlib.blake2b(f"{options.seed}\n{job.id}".encode(), digest_size=8).digest()
+        digest = hashlib.blake2b(f"{options.seed}\n{name}".encode(), digest_size=8).digest()
         seed = int.from_bytes(digest) % 2**31
     return Sampling(temperature=options.temperature, max_tokens=options.max_tokens, seed=seed)
 
 
-def _limits(context: EpisodeContext, item: Item) -> AgentLimits:
+def limits_of(context: EpisodeContext, item: Item) -> AgentLimits:
     """Return the limits of the run, with the lower of its time limit and the item's."""
     allowed = context.environment.time_limit_s(item)
     times = [time_s for time_s in (context.options.limits.time_s, allowed) if time_s is not None]

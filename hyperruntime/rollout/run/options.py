@@ -188,6 +188,21 @@ class RolloutOptions:
     temperature: float = option(1.0, "Sampling temperature.", check=NOT_NEGATIVE, harmless=True)
     max_tokens: int = option(4096, "Tokens of one turn.", check=AtLeast(1), harmless=True)
     limits: AgentLimits = attrs.field(factory=AgentLimits, metadata=_parts_of(AgentLimits))
+    search: str = option(
+        "none",
+        "Make the trajectories of an item by a search over forks: best (best-first) or beam.",
+        check=OneOf(("none", "best", "beam")),
+        harmless=True,
+    )
+    search_width: int = option(
+        4, "Nodes from which a search goes on at once.", check=AtLeast(1), harmless=True
+    )
+    search_children: int = option(
+        2, "Steps that a search tries from each node.", check=AtLeast(1), harmless=True
+    )
+    search_nodes: int = option(
+        256, "Nodes of the search for one item.", check=AtLeast(1), harmless=True
+    )
     tools: tuple[str, ...] = attrs.field(
         default=DEFAULT_TOOLS,
         converter=_names,

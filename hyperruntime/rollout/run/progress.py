@@ -91,6 +91,10 @@ class RunProgress:
                 if index not in self._groups[item.id]:
                     yield Job(item=item, index=index)
 
+    def is_done(self, item: Item) -> bool:
+        """Return whether no trajectory of an item is left to be made."""
+        return len(self._groups[item.id]) == self._options.group_size
+
     def forget_journals(self) -> None:
         """Remove the journals of recorded trajectories, except those with an infrastructure
         failure.

@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import attrs
 
 from hyperruntime.datasets.left_out import shown, warn_left_out
-from hyperruntime.errors import RunError, SpecError, name_hint
+from hyperruntime.errors import RunError, SpecError, UnsupportedOptionError, name_hint
 from hyperruntime.logs import get_logger
 from hyperruntime.rollout.agent.agent import Agent, Toolset, slot_tools
 from hyperruntime.rollout.agent.model import Model
@@ -50,7 +50,14 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 _RETRY_S = 1.0
-Episodes = Workers[Job, Trajectory]
+
+
+class Episodes(Workers[Job, Trajectory], Protocol):
+    """Make the trajectories of a run."""
+
+    async def end(self, item: Item) -> None:
+        """Remove what is kept for the trajectories of an item, which have all ended."""
+        ...
 
 
 @attrs.define(kw_only=True)
@@ -116,7 +123,7 @@ async def run_rollouts(
         SpecError: an option is invalid.
         ModelError: the model cannot be opened, or its server is down; no container was started.
     """
-    here = partial(open_here, runtime)
+    here = partial(_open_as_asked, runtime)
     return await run_episodes(
         here, options, run_dir=run_dir, parts=parts, on_event=on_event, keep=keep, on_start=on_start
     )
@@ -189,6 +196,8 @@ async def _run_jobs(
             attempt = partial(episodes.run, begun)
             trajectory = await until_done(attempt, options.attempts, streak)
             await run.on_done(job, trajectory)
+            if run.is_done(job.item):
+                await episodes.end(job.item)
             if streak.is_over and trajectory.status == INFRASTRUCTURE:
                 error = trajectory.error or {}
                 raise RunError(
@@ -341,6 +350,24 @@ async def open_here(
             toolset=parts.toolset,
             agent=parts.agent,
         )
+
+
+@asynccontextmanager
+async def _open_as_asked(
+    runtime: Runtime, options: RolloutOptions, parts: CompleteParts
+) -> AsyncIterator[Episodes]:
+    """Yield what makes trajectories on this machine: one by one, or by searches."""
+    async with open_here(runtime, options, parts) as context:
+        if options.search == "none":
+            yield context
+            return
+        if not runtime.info.snapshots:
+            why = "it has no snapshots; leave it at none"
+            raise UnsupportedOptionError(runtime.name, "search", why)
+        from hyperruntime.rollout.run.search import Searches
+
+        async with Searches(context) as searches:
+            yield searches
 
 
 def chosen_items(environment: UnscoredEnvironmentBase, options: RolloutOptions) -> list[Item]:

@@ -49,7 +49,7 @@ class Trajectory:
         parts: components of the reward by name.
         verdict: JSON: ``phase``, ``detail`` and ``facts`` of the verdict.
         stop_reason: ``finished``, ``turn_limit``, ``token_limit``, ``context_limit``,
-            ``time_limit``, ``content_filter``, or "".
+            ``time_limit``, ``content_filter``, ``node_limit`` (of a search), or "".
         turns: number of assistant turns.
         tool_calls: number of tool calls that ran.
         messages: the conversation in OpenAI's form, tool calls and their results included.

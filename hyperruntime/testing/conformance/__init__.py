@@ -25,6 +25,7 @@ from hyperruntime.testing.conformance import (  # noqa: F401, I001 - imported to
     isolation_checks,
     spec_checks,
     limit_checks,
+    snapshot_checks,
     owner_checks,
     image_checks,
 )

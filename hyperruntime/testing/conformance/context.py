@@ -40,6 +40,8 @@ def declares_refusal(info: EngineInfo, need: str) -> bool:
         return not info.users
     if need == "gpus":
         return not info.gpus
+    if need == "snapshot":
+        return not info.snapshots
     if need == "seccomp":
         return bool(info.unfiltered)
     family, _, member = need.partition(".")

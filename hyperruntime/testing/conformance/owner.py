@@ -86,6 +86,9 @@ def own(context: Context, count: int, mark: str, how: str) -> None:
         how: as for :func:`main`.
     """
     containers = [context.start(labels={LABEL: f"{mark}-{number}"}) for number in range(count)]
+    if context.info.snapshots:
+        containers[0].exec(["sh", "-c", "echo kept >/kept"])
+        containers[0].snapshot()
     for container in containers:
         running: list[Any] = [["sleep", mark], ["sh", "-c", HIDE, "owner", mark]]
         for args in running:

@@ -245,6 +245,10 @@ def usual(words: str, new: str, model: ScriptedModel) -> tuple[str, ...]:
         "image remove": ("localhost/none:1",),
         "image save": ("localhost/hyperruntime/base:latest", new),
         "image load": ("none.tar",),
+        "snapshot list": (),
+        "snapshot remove": ("none",),
+        "snapshot save": ("none", new),
+        "snapshot diff": ("none",),
         "exec": ("--", "echo", "hello"),
         "serve": ("--with-parent",),  # it ends, because standard input does
         "ps": (),
@@ -308,11 +312,12 @@ LONG = (
     "rollout batch",
     "rollout train",
 )
-NEEDS_A_NODE = ("cluster check",)  # its JSON: tests/e2e/test_cluster.py
+# their JSON: tests/e2e/test_cluster.py, and tests/contract/test_named_snapshots.py
+NEEDS_MORE = ("cluster check", "snapshot diff")
 WITH_JSON = [
     name
     for name, one in COMMANDS.items()
-    if name not in NEEDS_A_NODE and any("--json" in param.opts for param in one.params)
+    if name not in NEEDS_MORE and any("--json" in param.opts for param in one.params)
 ]
 QUICK = ("exec", "status", "image list")
 QUICK_FIRST = [

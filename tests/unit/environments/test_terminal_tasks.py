@@ -476,7 +476,7 @@ def test_base_images_can_be_replaced(tmp_path: Path) -> None:
     definition = {"environment__container_def": "Bootstrap: docker\nFrom: me/it\n%post\n true\n"}
     images = Images("me/it")
     spec_of(Terminal(tasks=str(harbor(tmp_path / "two", **definition))), images)
-    assert images.built[0][1].startswith("FROM me/it\n"), (
+    assert images.built[0][1].startswith("FROM me/it AS "), (
         "the local image must be used, not docker.io/me/it"
     )
 

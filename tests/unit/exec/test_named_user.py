@@ -55,7 +55,7 @@ def test_a_user_with_further_groups_runs_by_name_and_has_its_home(
     user: str, run_as: str, home: str
 ) -> None:
     found = find_named(user, USERS, MORE)
-    assert (str(found.run_as), found.home, str(found.ids)) == (
+    assert (str(found.run_as), found.ids.home, str(found.ids)) == (
         run_as,
         home,
         str(find_user(user, USERS, MORE)),

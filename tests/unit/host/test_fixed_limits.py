@@ -47,6 +47,7 @@ WAITS = frozenset(
 WITHIN = ("min", "max", "float", "int")
 # Each place, with the reason why its limit is fixed.
 ALLOWED = {
+    "host/process.py: _OTHERS_S": "others that have the output of an ended program",
     "host/engine_driver.py: self.shell.wait(0.5)": "exit code of an ended shell",
     "hyperruntime_docker/container.py: _END_TIMEOUT_S": "exit code or last words of an ended shell",
     "host/engine_program.py: shell.wait(1.0)": "exit code of an ended shell",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 
 from hyperruntime.host.process import last_line, run_process, stream_process, wait_until
@@ -41,6 +42,14 @@ def test_a_program_that_ran_too_long_is_not_waited_for_by_a_child_that_left_its_
     finally:
         if wait_until((tmp_path / "begun").exists, 60):
             (tmp_path / "end").write_text("\n")
+
+
+def test_children_that_outlive_a_program_are_ended_with_it(tmp_path: Path) -> None:
+    """A failed `unshare --map-auto` leaves a child that waits for ever."""
+    done = run_process(["sh", "-c", f"sleep 900 & echo $! >{tmp_path}/pid; echo said; exit 3"])
+    assert (done.stdout, done.exit_code) == (b"said\n", 3)
+    child = int((tmp_path / "pid").read_text())
+    assert wait_until(lambda: not psutil.pid_exists(child), 120)
 
 
 def test_the_last_line_of_a_crashed_go_program_is_the_one_before_its_stack() -> None:

@@ -9,18 +9,35 @@ import struct
 
 import pytest
 
-from hyperruntime.host.seccomp import _AUDIT, _NEW, DENIED, NUMBERS, filter_profile, filter_program
+from hyperruntime.host.seccomp import (
+    _AUDIT,
+    _CHOWN,
+    _NEW,
+    DENIED,
+    NUMBERS,
+    filter_profile,
+    filter_program,
+    owners_program,
+)
 
 ALLOW, KILL, ERRNO = 0x7FFF0000, 0x80000000, 0x50000
 EPERM, ENOSYS = ERRNO | errno.EPERM, ERRNO | errno.ENOSYS
 
 
-def run(machine: str, number: int, first: int = 0, arch: int | None = None) -> int:
-    """Return the filter's verdict on a system call: an interpreter of the few instructions that it
+def run(
+    machine: str,
+    number: int,
+    first: int = 0,
+    arch: int | None = None,
+    program: bytes | None = None,
+) -> int:
+    """Return a filter's verdict on a system call: an interpreter of the few instructions that it
     has.
     """
     data = struct.pack("=iIQQ", number, _AUDIT[machine] if arch is None else arch, 0, first)
-    program, at, held = filter_program(machine) or b"", 0, 0
+    program = program or filter_program(machine) or b""
+    at = 0
+    held = 0
     while True:
         code, yes, no, value = struct.unpack_from("=HBBI", program, at * 8)
         at += 1
@@ -48,6 +65,15 @@ def test_the_filter_denies_what_it_names_and_allows_the_rest(machine: str) -> No
     assert run(machine, 0, arch=0x40000003) == KILL
 
 
+@pytest.mark.parametrize("machine", _CHOWN)
+def test_only_changes_of_owners_do_nothing_and_succeed(machine: str) -> None:
+    program = owners_program(machine)
+    ignored = {n for n in range(600) if run(machine, n, program=program) == ERRNO}
+    assert ignored == set(_CHOWN[machine])
+    assert {run(machine, n, program=program) for n in range(600)} == {ALLOW, ERRNO}
+    assert run(machine, 92, arch=0x40000003, program=program) == ALLOW
+
+
 def test_programs_with_other_call_numbers_are_killed_and_unknown_machines_have_no_filter() -> None:
     assert run("x86_64", 0x40000000 + 165) == KILL
     assert filter_program("riscv64") is None
@@ -61,6 +87,8 @@ def test_the_numbers_are_those_of_libseccomp(machine: str, token: int) -> None:
         pytest.skip("libseccomp is not installed")
     numbers = {**NUMBERS[machine], **_NEW, "clone3": 435}
     assert {name: resolve(token, name.encode()) for name in numbers} == numbers
+    known = {resolve(token, name) for name in (b"chown", b"fchown", b"lchown", b"fchownat")}
+    assert {number for number in known if number >= 0} == set(_CHOWN[machine])
 
 
 def test_the_profile_names_the_same_calls() -> None:

@@ -1,6 +1,4 @@
-"""Read Containerfiles and definition files into one form, so that a test can compare the images
-that they make.
-"""
+"""Read the Containerfiles of recipes, so that a test can compare the images that they make."""
 
 from __future__ import annotations
 
@@ -10,13 +8,10 @@ from collections.abc import Iterator
 
 import attrs
 
-_SECTION = re.compile(r"^%(\w+)\s*$", re.MULTILINE)
-_ARGUMENT = re.compile(r"\{\{\s*(\w+)\s*\}\}")
-
 
 @attrs.frozen(kw_only=True)
 class Content:
-    """The content of a recipe file of either kind.
+    """The content of a Containerfile.
 
     Attributes:
         base: the base image; a build argument in it is written as ``${NAME}``.
@@ -80,31 +75,8 @@ def read_containerfile(text: str) -> Content:
     )
 
 
-def read_definition(text: str) -> Content:
-    """Parse an Apptainer definition file with one stage."""
-    head, *rest = _SECTION.split(_without_comments(_ARGUMENT.sub(r"${\1}", text)))
-    sections = dict(zip(rest[::2], rest[1::2], strict=True))
-    header = dict(re.findall(r"^(\w+):\s*(\S+)\s*$", head, re.MULTILINE))
-    known = {"arguments", "environment", "files", "post", "runscript"}
-    return Content(
-        base=header.get("From", ""),
-        arguments=_pairs(sections.get("arguments", "")),
-        env=_pairs(re.sub(r"^\s*export ", "", sections.get("environment", ""), flags=re.MULTILINE)),
-        copies=[
-            (source, target) for source, target in map(str.split, _lines(sections.get("files", "")))
-        ],
-        script=_words(sections.get("post", "").replace("\\\n", " ")),
-        entry=_words(sections.get("runscript", "").replace("exec ", "").replace('"$@"', "")),
-        other=sorted(set(sections) - known) + sorted(set(header) - {"Bootstrap", "From"}),
-    )
-
-
 def _without_comments(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
-
-
-def _lines(text: str) -> Iterator[str]:
-    return filter(None, map(str.strip, text.splitlines()))
 
 
 def _pairs(text: str) -> dict[str, str]:

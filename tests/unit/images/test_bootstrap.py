@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.errors import ImageBuildError
+from hyperruntime.host.engine_program import ALL_IDS, ONE_ID
 from hyperruntime.host.process import run_process
 from hyperruntime.images import bootstrap
 
@@ -214,8 +215,25 @@ def test_a_failed_build_as_root_leaves_no_mount(
     install_fake(tmp_path, monkeypatch, body=body)
     with pytest.raises(ImageBuildError):
         bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
-    assert (tmp_path / "ok").exists() == bool(bootstrap._namespaces())
+    assert (tmp_path / "ok").exists() == bool(bootstrap._namespaces()[0])
     assert bootstrap.mount_points_under(tmp_path, Path("/proc/self/mountinfo").read_text()) == []
+
+
+def test_without_subordinate_ids_all_files_are_of_this_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    works = bootstrap._works
+    if not works(("unshare", *ONE_ID)):
+        pytest.skip("this user can make no user namespace")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(
+        bootstrap, "_works", lambda args: not set(ALL_IDS) <= set(args) and works(args)
+    )
+    for_group = f"touch '{tmp_path}/file'; chown 0:42 '{tmp_path}/file' || exit 1"
+    said = install_fake(tmp_path, monkeypatch, body=for_group)
+    bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
+    assert "--mode=root" in said.read_text().splitlines()
+    assert (tmp_path / "file").stat().st_gid == os.getgid()
 
 
 def test_the_mirrors_of_the_host_are_used_for_any_suite() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from contextlib import suppress
@@ -11,12 +12,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from hyperruntime.errors import SpecError
+from hyperruntime.errors import SpecError, StorageError
 from hyperruntime.host.process import run_process
+from hyperruntime.images.building.definition import (
+    check_contained,
+    containerfile_of,
+    parse_environment,
+    render,
+)
 from hyperruntime.images.definition_file import Copied, parse_definition, parse_stages, with_base
-from hyperruntime.images.definition_rewrite import check_contained, checked_definition
-from hyperruntime.images.definition_to_containerfile import containerfile_of, render
-from hyperruntime.images.variables import Reference, parse_assignments
+from hyperruntime.images.words import UNKNOWN
 
 HEAD = "Bootstrap: localimage\nFrom: localhost/x:1\n"
 
@@ -61,6 +66,7 @@ From: debian:{{ TAG }}
         (f"{HEAD}%appinstall x\n", "appinstall"),
         (f"{HEAD}%post\n{HEAD}", "one stage"),
         (f"{HEAD}%files from build\n a b\n", "without a stage"),
+        (f"{HEAD}Fingerprints: x\n", "header"),
         (f"{HEAD}%files\n a b c\n", "source and a target"),
         (f"{HEAD}%post\n echo {{{{ NO }}}}\n", "NO"),
     ],
@@ -77,7 +83,7 @@ def test_a_definition_that_cannot_be_built_is_rejected(text: str, says: str) -> 
 def test_any_text_gives_a_containerfile_or_a_spec_error(text: str) -> None:
     for candidate in (text, f"{HEAD}%files\n{text}", f"{HEAD}%environment\n{text}"):
         with suppress(SpecError):
-            render(parse_definition(candidate))
+            render([parse_definition(candidate)], Path())
 
 
 _NAMES = st.sampled_from(["A", "B", "PATH"])
@@ -91,9 +97,7 @@ _PARTS = st.one_of(
     _REFERRED.map(lambda name: f"${name}"),
     _REFERRED.map(lambda name: f'"<${{{name}}}>"'),
     _REFERRED.map(lambda name: f"${{{name}:-none}}"),
-    st.text('ab \\"$`', max_size=6).map(
-        lambda text: '"' + re.sub(r'(["\\$`])', r"\\\1", text) + '"'
-    ),
+    st.text('ab \\"$', max_size=6).map(lambda text: '"' + re.sub(r'(["\\$])', r"\\\1", text) + '"'),
     st.sampled_from(["\\ ", "\\$", '"a\\b"', "''", '""']),
 )
 _LINES = st.tuples(st.booleans(), _NAMES, st.lists(_PARTS, max_size=4)).map(
@@ -113,15 +117,13 @@ def test_the_parsed_environment_equals_that_of_a_shell(lines: list[str]) -> None
     ).stdout.decode()
     expected = dict(line.split("=", 1) for line in shown.split("\0") if line)
     try:
-        assigned = parse_assignments(script)
+        assigned = parse_environment(script)
     except SpecError as error:
         assert "may be empty" in str(error) and ":-none" in script  # noqa: PT017, PT018 - the only error that is allowed
         return
+    referred = re.compile(rf"{UNKNOWN}\{{(\w+)(?::-(\w+))?\}}")
     values = {
-        name: "".join(
-            part if isinstance(part, str) else (before.get(part.name, "") or part.default)
-            for part in value
-        )
+        name: referred.sub(lambda found: before.get(found[1], "") or found[2] or "", value)
         for name, value in assigned.items()
     }
     assert {**before, **values} == {
@@ -138,17 +140,18 @@ def test_the_parsed_environment_equals_that_of_a_shell(lines: list[str]) -> None
         "A=1 run",
         "export A=`x`",
         "export A=*",
+        'export A="\\`"',
     ],
 )
 def test_an_environment_that_needs_a_shell_is_rejected(script: str) -> None:
     """The result could differ from Apptainer's."""
     with pytest.raises(SpecError, match="environment"):
-        parse_assignments(script)
+        parse_environment(script)
 
 
 def test_values_may_refer_to_variables_of_the_base_image() -> None:
     """``PATH`` is that of the base image."""
-    assert parse_assignments("export PATH=/a:$PATH") == {"PATH": ("/a:", Reference("PATH"))}
+    assert parse_environment("export PATH=/a:$PATH") == {"PATH": f"/a:{UNKNOWN}{{PATH}}"}
 
 
 @pytest.mark.parametrize(
@@ -160,11 +163,33 @@ def test_values_may_refer_to_variables_of_the_base_image() -> None:
         ("Bootstrap: docker\nFrom: localhost/it", "FROM localhost/it"),
         ("Bootstrap: docker\nRegistry: host:5000\nFrom: it", "FROM host:5000/it"),
         ("Bootstrap: localimage\nFrom: it:1", "FROM it:1"),
+        ("Bootstrap: localimage\nFrom: stage0", "FROM stage0:latest"),
+        ("Bootstrap: localimage\nFrom: 0", "FROM 0:latest"),
     ],
 )
 def test_base_images_are_written_in_the_form_of_other_engines(base: str, line: str) -> None:
     """A name without a registry means Docker Hub."""
-    assert render(parse_definition(base)).splitlines()[0] == line
+    assert render([parse_definition(base)], Path()).splitlines()[0] == f"{line} AS stage0"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("Bootstrap: localimage\nFrom: scratch\n", "`Bootstrap: scratch`"),
+        (f"{HEAD}%runscript -c /bin/bash\n true\n", "first line, such as #!/bin/bash"),
+    ],
+)
+def test_what_would_mean_something_else_is_refused(text: str, says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        render([parse_definition(text)], Path())
+
+
+def test_a_runscript_names_its_program(tmp_path: Path) -> None:
+    for script, first in (("\n  #!/usr/bin/python3\nx", "#!/usr/bin/python3"), ("x", "#!/bin/sh")):
+        (tmp_path / "c.def").write_text(f"{HEAD}%runscript # why\n{script}\n")
+        with containerfile_of(tmp_path / "c.def", tmp_path) as made:
+            lines = (made.parent / "payload/0/runscript").read_text().splitlines()
+        assert lines == [first, "x"]
 
 
 HOST_SECTIONS = [
@@ -224,36 +249,22 @@ def test_a_definition_cannot_use_programs_and_files_of_the_host(text: str, says:
 
 @pytest.mark.parametrize(
     "source",
-    [
-        "$(touch${IFS}x)",
-        "x;touch${IFS}y",
-        "`id`",
-        '"a\tb"',
-        ".%s./secret",
-        "../secret",
-        "~/secret",
-        "missing*",
-    ],
+    ["$(touch${IFS}x)", "x;touch${IFS}y", "`id`", '"a\tb"', "../secret", "~/secret", "missing*"],
 )
-def test_the_shell_of_the_host_gets_nothing_but_exact_paths(tmp_path: Path, source: str) -> None:
-    """Apptainer expands the sources of ``%files`` in a shell on the host, also those of a stage."""
+def test_sources_are_exact_paths_of_the_context(tmp_path: Path, source: str) -> None:
     context = tmp_path / "context"
-    for folder in ("~", ".%s."):
-        (context / folder).mkdir(parents=True)
-        (context / folder / "secret").write_text("no")
+    (context / "~").mkdir(parents=True)
     (tmp_path / "secret").write_text("key")
-    (context / "~" / "secret").unlink()
     (context / "~" / "secret").symlink_to(tmp_path / "secret")
+    definition = parse_definition(f"{HEAD}%files\n {source} /x\n")
     with pytest.raises(SpecError, match="definition file"):
-        checked_definition(
-            f"{HEAD}%files\n {source} /x\n", context, {}, lambda name: "/store/x.sif"
-        )
+        check_contained(definition, context)
 
 
-def test_what_an_engine_builds_is_filled_in_and_has_exact_paths(tmp_path: Path) -> None:
+def test_stages_and_scripts_are_steps(tmp_path: Path) -> None:
     (tmp_path / "-a.txt").write_text("a")
     (tmp_path / "b c.txt").write_text("b")
-    text = f"""# who
+    (tmp_path / "c.def").write_text(f"""# who
 {HEAD}Stage: one
 %arguments
  A=default
@@ -264,30 +275,64 @@ def test_what_an_engine_builds_is_filled_in_and_has_exact_paths(tmp_path: Path) 
  "b c.txt"
 %post -c /bin/bash
  echo {{{{ A }}}} # {{{{ NO }}}}
-Bootstrap: docker
-From: debian:12
+Bootstrap: oras
+From: example.org/x
 %files from one
  /x /y
-"""
-    found = checked_definition(text, tmp_path, {"A": "given"}, {"localhost/x:1": "/store/x"}.get)
-    assert found.split("\n") == [
-        "Bootstrap: localimage", "From: /store/x", "Stage: one",
-        "", "%files", '    "./-a.txt" "/srv/"', '    "./b c.txt" "/srv/"', '    "./b c.txt" "/b c.txt"', "",
-        "", "%post -c /bin/bash", " echo given # {{ NO }}", "", "",
-        "Bootstrap: docker", "From: debian:12", "", "%files from one", '    "/x" "/y"', "", "",
+ /srv/.
+%environment
+ [ -n "$A" ] || export A=$(date)
+%test
+ true
+""")
+    with containerfile_of(tmp_path / "c.def", tmp_path, {"A": "given"}, runs_scripts=True) as made:
+        text = made.read_text()
+        payload = made.parent / "payload"
+        first = (payload / "0/files.sh").read_text().splitlines()[-3:]
+        assert [shlex.split(line)[2] for line in first] == ["/srv/", "/srv/", "/b c.txt"]
+        assert (payload / "0/post.sh").read_text().strip() == "echo given # {{ NO }}"
+        second = (payload / "1/files.sh").read_text().splitlines()[-2:]
+        test = (payload / "1/test.sh").read_text().split()
+    assert second == ["put /.hyperruntime-build/0.0/x /y", "put /.hyperruntime-build/1.0/. /srv/."]
+    assert test == [".", "/.singularity.d/env/90-environment.sh", "true"]
+    work = "/.hyperruntime-build"
+    assert text.replace(work, "W").replace("/.singularity.d/env", "E").splitlines() == [
+        "FROM localhost/x:1 AS stage0", "USER 0:0", "WORKDIR /", "COPY payload/0/ W/",
+        'RUN ["/bin/sh", "W/files.sh"]', 'RUN ["/bin/sh", "-ex", "-c", "/bin/bash W/post.sh"]',
+        'RUN ["rm", "-rf", "W"]',
+        "FROM stage0 AS files1.0", "USER 0:0", "WORKDIR /",
+        'RUN ["/bin/sh", "-c", "mkdir -p W/0.0 && cp -fRL -- /x W/0.0/ && mkdir -p W/1.0 && '
+        'cp -fRL -- /srv/./. W/1.0/"]',
+        "FROM oras://example.org/x AS stage1", "USER 0:0", "WORKDIR /", "COPY payload/1/ W/",
+        "COPY --from=files1.0 W/ W/", 'RUN ["/bin/sh", "W/files.sh"]',
+        'RUN ["/bin/sh", "-c", "mkdir -p E && if [ -e E/90-environment.sh ]; then '
+        'echo >> E/90-environment.sh; fi && cat W/environment >> E/90-environment.sh && '
+        'chmod 755 E/90-environment.sh"]',
+        'RUN ["/bin/sh", "-ex", "W/test.sh"]', 'RUN ["rm", "-rf", "W"]',
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("base", ["/", "../x.sif", "/root/x.sif", "link.sif"])
+def test_a_stage_that_does_not_come_before_is_refused(tmp_path: Path) -> None:
+    stages = parse_stages(f"{HEAD}%files from later\n /x /y\n{HEAD}Stage: later\n")
+    with pytest.raises(SpecError, match="Stage of an earlier part"):
+        render(stages, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "base", ["/", "../x.sif", "link.sif", "none.sif", "./dir", "./a\u00a0b.sif"]
+)
 def test_a_local_image_lies_in_the_context_or_in_the_store(tmp_path: Path, base: str) -> None:
-    (tmp_path / "link.sif").symlink_to("/root/x.sif")
-    text = f"Bootstrap: localimage\nFrom: {base}\n"
+    (tmp_path / "link.sif").symlink_to("/etc/passwd")
+    (tmp_path / "dir").mkdir()
+    for name in ("x.sif", "a\u00a0b.sif"):
+        (tmp_path / name).touch()
+    text = "Bootstrap: localimage\nFrom: {}\n"
     with pytest.raises(SpecError, match="hyperrun image load FILE"):
-        checked_definition(text, tmp_path, {}, lambda name: None)
-    inside = checked_definition(
-        "Bootstrap: localimage\nFrom: ./x.sif\n", tmp_path, {}, lambda name: None
-    )
-    assert f"From: {tmp_path}/x.sif\n" in inside
+        render([parse_definition(text.format(base))], tmp_path, runs_scripts=True)
+    inside = [parse_definition(text.format("./x.sif"))]
+    assert f"FROM {tmp_path}/x.sif AS" in render(inside, tmp_path, runs_scripts=True)
+    with pytest.raises(SpecError, match="without Apptainer"):
+        render(inside, tmp_path)
 
 
 def test_with_base_replaces_only_the_header() -> None:
@@ -296,17 +341,69 @@ def test_with_base_replaces_only_the_header() -> None:
     assert (found.base, found.post.text.strip()) == ("localhost/z", "echo From: y")
 
 
-@pytest.mark.parametrize("source", ["../secret", "link", "tree"])
+@pytest.mark.parametrize("source", ["../secret", "link", "tree", "through"])
 def test_files_outside_the_context_are_not_copied(tmp_path: Path, source: str) -> None:
-    """Neither by path nor by a link, at the top or in a subdirectory."""
+    """Neither by path nor by a link, at the top, in a subdirectory or behind another link."""
     context = tmp_path / "context"
     (context / "tree").mkdir(parents=True)
     (tmp_path / "secret").write_text("key")
     (context / "link").symlink_to(tmp_path / "secret")
     (context / "tree" / "link").symlink_to("../../secret")
+    (context / "through").mkdir()
+    (context / "through" / "tree").symlink_to("../tree")
     path = context / "c.def"
     path.write_text(f"{HEAD}%files\n {source} /x\n")
     with pytest.raises(SpecError, match="lie in"):
         check_contained(parse_definition(path.read_text()), context)
     with pytest.raises(SpecError, match="lie in"), containerfile_of(path, context):
+        pass
+
+
+@pytest.mark.parametrize(
+    "links",
+    [
+        {"a/self": "."},
+        {"a/up": ".."},
+        {"a/in/up": "../../a"},
+        {"a/to": "../b", "b/back": "../a"},
+        {f"{at}/{way}": f"../{at + 1}" for at in range(40) for way in "xy"} | {"a/x": "../0"},
+    ],
+)
+def test_a_copy_that_has_no_end_is_refused(tmp_path: Path, links: dict[str, str]) -> None:
+    for name, target in links.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).symlink_to(target)
+    (tmp_path / "40").mkdir()
+    with pytest.raises(SpecError, match=r"directory that contains it|at most 1000000 files"):
+        check_contained(parse_definition(f"{HEAD}%files\n a /a\n"), tmp_path)
+
+
+def test_links_to_directories_of_the_context_are_copied(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "b" / "file").write_text("text")
+    for name in ("one", "two"):
+        (tmp_path / "a" / name).symlink_to("../b")
+    (tmp_path / "c.def").write_text(f"{HEAD}%files\n a /a\n")
+    with containerfile_of(tmp_path / "c.def", tmp_path) as made:
+        copied = made.parent / "payload/0/0.0/a"
+        assert [path.read_text() for path in sorted(copied.glob("*/file"))] == ["text"] * 2
+
+
+@pytest.mark.parametrize("source", ["a", "a/file"])
+def test_a_file_that_cannot_be_read_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    def refuse(source: str, *_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", os.fspath(source))
+
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "file").write_text("text")
+    (tmp_path / "c.def").write_text(f"{HEAD}%files\n {source} /a\n")
+    monkeypatch.setattr("shutil.copyfile", refuse)
+    says = "files of the definition file cannot be copied: .*Permission denied: '.*a/file'$"
+    with (
+        pytest.raises(StorageError, match=says),
+        containerfile_of(tmp_path / "c.def", tmp_path),
+    ):
         pass

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import json
+import os
+import tarfile
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from hyperruntime.driver import Images
-from hyperruntime.errors import ImageBuildError, ImageNotFoundError, SpecError
+from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError, SpecError
 from hyperruntime.images.store import ImageStore
 from tests.doubles.packages import make_sdist, make_wheel, use_only
 
@@ -127,3 +131,66 @@ def test_requirements_that_cannot_become_an_image_are_refused(
         SpecError, match=r"name a file that exists|choose another name|must name a package"
     ):
         store().build_requirements(name, tmp_path / file)
+
+
+NAMED = "localhost/hyperruntime-named/1000:prepared"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [NAMED, NAMED.removeprefix("localhost/"), "localhost/hyperruntime-snapshot", f"{NAMED}-2"],
+)
+def test_no_image_gets_the_name_of_a_snapshot(tmp_path: Path, name: str) -> None:
+    (tmp_path / "Containerfile").write_text("FROM a\n")
+    with pytest.raises(SpecError, match="snapshots have such names"):
+        store().build(name, containerfile=tmp_path / "Containerfile")
+    with pytest.raises(SpecError, match="snapshots have such names"):
+        store().pull(name)
+
+
+class Loading(Here):
+    """A fake engine that loads all."""
+
+    def load(self, archive: Path) -> tuple[str, ...]:
+        return (archive.name,)
+
+
+def saved(path: Path, mode: str, **files: object) -> Path:
+    with tarfile.open(path, mode) as tar:  # type: ignore[call-overload]
+        for name, content in {"layer": "", "manifest": [], **files}.items():
+            data = content if isinstance(content, bytes) else json.dumps(content).encode()
+            member = tarfile.TarInfo(name if name == "repositories" else f"./{name}.json")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return path
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz"])
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"manifest": [{"RepoTags": ["a:1", NAMED]}]},
+        {"index": {"manifests": [{"annotations": {"org.opencontainers.image.ref.name": NAMED}}]}},
+        {"manifest": b'[{"RepoTags": ["localhost\\/hyperruntime-named/7:x"], "RepoTags": []}]'},
+        {"repositories": {"localhost/hyperruntime-named/1000": {"x": "1"}}},
+    ],
+)
+def test_an_archive_cannot_move_the_name_of_a_snapshot(
+    tmp_path: Path, mode: str, files: dict[str, object]
+) -> None:
+    images = ImageStore(cast("Images", Loading()))
+    with pytest.raises(ImageError, match=r"it has the name .*; snapshots have such names"):
+        images.load(saved(tmp_path / "a.tar", mode, **files))
+
+
+def test_archives_with_other_names_are_loaded_and_damaged_ones_are_not(tmp_path: Path) -> None:
+    images = ImageStore(cast("Images", Loading()))
+    other = {"manifest": [{"RepoTags": ["localhost/hyperruntime-namedx:1", "a:1"]}]}
+    assert images.load(saved(tmp_path / "a.tar", "w", **other)) == ("a.tar",)
+    assert images.load(saved(tmp_path / "b.tar", "w:gz", **other)) == ("b.tar",)
+    cut = saved(tmp_path / "c.tar", "w:gz", layer=os.urandom(50_000), **other)
+    cut.write_bytes(cut.read_bytes()[:40_000])
+    (tmp_path / "d.tar").write_bytes(b"\x28\xb5\x2f\xfd")
+    for broken in (cut, saved(tmp_path / "e.tar", "w", index=b"[1"), tmp_path / "d.tar"):
+        with pytest.raises(ImageError, match="cannot be loaded as an image: "):
+            images.load(broken)

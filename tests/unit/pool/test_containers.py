@@ -14,9 +14,11 @@ from hyperruntime.errors import (
     EngineError,
     ImageNotFoundError,
     PoolClosedError,
+    PoolError,
     PoolStartError,
     SlotTimeoutError,
 )
+from hyperruntime.layers.snapshots.snapshot import new_snapshot
 from hyperruntime.pool.roster import StartLimit
 from tests.doubles.slots import PromisedContainer, PromisedRuntime, SkippingClock
 from tests.unit.pool.test_pool import fails, pool_of, until
@@ -255,3 +257,42 @@ async def test_r11_stop_closes_containers_that_are_starting() -> None:
         await pool.stop()
         await fails(PoolClosedError, waiting)
     assert runtime.open == []
+
+
+async def test_a_slot_of_its_own_is_rolled_back_or_its_container_is_replaced() -> None:
+    runtime = PromisedRuntime(snapshots=True)
+    base = new_snapshot("promised", "promised", ())
+    async with pool_of(runtime, max_containers=1, slots_per_container=1) as pool:
+        async with pool.lease("one") as lease:
+            first = lease.slot
+        async with pool.lease("two", base=base) as lease:
+            assert (lease.slot.container, lease.slot.generation) == (first.container, 1)
+        await pool.settle()
+        (container,) = runtime.containers
+        assert [one.layers for one in container.rollbacks] == [(), (), ()]
+        assert container.rollbacks[1] is base
+        assert container.rollbacks[0] is container.rollbacks[2]
+        assert pool.status().reset == "rollback"
+
+        container.refuses = lambda args: "mkdir" in args
+        await fails(PoolError, pool.acquire("three", base=base), "could not be prepared")
+        assert (await pool.acquire("four")).container != first.container
+        assert [one.is_closed for one in runtime.containers] == [True, False]
+
+
+async def test_a_slot_whose_acquire_was_cancelled_during_its_rollback_is_reset() -> None:
+    runtime, gate = PromisedRuntime(snapshots=True), threading.Event()
+    base = new_snapshot("promised", "promised", ())
+    async with pool_of(runtime, max_containers=1, slots_per_container=1) as pool:
+        async with pool.lease():
+            (container,) = runtime.containers
+        await pool.settle()
+        container.refuses = lambda _: not gate.wait(60)
+        waiting = asyncio.create_task(pool.acquire("cancelled", base=base))
+        await until(lambda: container.rollbacks[-1] is base)
+        waiting.cancel()
+        await fails(asyncio.CancelledError, waiting)
+        gate.set()
+        await pool.settle()
+        assert container.rollbacks[-1] is container.rollbacks[0]
+        assert (pool.status().free, pool.status().leased) == (1, 0)

@@ -113,7 +113,7 @@ def test_a_wait_ends_when_the_lease_of_a_dead_machine_expires_or_is_released(
         now_s = count(time.time(), 10.0)  # each look at it is 10 s after the one before
         clock.setattr("hyperruntime.runs.lock._file_system_time", lambda _: next(now_s))
         wait_for_lease(tmp_path)
-    os.utime(tmp_path / RECORD, (time.time() - STALE_S,) * 2)
+    os.utime(tmp_path / RECORD, (time.time() - STALE_S - 1.0,) * 2)
     with RunLock(tmp_path):
         pass
     write_owner(tmp_path, boot_id="another", host="another-machine")

@@ -12,9 +12,9 @@ from hyperruntime.driver import Launch
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.host.engine_program import mount_option
 from hyperruntime.spec import ContainerSpec, Limits, Mount
-from hyperruntime_apptainer.args import Places, Settings, config_text, environment, refuse, run_args
+from hyperruntime_apptainer.args import Places, Settings, config_text, environment, make_job, refuse
 
-PLACES = Places(image="/store/rootfs", files="/scratch/c", record="/state/c.json", workdir="/image")
+PLACES = Places(image="/store/rootfs", files="/scratch/c", workdir="/image")
 SETTINGS = Settings(limits={"pids": "rlimit", "memory_bytes": "no", "cpus": "no"})
 
 
@@ -26,7 +26,7 @@ def args_of(settings: Settings = SETTINGS, **fields: Any) -> list[str]:
         exchange=Mount(source="/x", target="/run/hyperruntime"),
         private_dir="/private",
     )
-    return run_args(launch, settings, PLACES)
+    return [*make_job(launch, settings, PLACES).args]
 
 
 def value_of(args: list[str], flag: str) -> str | None:

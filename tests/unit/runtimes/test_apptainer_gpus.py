@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 import hyperruntime as hr
+from hyperruntime.driver import Launch
 from hyperruntime.errors import DeviceError, DeviceNotFoundError, UnsupportedOptionError
 from hyperruntime.gpu.cdi import DeviceNode, Edits, Hook
-from hyperruntime_apptainer.args import Gpus, Places, device_args, gpu_args
+from hyperruntime_apptainer.args import Gpus, Places, Settings, device_args, gpu_args, points
 from hyperruntime_apptainer.gpus import Wishes, apply_edits, find_gpus, parse_hooks, read_soname
 from tests.doubles.nvidia_smi import install_smi, listing
 
-PLACES = Places(image="/i", files="/scratch/c", record="/r")
+PLACES = Places(image="/i", files="/scratch/c")
 FOLDER = "/usr/lib/driver"
 
 
@@ -173,6 +174,18 @@ def test_without_a_cdi_spec_all_gpus_are_passed_with_the_option_nv(
     found = find_gpus(gpus)
     assert gpu_args(found, PLACES) == ["--nv"]
     assert found.library_path
+    # Apptainer makes no mount points in a root that it may write
+    launch = Launch(
+        spec=hr.ContainerSpec(image="i"),
+        name="c",
+        labels={},
+        exchange=hr.Mount(source="/usr", target="/run/hyperruntime"),
+        private_dir="/private",
+    )
+    made = points(launch, Settings(), PLACES, found)
+    assert made["/.singularity.d/libs"] == 0o755
+    assert made["/usr/bin/nvidia-smi"] is None
+    assert "/usr/bin/nvidia-persistenced" not in made, "an empty file in the place of a program"
 
 
 @pytest.mark.usefixtures("smi")

@@ -1,37 +1,21 @@
-"""What bubblewrap shows of the host, and how its containers are found; the conformance suite checks
-the rest.
-"""
+"""What bubblewrap shows of the host and of an image; the conformance suite checks the rest."""
 
 from __future__ import annotations
 
-import json
-import os
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from hyperruntime import registry
-from hyperruntime.driver import ContainerRecord, Launch
-from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.host.process import (
-    DEVNULL,
-    HostProcess,
-    kill_group,
-    process_start_ticks,
-    run_process,
-    spawn,
-    wait_until,
-)
-from hyperruntime.images.store import ImageStore
-from hyperruntime.spec import ContainerSpec, Mount
-from hyperruntime_bubblewrap.args import KEEPER, MARK, OWN_ETC, run_args
-from hyperruntime_bubblewrap.driver import REFUSED, BubblewrapDriver, keepers
+from hyperruntime.driver import Launch
+from hyperruntime.errors import ImageError, UnsupportedOptionError
+from hyperruntime.layers.images import ImageSource
+from hyperruntime.spec import ContainerSpec, Limits, Mount
+from hyperruntime_bubblewrap.args import OWN_ETC, InContainer, _has_program, sandbox_args
 
 
-def args_of(filter_path: str = "", *, users: bool = False, **fields: Any) -> list[str]:
+def args_of(image: ImageSource | None = None, *, users: bool = False, **fields: Any) -> list[str]:
     launch = Launch(
         spec=ContainerSpec(**{"image": "host", **fields}),
         name="hyperruntime-1",
@@ -39,7 +23,7 @@ def args_of(filter_path: str = "", *, users: bool = False, **fields: Any) -> lis
         exchange=Mount(source="/x", target="/run/hyperruntime"),
         private_dir="/private",
     )
-    return run_args(launch, filter_path, users=users, created=5.5)
+    return sandbox_args(launch, "/files/root", image, users=users, filtered=True)
 
 
 def binds(args: list[str], flag: str) -> list[tuple[str, str]]:
@@ -81,114 +65,93 @@ def test_machine_specific_directories_below_usr_are_hidden(
     assert text.count(str(tmp_path)) == 2
 
 
-def test_the_host_is_the_base_image_if_it_has_the_required_programs(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_an_image_brings_its_files_variables_and_directory(tmp_path: Path) -> None:
+    image = ImageSource(files=str(tmp_path), env={"PATH": "/own", "A": "b"}, workdir="/work")
+    args = args_of(image, limits=Limits(pids=None))
+    assert binds(args, "--bind") == [("/files/root", "/")]
+    assert "/usr" not in [source for source, _ in binds(args, "--ro-bind")]
+    assert set(binds(args, "--setenv")) == {("PATH", "/own"), ("HOME", "/root"), ("A", "b")}
+    assert args[args.index("--chdir") + 1] == "/work"
+    # Podman's builds do not make the image's own directory; another one must exist
+    assert "/work" in directories(args)
+    other = args_of(image, workdir="/other")
+    assert other[other.index("--chdir") + 1] == "/other"
+    assert "/other" not in directories(other)
+
+
+def test_paths_in_an_image_are_marked_because_its_links_must_not_lead_out(tmp_path: Path) -> None:
+    mount = Mount(source="/data", target="/var/run/data")
+    args = args_of(ImageSource(files=str(tmp_path)), mounts=(mount,), network="host")
+    unmarked = {word for word in args if word.startswith("/") and not isinstance(word, InContainer)}
+    assert unmarked == {
+        "/",
+        "/files/root",
+        f"{OWN_ETC}/hosts",
+        "/etc/resolv.conf",
+        "/etc/hosts",
+        "/x",
+        "/data",
+        "/root",
+        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+        "/bin/sh",
+    }
+
+
+@pytest.mark.parametrize("workdir", ["/proc/self/root/oldroot/x", "//dev/fd/9", "/a/../proc/1"])
+def test_a_working_directory_of_an_image_is_none_that_is_mounted_later(
+    tmp_path: Path, workdir: str
 ) -> None:
-    store = ImageStore(BubblewrapDriver().images)
-    for name in ("git", "patch", "python3", "tar"):
-        (tmp_path / name).write_text("#!/bin/sh\n")
-        (tmp_path / name).chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert store.ensure("base") == "localhost/hyperruntime/base:latest"
-    assert store.ensure("host") == "host"
-    assert [image.references for image in store.list()] == [
-        ("host", "localhost/hyperruntime/base:latest")
-    ]
-    (tmp_path / "patch").unlink()
-    refusing = ImageStore(BubblewrapDriver().images, lambda: REFUSED)
-    with pytest.raises(UnsupportedOptionError, match="`base` if it has git, patch, python3, tar"):
-        refusing.ensure("base")
-    assert not store.exists("localhost/hyperruntime/base:latest")
-    assert not store.exists("localhost/other:latest")
-    with pytest.raises(UnsupportedOptionError, match=r"images\.save: .*use another engine"):
-        BubblewrapDriver().images.save("host", tmp_path / "a.tar")
+    """bwrap made it, through /proc, on the host: an archive that somebody sent has it."""
+    with pytest.raises(ImageError, match="not a directory of its own"):
+        args_of(ImageSource(files=str(tmp_path), workdir=workdir))
 
 
-@pytest.fixture
-def start() -> Iterator[Callable[..., HostProcess]]:
-    """Return a function that starts a process; afterwards it is killed with its children."""
-    started: list[HostProcess] = []
-
-    def call(*args: str) -> HostProcess:
-        started.append(spawn(args, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL))
-        return started[-1]
-
-    yield call
-    for process in started:
-        kill_group(process)
-        process.wait()
-
-
-def keeper_args(name: str, *program: str, mark: str = MARK) -> tuple[str, ...]:
-    record = json.dumps({"image": "host", "labels": {"mine": name}, "created": 1700000000.5})
-    return ("/bin/sh", "-c", KEEPER, mark, name, record, "/dev/null", OWN_ETC, *program)
-
-
-def test_a_container_is_listed_once_and_ended_by_its_label(
-    start: Callable[..., HostProcess],
-) -> None:
-    """Its keeper has a child with the same arguments for a moment."""
-    keeper = start(*keeper_args("forking", "eval", "(sleep 953; :) & wait"))
-    assert wait_until(lambda: len([r for _, r in keepers() if r.id == "forking"]) == 2, 60)
-    driver = BubblewrapDriver()
-    (record,) = (record for record in driver.containers() if record.id == "forking")
-    assert (record.image, record.labels, record.created) == (
-        "host",
-        {"mine": "forking"},
-        1700000000.5,
+def test_a_link_in_a_mount_leads_no_other_mount_out_of_it(tmp_path: Path) -> None:
+    """The container of an earlier start may have made it."""
+    work = tmp_path / "work"
+    (work / "deps").mkdir(parents=True)
+    mounts = (
+        Mount(source=str(work), target="/data", read_only=False),
+        Mount(source=str(tmp_path), target="/data/deps/x"),
     )
-    assert run_process(driver.cleanup_args("mine=another")).exit_code == 0
-    assert keeper.poll() is None
-    assert run_process(driver.cleanup_args("mine=forking")).exit_code == 0
-    assert keeper.wait(120) == -9
-    assert [r for _, r in keepers() if r.id == "forking"] == []
+    args_of(mounts=mounts)
+    (work / "deps").rmdir()
+    (work / "deps").symlink_to("/oldroot/home")
+    with pytest.raises(UnsupportedOptionError, match="is a link"):
+        args_of(mounts=mounts)
 
 
-@pytest.mark.parametrize("how", ["another program", "another user"])
-def test_a_process_that_is_no_keeper_of_this_user_is_not_listed_and_not_ended(
-    how: str, start: Callable[..., HostProcess], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Every process of the machine chooses its own arguments."""
-    mark = "another-program" if how == "another program" else MARK
-    other = start(*keeper_args("other", "sleep", "954", mark=mark))
-    assert wait_until(lambda: "other" in psutil.Process(other.pid).cmdline(), 120)
-    if how == "another user":
-        user = os.getuid() + 1
-        monkeypatch.setattr(os, "getuid", lambda: user)
-    driver = BubblewrapDriver()
-    assert "other" not in [found.id for found in driver.containers()]
-    driver.remove_container("other")
-    assert other.poll() is None
+def test_a_layer_decides_about_setpriv_as_the_container_sees_it(tmp_path: Path) -> None:
+    for name in ("image", "added", "linked"):
+        (tmp_path / name / "usr/bin").mkdir(parents=True)
+    (tmp_path / "added/usr/bin/setpriv").write_text("")
+    (tmp_path / "linked/usr/bin/setpriv").symlink_to("busybox")
+    trees = [str(tmp_path / name) for name in ("added", "image")]
+    assert _has_program(trees, "/usr/bin/setpriv")
+    assert not _has_program([str(tmp_path / "linked"), *trees], "/usr/bin/setpriv")
+    assert not _has_program(trees[1:], "/usr/bin/setpriv")
 
 
-def test_ended_keepers_and_processes_of_other_users_do_not_stop_a_removal(
-    start: Callable[..., HostProcess], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With subordinate ids a container's commands may be another user's, and end a moment after
-    their parent.
-    """
-    gone, keeper = start("sleep", "952"), start("sh", "-c", "sleep 953 & wait")
-    assert wait_until(lambda: bool(psutil.Process(keeper.pid).children()), 120)
-    (child,) = psutil.Process(keeper.pid).children()
-    kill = psutil.Process.kill
-    refused: list[psutil.Process] = []
+def test_setpriv_of_an_image_is_used_if_it_is_a_real_one(tmp_path: Path) -> None:
+    program = tmp_path / "usr/bin/setpriv"
+    program.parent.mkdir(parents=True)
+    image = ImageSource(files=str(tmp_path))
+    assert "/usr/bin/setpriv" not in args_of(image, users=True)
+    program.symlink_to("busybox")
+    assert "/usr/bin/setpriv" not in args_of(image, users=True)
+    program.unlink()
+    program.write_text("")
+    assert "--inh-caps=-all" in args_of(image, users=True)
+    alone = args_of(image, users=False)
+    assert alone[alone.index("--cap-add") + 1] == "CAP_SETPCAP"
+    assert alone.count("--cap-add") == 1
+    assert "--bounding-set=-all" in alone
+    program.unlink()
+    assert "--cap-add" not in args_of(image, users=False)
 
-    def kill_own(process: psutil.Process) -> None:
-        if process == child and len(refused) < 3:
-            refused.append(process)
-            raise psutil.AccessDenied(process.pid)
-        kill(process)
 
-    record = ContainerRecord(id="c", image="host", state="running", created=0.0, labels={})
-    listed = [(psutil.Process(process.pid), record) for process in (gone, keeper)]
-    kill_group(gone)
-    gone.wait()
-    monkeypatch.setattr("hyperruntime_bubblewrap.driver.keepers", lambda: iter(listed))
-    monkeypatch.setattr(psutil.Process, "kill", kill_own)
-    BubblewrapDriver().remove_container("c")
-    assert len(refused) == 3
-    assert keeper.wait(120) == -9
-    assert process_start_ticks(child.pid) is None
+def directories(args: list[str]) -> set[str]:
+    return {args[place + 1] for place, word in enumerate(args) if word == "--dir"}
 
 
 def test_bubblewrap_is_the_last_automatic_choice() -> None:

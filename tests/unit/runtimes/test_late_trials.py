@@ -16,7 +16,7 @@ from hyperruntime.host import engine_program
 from hyperruntime.host.engine_program import Trials, is_fork_limited
 from hyperruntime.host.process import ProcessResult
 from hyperruntime_apptainer import probe as apptainer
-from hyperruntime_bubblewrap import driver as bubblewrap
+from hyperruntime_bubblewrap import probe as bubblewrap
 from hyperruntime_podman import probe as podman
 
 WORKS = "memory 67108864\npids 100\ncpu 50000\nids 1\nids 1\nworks"
@@ -104,8 +104,8 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Engine:
     ("name", "hangs", "probe", "trials"),
     [
         ("podman", " run ", podman.probe, 3),  # podman info, and two containers
-        ("apptainer", STARTS, apptainer.probe, 3),  # apptainer --version, and two containers
-        ("bubblewrap", "", bubblewrap.try_here, 2),
+        ("apptainer", STARTS, apptainer.probe, 4),  # --version, an overlay, and two containers
+        ("bubblewrap", "", bubblewrap.probe, 2),
     ],
 )
 def test_an_engine_that_hangs_is_given_up_after_two_trials(
@@ -165,7 +165,7 @@ def test_a_limit_of_apptainer_whose_trial_is_late_is_not_claimed_and_not_remembe
 
 
 def test_one_late_trial_of_apptainer_leaves_the_next_combination(engine: Engine) -> None:
-    engine.plays(*PROGRAMS["apptainer"], lambda said: STARTS in said and len(engine.trials) == 2)
+    engine.plays(*PROGRAMS["apptainer"], lambda said: STARTS in said and len(engine.trials) == 3)
     found = apptainer.probe().settings
     assert (found.users, found.seccomp, found.sysfs) == (True, True, False)
     assert engine.remembered == []
@@ -173,12 +173,14 @@ def test_one_late_trial_of_apptainer_leaves_the_next_combination(engine: Engine)
 
 @pytest.mark.parametrize("late", [True, False])
 def test_a_limit_on_processes_of_bubblewrap_needs_evidence(engine: Engine, late: bool) -> None:
-    engine.plays(*PROGRAMS["bubblewrap"], lambda said: late and "prlimit" in said)
-    found = bubblewrap.try_here()
+    engine.plays(
+        *PROGRAMS["bubblewrap"], lambda said: late and FORKS in said and len(engine.trials) == 3
+    )
+    found = bubblewrap.probe()
     limit = "no" if late else "rlimit"
-    assert (found.version, found.users, found.limits["pids"]) == ("0.8.0", True, limit)
+    assert (found.version, found.users, found.pids) == ("0.8.0", True, limit)
     engine.plays(PROGRAMS["bubblewrap"][0], {**BUBBLEWRAP, FORKS: "works"}, never)
-    assert bubblewrap.try_here().limits["pids"] == "no"
+    assert bubblewrap.probe().pids == "no"
 
 
 @pytest.mark.parametrize(

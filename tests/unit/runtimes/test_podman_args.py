@@ -35,7 +35,7 @@ def test_the_complete_arguments_of_a_container() -> None:
     assert args == [
         *("podman", "run", "--rm", "--interactive", "--pull=never", "--name", "hyperruntime-1"),
         *("--entrypoint", "/bin/sh", "--log-driver", "none", "--http-proxy=false"),
-        *("--systemd=false", "--no-healthcheck", "--pidfile", "/private/pid"),
+        *("--systemd=false", "--no-healthcheck", "--pidfile", "/private/hyperruntime-1.pid"),
         *("--security-opt", "no-new-privileges", "--security-opt", "label=disable"),
         *("--cap-drop", "all"),
         *(word for name in CAPABILITIES for word in ("--cap-add", name)),

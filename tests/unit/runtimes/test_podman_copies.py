@@ -11,6 +11,7 @@ import attrs
 import pytest
 from structlog.testing import capture_logs
 
+from hyperruntime.errors import EngineError
 from hyperruntime.host import engine_limits
 from hyperruntime_podman import copies, edge
 from hyperruntime_podman.copies import ImageCopies, locked, remove_orphans
@@ -21,7 +22,9 @@ _PODMAN = """#!/bin/sh
 echo "$*" >> "{folder}/calls"
 case "$*" in
 --root*pull*) [ ! -e "{folder}/full" ] || exit 125; : > "{folder}/copied" ;;
---root*inspect*) [ -e "{folder}/copied" ] && echo '[{{"Id": "1234"}}]' ;;
+--root*inspect*)
+    [ -e "{folder}/copied" ] || {{ echo "Error: 1234: image not known" >&2; exit 125; }}
+    echo '[{{"Id": "1234"}}]' ;;
 *inspect*) echo '[{{"Id": "1234", "RepoTags": ["localhost/a:1"]}}]' ;;
 esac
 """
@@ -73,3 +76,24 @@ def test_a_start_waits_for_a_copy_of_another_process_for_a_limited_time(
     assert "--root" in (tmp_path / "calls").read_text()
     assert "rmi" not in (tmp_path / "calls").read_text()
     assert found.find("localhost/a:1") == "1234"
+
+
+@pytest.mark.parametrize(
+    ("said", "is_unknown"),
+    [
+        ("inspecting object: a: image not known", True),
+        ("inspecting object: no such image: a", True),
+        ("inspecting object: invalid reference format", True),
+        ("the store is locked", False),
+        ("", False),
+    ],
+)
+def test_only_an_image_that_podman_does_not_know_is_missing(
+    tmp_path: Path, store: Store, said: str, is_unknown: bool
+) -> None:
+    (tmp_path / "podman").write_text(f'#!/bin/sh\necho "Error: {said}" >&2; exit 125\n')
+    if is_unknown:
+        assert edge.inspect_image("a") is None
+    else:
+        with pytest.raises(EngineError, match="image a cannot be inspected: "):
+            edge.inspect_image("a")

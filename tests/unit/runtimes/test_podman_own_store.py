@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hyperruntime.errors import SpecError
 from hyperruntime.host.process import run_process
-from hyperruntime_podman import edge, own_store, probe
+from hyperruntime_podman import driver, edge, own_store, probe
 from hyperruntime_podman.args import Settings, base_args, in_user_store
 from hyperruntime_podman.driver import PodmanDriver
 from hyperruntime_podman.own_store import Store, chosen_slow, reset_step, slow_step, store_facts
@@ -167,8 +168,22 @@ def test_the_guard_looks_into_the_own_store_of_an_ordinary_user(
     args = PodmanDriver().cleanup_args("a=b")
     assert os.spawnvp(os.P_WAIT, args[0], args) == 0
     asked = (tmp_path / "asked").read_text().splitlines()
-    assert asked == [
-        "ps --all --quiet --filter label=a=b",
-        f"--root {tmp_path}/a b/hyperruntime --runroot /r/hyperruntime --storage-driver "
-        "overlay ps --all --quiet --filter label=a=b",
-    ]
+    own = f"--root {tmp_path}/a b/hyperruntime --runroot /r/hyperruntime --storage-driver overlay "
+    ps = "ps --all --quiet --filter label=a=b"
+    images = "images --format {{.Repository}}:{{.Tag}} --filter label=a=b"
+    assert asked == [ps, images, f"{own}{ps}", f"{own}{images}"]
+
+
+def test_a_snapshot_in_a_store_that_containers_do_not_use_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = {("sha256:1", *STORE.own_args), ("sha256:2",)}
+    monkeypatch.setattr(driver, "inspect_image", lambda *one: {"Id": "1"} if one in there else None)
+    monkeypatch.setattr(driver, "own_store_args", lambda: STORE.own_args)
+    own = Settings(rootless=True, root=STORE.own_args[1], run_root=STORE.own_args[3])
+    find = PodmanDriver()._settings_of
+    with pytest.raises(SpecError, match=f"it lies in the store {own.root}, which containers do"):
+        find("sha256:1", SETTINGS)
+    assert find("sha256:2", SETTINGS) == SETTINGS
+    assert find("sha256:1", own) == own
+    assert find("sha256:2", own) == in_user_store(own)

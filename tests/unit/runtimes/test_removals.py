@@ -16,6 +16,7 @@ from hyperruntime.errors import EngineError
 from hyperruntime.host import engine_driver
 from hyperruntime.host.engine_driver import remove_labelled
 from hyperruntime.host.process import ProcessResult, run_process
+from hyperruntime.layers.snapshots.kept_images import SNAPSHOTS
 from hyperruntime_docker import container as docker
 from hyperruntime_podman import container as podman
 from hyperruntime_podman.driver import PodmanDriver
@@ -23,6 +24,7 @@ from hyperruntime_podman.images import PodmanImages
 
 # podman-rm(1) prints the name; podman-container-exists(1) exits with 0 if it is there. A command
 # fails as often as its file says, in the way that the file `how` says.
+# Its list of images has one snapshot.
 PODMAN = """#!/bin/sh
 cd "$FAKE" && echo "$1" >>log
 left=$(cat "$1.fails" 2>/dev/null || echo 0)
@@ -34,6 +36,8 @@ fi
 case $1 in
 ps) cat ids ;;
 rm) : >ids; echo c ;;
+images) cat images ;;
+rmi) : >images ;;
 esac
 """
 
@@ -48,6 +52,7 @@ class Fake:
             (folder / name).write_text(text)
             (folder / name).chmod(0o755)
         (folder / "ids").write_text("one\ntwo\n")
+        (folder / "images").write_text(f"{SNAPSHOTS}:1\n")
 
     def fail(self, times: Mapping[str, int], how: str = "exit 125") -> None:
         (self._folder / "how").write_text(how)
@@ -60,7 +65,7 @@ class Fake:
 
     @property
     def left(self) -> str:
-        return (self._folder / "ids").read_text()
+        return "".join((self._folder / name).read_text() for name in ("ids", "images"))
 
 
 @pytest.fixture
@@ -70,17 +75,18 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     return Fake(tmp_path)
 
 
-@pytest.mark.parametrize("fails", [{}, {"ps": 2}, {"rm": 3}])
-def test_the_guard_removes_all_containers_and_lists_once_more(
+@pytest.mark.parametrize("fails", [{}, {"ps": 2}, {"rm": 3}, {"images": 1}, {"rmi": 2}])
+def test_the_guard_removes_all_containers_lists_once_more_and_removes_snapshots(
     fake: Fake, fails: dict[str, int]
 ) -> None:
     fake.fail(fails)
     assert run_process(PodmanDriver().cleanup_args("a=b"), timeout_s=60).exit_code == 0
     assert fake.left == ""
-    assert fake.calls[-2:] == ["rm", "ps"]
+    assert fake.calls[-3:] == ["ps", "images", "rmi"]
+    assert fake.calls.index("rmi") > fake.calls.index("rm")
 
 
-@pytest.mark.parametrize("command", ["ps", "rm"])
+@pytest.mark.parametrize("command", ["ps", "rm", "images", "rmi"])
 def test_what_always_fails_is_reported_so_that_the_guard_tries_again_later(
     fake: Fake, command: str
 ) -> None:

@@ -23,9 +23,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hyperruntime.errors import SpecError, TransferError, UnsafeArchiveError
+from hyperruntime.storage.tar_reader import CHUNK
 from hyperruntime.transfer.extract import ExtractLimits, ExtractReport, extract_tree
-from hyperruntime.transfer.tar_reader import CHUNK
 from hyperruntime.transfer.tar_writer import read_tree
+from tests.trees import snapshot
 
 LIMITS = ExtractLimits(max_bytes=1 << 26, max_members=1000)
 ROOMY = settings(suppress_health_check=list(HealthCheck))
@@ -40,30 +41,6 @@ ODD_NAMES = [
     "é".encode(),
     b"*",
 ]
-Snapshot = dict[bytes, tuple[object, ...]]
-
-
-def snapshot(root: bytes | Path, *, times: bool = True) -> Snapshot:
-    """Return all properties of a tree that a copy must keep."""
-    found: Snapshot = {}
-    todo = [os.fsencode(root)]
-    while todo:
-        path = todo.pop()
-        info = os.lstat(path)
-        kind, mode, content = stat.S_IFMT(info.st_mode), stat.S_IMODE(info.st_mode), b""
-        if kind == stat.S_IFDIR:
-            todo += [os.path.join(path, name) for name in os.listdir(path)]
-        elif kind == stat.S_IFLNK:
-            mode, content = 0, os.readlink(path)
-        elif kind == stat.S_IFREG:
-            content = Path(os.fsdecode(path)).read_bytes()
-        found[os.path.relpath(path, os.fsencode(root))] = (
-            kind,
-            mode,
-            content,
-            int(info.st_mtime) if times else 0,
-        )
-    return found
 
 
 def pack(source: Path) -> bytes:

@@ -35,11 +35,13 @@ from hyperruntime.errors import (
 from hyperruntime.option_fields import to_json
 from hyperruntime.rollout.agent.agent import Tools
 from hyperruntime.rollout.agent.model import Completion, Model, Sampling
+from hyperruntime.rollout.environment import Item
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.models.token_model import TokenModel
 from hyperruntime.rollout.run.episode import EpisodeContext, Job, Specs
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.runner import CompleteParts
+from hyperruntime.rollout.run.set_ups import SetUps
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.record import Trajectory
 from hyperruntime.rollout.run_files.run_dir import TRAJECTORIES, read_groups, read_trajectories
@@ -235,6 +237,20 @@ def test_two_nodes_make_the_records_of_one_machine(alone: Path, tmp_path: Path) 
     assert_same(tmp_path / "run", alone)
     assert {each.attempts for each in read_trajectories(tmp_path / "run")} == {1}
     assert [len(nodes.running) for nodes in all_nodes] == [0]
+
+
+def test_nodes_remove_what_they_keep_of_an_item_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: Counter[str] = Counter()
+
+    async def end(_: object, item: Item) -> None:
+        ended[item.id] += 1
+
+    monkeypatch.setattr(SetUps, "end", end)
+    on_nodes(Seeded(wait_s=0.01), tmp_path / "run", attrs.evolve(OPTIONS, group_size=2))
+    assert len(ended) > 6  # the last ones end with the run
+    assert max(ended.values()) <= 2  # once on each node
 
 
 def test_a_trajectory_that_arrives_while_its_node_ends_is_left_to_another_node() -> None:

@@ -29,7 +29,9 @@ from hyperruntime.errors import (
     SpecError,
     StaleLeaseError,
     TransferError,
+    UnsupportedOptionError,
 )
+from hyperruntime.layers.snapshots.snapshot import new_snapshot
 from hyperruntime.runs.retry import MOST_LOSSES, LostTooOftenError
 from tests.doubles.node_pool import CONFIG, FakeCluster, pool
 from tests.doubles.relay import Relay
@@ -68,6 +70,8 @@ async def test_slots_of_all_nodes_are_leased_evenly_used_and_released() -> None:
         assert [result.stdout.strip() for result in batch] == [slot.workspace for slot in slots]
         with pytest.raises(SlotTimeoutError, match="4 leased on 2 nodes"):
             await made.acquire(timeout_s=0.2)
+        with pytest.raises(UnsupportedOptionError, match="base: a snapshot belongs to one machine"):
+            await made.acquire(base=new_snapshot("podman", CONFIG.spec.image, ()))
         for slot in slots:
             await made.release(slot)
         with pytest.raises(StaleLeaseError):

@@ -1,0 +1,1 @@
+"""Reading Containerfiles and build contexts into steps, for engines without a builder."""

@@ -1,0 +1,107 @@
+"""Find what the sources of ``COPY`` mean in a tree, whose links are followed inside it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import re
+from collections.abc import Collection, Iterator
+from typing import NamedTuple
+
+from hyperruntime.images.words import pattern
+
+_MOST_STEPS = 4096
+
+
+class Found(NamedTuple):
+    """A file or directory of a tree.
+
+    Attributes:
+        name: the last component of its path as it was asked for, "" for the root.
+        path: its path below the root, without links.
+    """
+
+    name: str
+    path: str
+
+
+def resolve(root: str, path: str, *, last: bool = True) -> str:
+    """Return a path below a root without links; what does not exist stays as it is.
+
+    Args:
+        root: the directory that ``/`` of links means.
+        path: the path.
+        last: whether a link at the end is followed.
+
+    Raises:
+        OSError: the links have no end.
+    """
+    done: list[str] = []
+    left = path.split("/")[::-1]
+    for _ in range(_MOST_STEPS):
+        if not left:
+            return "/".join(done)
+        name = left.pop()
+        if name == "..":
+            done = done[:-1]
+        elif name not in ("", "."):
+            try:
+                link = os.readlink("/".join((root, *done, name))) if left or last else ""
+            except OSError:
+                link = ""
+            done = [] if link.startswith("/") else done if link else [*done, name]
+            left += link.split("/")[::-1] if link else []
+    raise OSError(errno.ELOOP, f"{path} has too many links")
+
+
+def find(root: str, source: str, kept: Collection[str] | None) -> list[Found]:
+    """Return what a source means, in order; nothing if it does not exist.
+
+    Args:
+        root: the tree.
+        source: a path, or a pattern of Go's ``path.Match``.
+        kept: the paths that there are; None means all.
+
+    Raises:
+        OSError: links have no end.
+        SpecError: the pattern is malformed.
+    """
+    clean = posixpath.normpath(f"/{source}").strip("/")
+    names = [""]
+    for part in clean.split("/") if clean else ():
+        if not is_pattern(part):
+            names = [posixpath.join(name, part) for name in names]
+            continue
+        wanted = re.compile(pattern(part), re.DOTALL)
+        below = []
+        for name in names:
+            folder = resolve(root, name) if name else ""
+            below += [
+                posixpath.join(name, one)
+                for one in children(root, folder, kept)
+                if wanted.fullmatch(one)
+            ]
+        names = below
+    found = []
+    for name in names:
+        path = resolve(root, name)
+        if os.path.lexists(f"{root}/{path}") and (kept is None or not path or path in kept):
+            found.append(Found(posixpath.basename(name), path))
+        elif is_pattern(clean):
+            raise OSError(errno.ENOENT, f"{name} is a link to nothing")
+    return found
+
+
+def is_pattern(text: str) -> bool:
+    """Return whether a source has a wildcard or an escape."""
+    return any(letter in text for letter in "*?[\\")
+
+
+def children(root: str, folder: str, kept: Collection[str] | None) -> Iterator[str]:
+    """Yield the names of what is in a directory, in order; nothing if it is none."""
+    path = f"{root}/{folder}"
+    if os.path.isdir(path) and not os.path.islink(path.rstrip("/")):
+        for name in sorted(os.listdir(path)):
+            if kept is None or posixpath.join(folder, name) in kept:
+                yield name

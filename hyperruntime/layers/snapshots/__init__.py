@@ -1,0 +1,1 @@
+"""Snapshots: the files of containers, kept for others."""

@@ -1,0 +1,1 @@
+"""Build images in containers, a layer for each step."""

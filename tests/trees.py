@@ -1,0 +1,32 @@
+"""Compare trees of files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+Snapshot = dict[bytes, tuple[object, ...]]
+
+
+def snapshot(root: bytes | str | Path, *, times: bool = True) -> Snapshot:
+    """Return all properties of a tree that a copy must keep."""
+    found: Snapshot = {}
+    todo = [os.fsencode(root)]
+    while todo:
+        path = todo.pop()
+        info = os.lstat(path)
+        kind, mode, content = stat.S_IFMT(info.st_mode), stat.S_IMODE(info.st_mode), b""
+        if kind == stat.S_IFDIR:
+            todo += [os.path.join(path, name) for name in os.listdir(path)]
+        elif kind == stat.S_IFLNK:
+            mode, content = 0, os.readlink(path)
+        elif kind == stat.S_IFREG:
+            content = Path(os.fsdecode(path)).read_bytes()
+        found[os.path.relpath(path, os.fsencode(root))] = (
+            kind,
+            mode,
+            content,
+            int(info.st_mtime) if times else 0,
+        )
+    return found
