@@ -85,8 +85,8 @@ class BuildLog(Closing):
         self._hand_on(line)
 
     def failure(self, reference: str, error: ImageBuildError) -> ImageBuildError:
-        """Return an engine's error, extended with the failed step, its last lines and the path of
-        the log file.
+        """Return an engine's error as one with the failed step, its last lines and the path of the
+        log file.
 
         Args:
             reference: the image.
@@ -95,9 +95,10 @@ class BuildLog(Closing):
         if not self.step:
             return ImageBuildError(f"{error}\nthe whole output is in {self.path}")
         lines = "\n".join(f"    {line}" for line in self._tail)
+        what = f"; its last lines:\n{lines}" if lines else f" without output: {error}"
         return ImageBuildError(
-            f"image {reference!r} was not built: the step `{self.step}` failed; its last "
-            f"lines:\n{lines}\nthe whole output is in {self.path}"
+            f"image {reference!r} was not built: the step `{self.step}` failed{what}\n"
+            f"the whole output is in {self.path}"
         )
 
 
