@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from hyperruntime.errors import SpecError
+from hyperruntime.images.building.sources import fitting
 from hyperruntime.images.dockerfile import (
     Instruction,
     json_words,
@@ -106,5 +107,5 @@ def _matches(context: Path, name: str) -> Iterator[Path]:
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts or _UNSURE & set(name):
         parts = []
-    for found in context.glob("/".join(parts)) if parts else (context,):
+    for found in fitting(context, "/".join(parts), hidden=True) if parts else (context,):
         yield from found.rglob("*") if found.is_dir() else (found,)

@@ -10,7 +10,6 @@ Apptainer 1.4.
 
 from __future__ import annotations
 
-import glob
 import json
 import os
 import posixpath
@@ -24,6 +23,7 @@ from typing import NoReturn
 
 from hyperruntime.errors import SpecError, StorageError, write_error
 from hyperruntime.host.owner import owned_directory
+from hyperruntime.images.building.sources import fitting
 from hyperruntime.images.definition_file import Copied, Definition, Script, parse_stages
 from hyperruntime.images.pull_errors import full_name, with_tag
 from hyperruntime.images.words import UNKNOWN, expand_known
@@ -363,7 +363,7 @@ def copied_paths(line: Copied, context: Path) -> list[Path]:
         raise SpecError(
             _FIELD, line.source, "a path in %files may contain only the wildcards *, ? and []"
         )
-    found = [context / name for name in sorted(glob.glob(line.source, root_dir=context))]
+    found = fitting(context, line.source)
     if not found:
         raise SpecError(_FIELD, line.source, f"the source of %files does not exist in {context}")
     for path in found:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import posixpath
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
+from hyperruntime.errors import SpecError
 from hyperruntime.images.words import pattern
 
+_MOST_FOLDERS = 10_000  # that fit a pattern; links to directories above multiply them
+_MOST_FOUND = 1_000_000
 _MOST_STEPS = 4096
 
 
@@ -65,11 +70,12 @@ def find(root: str, source: str, kept: Collection[str] | None) -> list[Found]:
 
     Raises:
         OSError: links have no end.
-        SpecError: the pattern is malformed.
+        SpecError: the pattern is malformed, or too many paths fit.
     """
     clean = posixpath.normpath(f"/{source}").strip("/")
     names = [""]
-    for part in clean.split("/") if clean else ():
+    parts = clean.split("/") if clean else []
+    for index, part in enumerate(parts):
         if not is_pattern(part):
             names = [posixpath.join(name, part) for name in names]
             continue
@@ -82,6 +88,7 @@ def find(root: str, source: str, kept: Collection[str] | None) -> list[Found]:
                 for one in children(root, folder, kept)
                 if wanted.fullmatch(one)
             ]
+            _check_count(source, below, index + 1 < len(parts))
         names = below
     found = []
     for name in names:
@@ -91,6 +98,36 @@ def find(root: str, source: str, kept: Collection[str] | None) -> list[Found]:
         elif is_pattern(clean):
             raise OSError(errno.ENOENT, f"{name} is a link to nothing")
     return found
+
+
+def fitting(folder: Path, source: str, *, hidden: bool = False) -> list[Path]:
+    """Return the paths that fit a path with wildcards of the shell, in order.
+
+    Args:
+        folder: directory that the path is relative to.
+        source: the path.
+        hidden: whether a wildcard fits the dot at the start of a name.
+
+    Raises:
+        SpecError: too many fit.
+    """
+    found = [folder]
+    parts = Path(source).parts
+    for index, part in enumerate(parts):
+        below: list[Path] = []
+        for one in found:
+            names = glob.glob(part, root_dir=one, include_hidden=hidden)
+            below += [one / name for name in sorted(names)]
+            _check_count(source, below, index + 1 < len(parts))
+        found = below
+    return found
+
+
+def _check_count(source: str, found: Sequence[object], are_folders: bool) -> None:
+    most = _MOST_FOLDERS if are_folders else _MOST_FOUND
+    if len(found) > most:
+        what = "directories" if are_folders else "files"
+        raise SpecError("source", source, f"at most {most} {what} may fit a part of it")
 
 
 def is_pattern(text: str) -> bool:

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from hyperruntime.errors import SpecError
+from hyperruntime.images.build_inputs import dockerfile_digest
 from hyperruntime.images.building.context import Context
+from hyperruntime.images.building.definition import copied_paths
 from hyperruntime.images.building.ignore import Ignored, kept_files
 from hyperruntime.images.building.read import PATH, Containerfile
 from hyperruntime.images.building.sources import Found, find
 from hyperruntime.images.building.steps import BuildMount, Copy, Run, Stage, Workdir
+from hyperruntime.images.definition_file import Copied
 from hyperruntime.images.dockerfile_checks import check_dockerfile
 from hyperruntime.images.words import expand
 
@@ -113,6 +116,19 @@ def test_sources_are_found_below_their_root(
     (tmp_path / "link").symlink_to("dir")
     (tmp_path / "up").symlink_to("/../../a.txt")
     assert find(str(tmp_path), source, None) == found
+
+
+def test_links_to_directories_above_multiply_no_patterns(tmp_path: Path) -> None:
+    for index in range(30):
+        (tmp_path / f"l{index}").symlink_to(".")
+    source = "*/" * 12 + "x"
+    (tmp_path / "Containerfile").write_text(f"FROM base\nCOPY {source} /x/\n")
+    with pytest.raises(SpecError, match="at most 10000 directories"):
+        find(str(tmp_path), source, None)
+    with pytest.raises(SpecError, match="at most 10000 directories"):
+        copied_paths(Copied(source=source), tmp_path)
+    with pytest.raises(SpecError, match="at most 10000 directories"):
+        dockerfile_digest(tmp_path / "Containerfile", tmp_path)
 
 
 def test_arguments_have_the_scopes_that_are_documented() -> None:
