@@ -78,6 +78,9 @@ def mount_layers(files: dict[str, Any]) -> None:
 
     All options of a mount together have at most one page, so paths are relative to a directory.
     """
+    if files["image"]:
+        program, file, tree = files["image"]
+        _mount_by(program, "allow_other", tree, file)
     os.chdir(files["directory"])
     options = f"lowerdir={lowest(files['layers'])}"
     for name in ("upperdir", "workdir"):
@@ -100,16 +103,18 @@ def lowest(layers: Sequence[str]) -> str:
     return ":".join(_escaped(one).replace(":", r"\:") for one in layers)
 
 
-def _mount_by(program: str, options: str, at: str) -> None:
-    """Let a program of FUSE mount layers. It ends with this process, which becomes the sandbox."""
+def _mount_by(program: str, options: str, at: str, *source: str) -> None:
+    """Let a program of FUSE mount layers, or the file of an image. It ends with this process, which
+    becomes the sandbox.
+    """
     before = os.stat(at).st_dev
     pid = os.fork()
     if pid == 0:
         _libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
-        os.execv(program, [program, "-f", "-o", options, at])
+        os.execv(program, [program, "-f", "-o", options, *source, at])
     while os.stat(at).st_dev == before:
         if os.waitpid(pid, os.WNOHANG)[0]:
-            raise OSError(f"{program} mounted no layers")
+            raise OSError(f"{program} mounted nothing at {at}")
         time.sleep(0.001)
 
 

@@ -165,12 +165,13 @@ class StoredImages:
             return os.path.isdir(reference) or os.path.isfile(reference)
         return self._store.find(reference) is not None
 
-    def source(self, reference: str, tree: str = "") -> ImageSource:
+    def source(self, reference: str, tree: str = "", *, mounts: bool = False) -> ImageSource:
         """Return what a container of an image is started from; the first call unpacks a packed one.
 
         Args:
             reference: the image.
             tree: that of a snapshot, whichever image has the reference now; "" means the image's.
+            mounts: whether the container mounts an image of one file.
 
         Raises:
             ImageNotFoundError: the image is not on this machine.
@@ -183,7 +184,7 @@ class StoredImages:
         else:
             entry = self._entry_of(reference, tree)
             config = entry.config
-            files = Path(tree) if tree else self._store.tree(entry)
+            files = Path(tree) if tree else self._store.tree(entry, mounts=mounts)
         if not files.is_dir() and not self.starts_sif:
             raise ImageError(f"there is no space to unpack {files}; free space there")
         return ImageSource(

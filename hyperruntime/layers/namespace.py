@@ -48,6 +48,7 @@ class Layers:
         workdir: an empty directory on the same file system, which the kernel needs.
         at: the mount point; only the sandbox sees the mount.
         program: the path of a program of FUSE that mounts them; "" means that the kernel does.
+        image: what is mounted before, see :func:`~hyperruntime.layers.one_file.mount_of`.
     """
 
     directory: str
@@ -56,6 +57,7 @@ class Layers:
     workdir: str
     at: str
     program: str = ""
+    image: tuple[str, ...] = ()
 
 
 @attrs.frozen(kw_only=True)

@@ -25,6 +25,7 @@ from hyperruntime.host.probe_cache import P
 from hyperruntime.host.process import last_line
 from hyperruntime.layers.images import ImageSource, StoredImages
 from hyperruntime.layers.namespace import Job, Layers, Namespace
+from hyperruntime.layers.one_file import mount_of
 from hyperruntime.layers.records import Records, discard
 from hyperruntime.layers.scratch import scratch_directory
 from hyperruntime.layers.snapshots.freezing import KeptLayers, without_kept
@@ -142,6 +143,7 @@ class SandboxContainer(ShellContainer):
             upperdir=self.layer.removeprefix(f"{place}/"),
             workdir=work.removeprefix(f"{place}/"),
             program=program,
+            image=mount_of(self._trees[-1]),
             at=self.layer,  # each directory costs time; only the sandbox sees the mount
         )
 

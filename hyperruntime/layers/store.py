@@ -12,6 +12,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,7 @@ from platformdirs import user_data_path
 from hyperruntime.errors import StorageError, write_error
 from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
 from hyperruntime.images.pull_errors import with_tag
+from hyperruntime.layers import one_file
 from hyperruntime.layers.archive import pack
 from hyperruntime.layers.blobs import archive_errors, opened
 from hyperruntime.layers.config import ImageConfig
@@ -38,6 +40,7 @@ VARIABLE = "HYPERRUNTIME_IMAGES"
 ROOTFS = "rootfs"
 SIF = "image.sif"
 _PACKED = "rootfs.tar.gz"
+_ONE_FILE = f"{ROOTFS}{one_file.SUFFIX}"
 _DIGEST = re.compile("[0-9a-f]{64}")
 _UNPACKED_FACTOR = 6  # an unpacked tree takes at most about 6 times the space of its SIF
 
@@ -153,16 +156,22 @@ class Store:
                 (entry.path / "meta.json").unlink(missing_ok=True)
                 remove_tree(str(entry.path), str(self._unpacked() / entry.id))
 
-    def tree(self, entry: Entry) -> Path:
+    def tree(self, entry: Entry, *, mounts: bool = False) -> Path:
         """Return the directory of an image's files; the SIF if there is no space to unpack it.
+
+        Args:
+            entry: the image.
+            mounts: whether the caller mounts an image of one file (:mod:`.one_file`) there.
 
         Raises:
             ImageError: the packed file cannot be unpacked.
         """
-        if (rootfs := entry.path / ROOTFS).is_dir():
+        rootfs = entry.path / ROOTFS
+        packed = (entry.path / name for name in (_ONE_FILE, _PACKED, SIF))
+        file = next((one for one in packed if one.exists()), None)
+        if file is None or (mounts and file.name == _ONE_FILE and one_file.can_mount()):
             return rootfs
-        packed = entry.path / _PACKED
-        return self.unpacked(entry.id, packed if packed.exists() else entry.path / SIF)
+        return self.unpacked(entry.id, file)
 
     def unpacked(self, digest: str, packed: Path) -> Path:
         """Return the tree of a packed file, unpacked by the first call; a SIF itself if there is no
@@ -170,7 +179,7 @@ class Store:
 
         Args:
             digest: the identifier of the image.
-            packed: a SIF, or a tar that this store has packed.
+            packed: a SIF, or a file that this store has packed.
 
         Raises:
             ImageError: it cannot be unpacked.
@@ -182,7 +191,8 @@ class Store:
             if place.is_dir():
                 return place
             os.makedirs(place.parent, mode=0o700, exist_ok=True)
-            if packed.name != _PACKED and not _has_space(packed, place.parent):
+            is_sif = packed.name not in (_PACKED, _ONE_FILE)
+            if is_sif and not _has_space(packed, place.parent):
                 return packed
             # the lock is held: an existing one is left by a killed process
             work = place.parent / f".new-{digest}"
@@ -192,6 +202,8 @@ class Store:
                     with archive_errors(packed, place.parent):
                         layer = partial(opened, packed, place.parent)
                         unpack_layers(work, [layer])
+                elif packed.name == _ONE_FILE:
+                    one_file.unpack(packed, work)
                 else:
                     unpack_sif(packed, work)
                 os.rename(work, place)
@@ -263,16 +275,21 @@ class Store:
     def _publish(self, directory: Path, digest: str, config: ImageConfig) -> None:
         rootfs = directory / ROOTFS
         sif = directory / SIF
-        if (local := self._local()) is None:
+        local = self._local()
+        is_one_file = rootfs.is_dir() and one_file.is_wanted()
+        if local is None and not is_one_file:
             self._place(directory, digest, config, rootfs if rootfs.is_dir() else sif)
             return
         with self._temporary(self.root) as shared:
-            if rootfs.is_dir():
+            if is_one_file:
+                kept = one_file.write(rootfs, shared / _ONE_FILE)
+                (shared / ROOTFS).mkdir(mode=stat.S_IMODE(rootfs.stat().st_mode))
+            elif rootfs.is_dir():
                 kept = pack(rootfs, shared / _PACKED, "--use-compress-program=gzip -1")
             else:
                 kept = Path(shutil.copyfile(sif, shared / SIF))
             self._place(shared, digest, config, kept, _size(rootfs) if rootfs.is_dir() else None)
-        if rootfs.is_dir() and not (local / digest).exists():
+        if local is not None and kept.name == _PACKED and not (local / digest).exists():
             os.rename(rootfs, local / digest)
 
     def _place(
@@ -289,6 +306,8 @@ class Store:
         size = size_bytes if size_bytes is not None else _size(kept)
         facts = {"created": time.time(), "size_bytes": size, "config": config.to_oci()}
         os.rename(kept, image / kept.name)
+        if kept.name == _ONE_FILE:
+            os.rename(directory / ROOTFS, image / ROOTFS)  # where it is mounted
         (image / "meta.json").write_text(json.dumps(facts))
         # closed to others: an image may have set-user-ID programs, which belong to this user here
         os.makedirs(self.root / "images", mode=0o700, exist_ok=True)

@@ -115,7 +115,7 @@ class ApptainerDriver(SandboxDriver[Probe, ApptainerImages]):
         settings = attrs.evolve(self._probe.get().settings, nproc=process_ceiling())
         refuse(launch.spec, settings)
         tree = launch.layers[-1] if launch.layers else ""
-        image = self.images.source(launch.spec.image, tree)
+        image = self.images.source(launch.spec.image, tree, mounts=settings.overlay)
         return ApptainerContainer(launch, settings, image, self._means(users=settings.users))
 
 

@@ -124,7 +124,7 @@ class BubblewrapDriver(SandboxDriver[Probe, BubblewrapImages]):
         refuse(launch.spec, found.pids, users=found.users)
         image = launch.spec.image
         tree = launch.layers[-1] if launch.layers else ""
-        source = None if image == IMAGE else self.images.source(image, tree)
+        source = None if image == IMAGE else self.images.source(image, tree, mounts=True)
         if self._filter is None:
             self._filter = write_filter(self._private_dir)
         means = self._means(users=found.users)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hyperruntime.driver import ContainerRecord
 from hyperruntime.errors import FULL, StorageError, write_error
 from hyperruntime.host.engine_program import ALL_IDS, ONE_ID
 from hyperruntime.host.inherited import english_environment
 from hyperruntime.host.process import ProcessResult, python_args, run_process
+from hyperruntime.layers.one_file import mounting
 from hyperruntime.layers.records import KEPT, Record, Records, discard, users_of
 from hyperruntime.layers.scratch import remove_tree
 from hyperruntime.layers.snapshots import merging
@@ -228,7 +229,8 @@ def copy_files(source: str, target: str, *, users: bool) -> None:
     Raises:
         OSError: the copy failed.
     """
-    args = inside(users, "cp", "-a", "--reflink=auto", source, target)
+    trees = {source.removesuffix("/.")}
+    args = inside(users, "cp", "-a", "--reflink=auto", source, target, trees=trees)
     _check(run_process(args, cwd="/", env=english_environment()))
 
 
@@ -258,7 +260,8 @@ def merge_layers(
         OSError: it cannot be written.
     """
     verb = "merge-some" if some else "merge"
-    result = run_process(inside(users, *program(verb, target, *stack, "--", *lower)), cwd="/")
+    words = program(verb, target, *stack, "--", *lower)
+    result = run_process(inside(users, *words, trees={*stack[-1:], *lower[-1:]}), cwd="/")
     _check(result)
     return int(result.stdout)
 
@@ -268,9 +271,15 @@ def program(*words: str) -> tuple[str, ...]:
     return python_args("-I", "-S", merging.__file__, *words)
 
 
-def inside(users: bool, *args: str) -> list[str]:
-    """Return the argv that runs a program as root of a user namespace, with this user's ids."""
-    return ["unshare", *(ALL_IDS if users else ONE_ID), *args]
+def inside(users: bool, *args: str, trees: Collection[str]) -> list[str]:
+    """Return the argv that runs a program as root of a user namespace, with this user's ids.
+
+    Args:
+        users: whether they are subordinate ids too.
+        *args: the program.
+        trees: the lowest layers that it reads, which may be images of one file.
+    """
+    return ["unshare", *(ALL_IDS if users else ONE_ID), "--mount", *mounting(trees, args)]
 
 
 def _check(result: ProcessResult) -> None:

@@ -124,7 +124,9 @@ class LayeredSnapshots(Snapshots):
             raise UnsupportedOptionError(self._engine, "snapshot.diff", why)
         before = new.layers[-1:] if old is None else old.layers
         words = program("compare", *before, "--", *new.layers)
-        result = run_process(inside(self._users(), *words), cwd="/")
+        result = run_process(
+            inside(self._users(), *words, trees={before[-1], new.layers[-1]}), cwd="/"
+        )
         if result.exit_code != 0:
             raise StorageError(f"the snapshots cannot be read: {result.error_text}")
         found = map(json.loads, result.stdout.splitlines())
@@ -138,7 +140,7 @@ class LayeredSnapshots(Snapshots):
             words = self._to_pack(snapshot.layers, at)
             tar = Path(place, "layer.tar")
             args = ["/bin/sh", "-c", _PACK, "pack", *words, str(tar)]
-            args = inside(self._users(), "--mount", *args)
+            args = inside(self._users(), *args, trees=snapshot.layers[-1:])
             check_packed(run_process(args, cwd="/", env=english_environment()), tar)
             write_archive(archive, reference, tar, config)
 
