@@ -45,6 +45,7 @@ ENVIRONMENTS = "hyperruntime.environments"
 TRAINERS = "hyperruntime.trainers"
 AGENTS = "hyperruntime.agents"
 SERVERS = "hyperruntime.servers"
+LAUNCHERS = "hyperruntime.launchers"
 OURS = "hyperruntime"  # the distribution
 _DOMAIN_FILE = re.compile(r"[^:]+\.py:[A-Za-z_]\w*")
 _DOMAIN_MEMBERS = (
@@ -248,6 +249,16 @@ def load_server(name: str) -> Any:  # noqa: ANN401 - a coroutine function of a p
         DriverLoadError: the server is installed but cannot be loaded.
     """
     return _load(SERVERS, name, lambda n, known: SpecError("server", n, name_hint(n, known)))
+
+
+def load_launcher(name: str) -> Any:  # noqa: ANN401 - makes a cluster.launchers.launcher.Launcher
+    """Return the function that makes the launcher of a batch system.
+
+    Raises:
+        SpecError: no installed launcher has this name.
+        DriverLoadError: the launcher is installed but cannot be loaded.
+    """
+    return _load(LAUNCHERS, name, lambda n, known: SpecError("provider", n, name_hint(n, known)))
 
 
 def load_agent_folder(name: str) -> Path:

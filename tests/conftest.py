@@ -97,13 +97,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ModuleSchedu
     return ModuleScheduling(config, log)
 
 
-@pytest.fixture
-def leftovers_of_parsl_are_collected() -> Iterator[None]:
-    """Parsl leaves sockets to the garbage collector; no later test may be blamed for them."""
-    yield
-    gc.collect()
-
-
 @pytest.fixture(autouse=True)
 def _logs_as_they_were() -> Iterator[None]:
     """Reset structlog after each test, because commands configure it."""

@@ -6,6 +6,9 @@ import os
 import stat
 from pathlib import Path
 
+from hyperruntime.host.process import run_process
+from hyperruntime.layers.owners import as_root_inside
+
 Snapshot = dict[bytes, tuple[object, ...]]
 
 
@@ -30,3 +33,16 @@ def snapshot(root: bytes | str | Path, *, times: bool = True) -> Snapshot:
             int(info.st_mtime) if times else 0,
         )
     return found
+
+
+def shown_inside(tree: str | Path) -> bytes:
+    """Return what a container sees of an image's tree: names, types, modes, times, owners and
+    contents. Files of subordinate ids cannot be read from outside.
+    """
+    script = (
+        "set -o pipefail; cd \"$0\" && find . -printf '%p %y %m %T@ %U:%G %l\\n' | sort && "
+        "find . -type f -print0 | sort -z | xargs -0 sha256sum"
+    )
+    shown = run_process(as_root_inside(["bash", "-c", script, str(tree)]), cwd="/")
+    assert (shown.exit_code, shown.stderr) == (0, b"")
+    return shown.stdout

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -15,8 +14,10 @@ from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.head import Head, Node, own_address
 from hyperruntime.cluster.images import ImageSource
 from hyperruntime.cluster.job_directory import JOBS_PREFIX, job_directory
+from hyperruntime.cluster.launchers.launcher import JobRefusedError
+from hyperruntime.cluster.node_jobs import JobEnd, NodeJobs
 from hyperruntime.cluster.open_clusters import ClusterFile
-from hyperruntime.cluster.pilots import Pilots, why_job_ended
+from hyperruntime.cluster.starts import Starts
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import ClusterError, HyperRuntimeError
 from hyperruntime.logs import get_logger
@@ -25,8 +26,7 @@ from hyperruntime.wire.peer import Handler
 log = get_logger(__name__)
 
 _LOOK_S = 0.5  # between two looks at idle nodes
-_MOST_FAILURES = 3  # consecutive failed starts of nodes, after which no other one is tried
-_FIRST_PAUSE_S = 1.0  # before the next node is asked for after a failure; doubled each time
+_PAUSE_S = 60.0  # after failed starts, before more nodes are asked for while others work
 _END_S = 10.0  # for a node to end its containers
 
 
@@ -69,10 +69,10 @@ class Cluster:
         self.error: ClusterError | None = None
         self._directory = directory and directory.absolute()  # jobs may begin in another directory
         self._own_directory = ExitStack()
-        self._pilots: Pilots | None = None
+        self._jobs: NodeJobs | None = None
         self._names = (f"node-{number}" for number in itertools.count(1))
         self._wanted = 0
-        self._failures = 0
+        self._starts = Starts(has_hosts=config.provider != "local" or bool(config.parsl))
         self._coming = BackgroundTasks("the cluster's nodes")
         self._watching: tuple[asyncio.Task[None], ...] = ()
         self._file: ClusterFile | None = None
@@ -82,10 +82,11 @@ class Cluster:
         self._on_node: list[Callable[[Node], None]] = []
 
     async def __aenter__(self) -> Cluster:
-        """Listen, start Parsl, and ask for ``min_nodes``.
+        """Listen, find the batch system, and ask for ``min_nodes``.
 
         Raises:
-            ClusterError: the head cannot listen, or Parsl is missing or does not start.
+            ClusterError: the head cannot listen, or the launcher of the batch system cannot be
+                made.
         """
         with ExitStack() as undo:
             place = self._directory or undo.enter_context(job_directory(Path.cwd(), JOBS_PREFIX))
@@ -94,12 +95,16 @@ class Cluster:
                 self.config.address or ("127.0.0.1" if local else own_address()), self.config.port
             )
             self._images = ImageSource(place)
-            self._pilots = Pilots(self.config, place)
+            self._jobs = NodeJobs(self.config, place)
             try:
-                await asyncio.to_thread(self._pilots.start)
+                await self._jobs.start()
             except BaseException:
                 await self.head.stop()
+                await self._jobs.stop()
                 raise
+            if self.config.is_by_hand:
+                command = self._jobs.command(self.head.invite_all(self._greet))
+                log.warning("nodes are started by you", command=command)
             self._own_directory = undo.pop_all()
         self._file = ClusterFile(self.head, self.config.parsl or self.config.provider, place)
         self._watching = (
@@ -119,8 +124,8 @@ class Cluster:
                 async with asyncio.timeout(_END_S):
                     await asyncio.gather(*(self._end(node) for node in self.connected()))
             await self.head.stop()
-            if self._pilots is not None:
-                await asyncio.to_thread(self._pilots.stop)
+            if self._jobs is not None:
+                await self._jobs.stop()
             if self._file is not None:
                 self._file.remove()
 
@@ -169,27 +174,32 @@ class Cluster:
         """Ask for one node; wait until it has joined and has its images.
 
         Raises:
-            ClusterError: the node server ended before it joined, or the node did not get its
-                images.
+            ClusterError: the batch system gives no job, the job ended before its node joined, or
+                the node did not get its images.
         """
-        assert self._pilots is not None, "the cluster is open"
+        assert self._jobs is not None, "the cluster is open"
         invitation = self.head.invite(next(self._names))
         node = self.head.nodes[invitation.name]
-        served = self._pilots.submit(invitation)
-        ended = asyncio.wrap_future(served)
-        # it is read from `served`
-        ended.add_done_callback(lambda future: future.cancelled() or future.exception())
+        try:
+            job = await self._jobs.submit(invitation, self._starts.excluded)
+        except HyperRuntimeError as error:
+            node.lose(f"it got no job: {error}")
+            self._starts.delay()
+            raise
         joined = asyncio.ensure_future(node.joined.wait())
-        both: set[asyncio.Future[Any]] = {ended, joined}
+        both: set[asyncio.Future[Any]] = {job.ended, joined}
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         finally:
             joined.cancel()
         if not node.joined.is_set() or node.lost is not None:
-            node.lose(f"its job ended before it joined: {_reason(served)}")
+            end = job.ended.result() if job.ended.done() else JobEnd(kind="failed", why="unknown")
+            self._starts.ended(end)
+            node.lose(f"its job ended before it joined: {end.why}")
             raise ClusterError(str(node.lost))
-        ended.add_done_callback(lambda _: node.lose(f"its job ended: {_reason(served)}"))
+        job.ended.add_done_callback(lambda end: _lose(node, end))
         await self._give_images(node)
+        self._starts.joined()
         self._welcome(node)
         return node
 
@@ -208,6 +218,17 @@ class Cluster:
         with node.in_use():
             await self._images.give(node, image, self.nodes())
 
+    def _greet(self, node: Node) -> None:
+        """Prepare a node that somebody has started."""
+
+        async def prepare() -> None:
+            await node.joined.wait()
+            if node.lost is None:
+                await self._give_images(node)
+                self._welcome(node)
+
+        self._tasks.start(prepare())
+
     async def _give_images(self, node: Node) -> None:
         try:
             for image in self.config.images:
@@ -215,6 +236,7 @@ class Cluster:
         except Exception as error:
             await self._end(node)
             why = str(error) if isinstance(error, HyperRuntimeError) else repr(error)
+            self._starts.ended(JobEnd(kind="failed", host=node.facts.host, why=why))
             raise ClusterError(f"node {node.name} did not get its images: {why}") from error
 
     def retire(self, node: Node, why: str) -> None:
@@ -230,8 +252,8 @@ class Cluster:
         loop = asyncio.get_running_loop()
         node.idle_since = loop.time()
         node.is_ready = True
-        assert self._pilots is not None
-        if (walltime_s := self._pilots.walltime_s) is not None:
+        assert self._jobs is not None
+        if (walltime_s := self._jobs.walltime_s) is not None:
             drains = node.job_began + walltime_s - self.config.drain_s
             loop.call_at(drains, self.retire, node, "its walltime is nearly over")
         node.on_leaving(partial(self._on_leaving, node))
@@ -245,44 +267,51 @@ class Cluster:
         self._ask()
 
     def _on_lost(self) -> None:
-        assert self._pilots is not None
-        self._pilots.look_soon()
+        assert self._jobs is not None
+        self._jobs.look_soon()
         self._ask()
         self._tell()
 
     def _ask(self) -> None:
         """Ask for the nodes that are missing."""
         while (
-            self._pilots is not None
+            self._jobs is not None
+            and not self.config.is_by_hand
             and self.error is None
             and len(self.nodes()) + len(self._coming) < self._wanted
         ):
             self._coming.start(self._come()).add_done_callback(self._came)
 
     async def _come(self) -> None:
-        if self._failures:
-            await asyncio.sleep(_FIRST_PAUSE_S * 2 ** min(self._failures - 1, 6))
+        await asyncio.sleep(self._starts.pause_s)
         try:
             await self.add_node()
-            self._failures = 0
             self.error = None
+            return
+        except JobRefusedError as refused:
+            why: ClusterError | None = refused
         except ClusterError as error:
-            self._failures += 1
-            log.warning("node not started", error=str(error), failures=self._failures)
-            if self._failures >= _MOST_FAILURES:
-                self.error = error
-                self._tell()
+            why = self._starts.error()
+            if why is None or self.connected():
+                log.warning("node not started", error=str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, it ends no task in silence
+            log.warning("node not started", error=repr(error))
+            self._starts.ended(JobEnd(kind="failed", why=repr(error)))
+            why = self._starts.error()
+        if why is not None and self.connected():
+            self._starts.forget()
+            await asyncio.sleep(_PAUSE_S)
+        elif why is not None:
+            self.error = why
+            self._tell()
 
     def _came(self, task: asyncio.Task[None]) -> None:
-        if task.cancelled():
-            return
-        if task.exception() is not None:  # an unexpected one
-            self._failures += 1
-        self._ask()
+        if not task.cancelled():
+            self._ask()
 
     async def _look(self) -> None:
-        """Give idle nodes back."""
-        while True:
+        """Give idle nodes back, but those that somebody has started."""
+        while not self.config.is_by_hand:
             await asyncio.sleep(_LOOK_S)
             now = asyncio.get_running_loop().time()
             idle = [
@@ -315,8 +344,6 @@ class Cluster:
         self._tasks.start(notify())
 
 
-def _reason(served: Future[None]) -> str:
-    if not served.done():
-        return "unknown"
-    error = None if served.cancelled() else served.exception()
-    return "done" if error is None else why_job_ended(error)
+def _lose(node: Node, ended: asyncio.Future[JobEnd]) -> None:
+    if not ended.cancelled():
+        node.lose(f"its job ended: {ended.result().why}")

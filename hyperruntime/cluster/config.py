@@ -10,12 +10,17 @@ from typing import Any
 
 import attrs
 
-from hyperruntime.errors import ClusterConfigError, SpecError
-from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE, AtLeast, OneOf
+from hyperruntime import registry
+from hyperruntime.errors import ClusterConfigError, DriverNotFoundError, SpecError, unknown_name
+from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE, AtLeast
 from hyperruntime.settings.files import read_table
 from hyperruntime.settings.reader import read
 
-PROVIDERS = ("slurm", "pbs", "lsf", "local")
+# variables that the script of a node's job sets
+SCRATCH = "HYPERRUNTIME_NODE_SCRATCH"  # the node's directory for temporary files
+JOB_BEGAN = "HYPERRUNTIME_JOB_BEGAN"  # when the job began, in seconds since 1970
+_BY_HAND = "command"
+PROVIDERS = ("slurm", "pbs", "lsf", "gridengine", "htcondor", "ray", "local", _BY_HAND)
 _TABLE = "cluster"
 _WALLTIME = re.compile(r"(\d+-)?\d{1,3}:\d{2}(:\d{2})?")
 
@@ -23,6 +28,12 @@ _WALLTIME = re.compile(r"(\d+-)?\d{1,3}:\d{2}(:\d{2})?")
 def _walltime(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
     if not isinstance(value, str) or not _WALLTIME.fullmatch(value):
         raise SpecError(attribute.name, value, "a time such as '01:30:00' or '2-00:00:00'")
+
+
+def _provider(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
+    if value not in PROVIDERS and value not in (known := registry.plugins(registry.LAUNCHERS)):
+        names = (*PROVIDERS, *known)
+        raise SpecError(attribute.name, value, unknown_name(attribute.name, str(value), names))
 
 
 def _lines(name: str) -> tuple[str, ...]:
@@ -42,7 +53,8 @@ class ClusterConfig:
     """Which nodes to ask for, and how.
 
     Attributes:
-        provider: the batch system, or ``local``: processes of this machine in place of nodes.
+        provider: the batch system; ``local``: processes of this machine in place of nodes;
+            ``command``: somebody runs a command on each node; or a launcher of another package.
         partition: the partition or queue; "" means the default one.
         account: the account or project to charge; "" means the default one.
         walltime: the longest time of a node's job, as ``HH:MM:SS`` or ``D-HH:MM:SS``.
@@ -54,6 +66,8 @@ class ClusterConfig:
         options: lines for the head of the job script, such as ``#SBATCH --constraint=fast``.
         setup: shell lines that run on a node before the node server, such as
             ``module load apptainer``.
+        python: path of a Python on the nodes that has this library; "" means that of this process,
+            at the same path.
         withhold: variables of the head's environment that no job gets, besides the usual ones with
             API keys.
         scratch: path of a local directory of each node, with variables if needed; "" means
@@ -67,9 +81,9 @@ class ClusterConfig:
         heartbeat_s: seconds between two heartbeats of a node.
         patience_s: seconds that a node may be away before it is lost.
         drain_s: seconds before the end of ``walltime`` at which a node takes no new work.
-        parsl: ``module:name`` of a function without arguments that returns a
-            ``parsl.config.Config``, used in place of ``provider`` and what is asked for above; ""
-            for none.
+        parsl: ``module:name`` of a function without arguments that returns a provider of Parsl, or
+            a ``parsl.config.Config`` with one, used in place of ``provider`` and what is asked for
+            above; "" for none.
 
     Example:
         >>> config = hr.ClusterConfig(provider="slurm", partition="cpu", walltime="1-00:00:00")
@@ -77,7 +91,7 @@ class ClusterConfig:
         86400.0
     """
 
-    provider: str = attrs.field(default="local", validator=OneOf(PROVIDERS))
+    provider: str = attrs.field(default="local", validator=_provider)
     partition: str = ""
     account: str = ""
     walltime: str = attrs.field(default="01:00:00", validator=_walltime)
@@ -88,6 +102,7 @@ class ClusterConfig:
     gpus_per_node: int = attrs.field(default=0, validator=AtLeast(0))
     options: tuple[str, ...] = _lines("options")
     setup: tuple[str, ...] = _lines("setup")
+    python: str = ""
     withhold: tuple[str, ...] = _lines("withhold")
     scratch: str = ""
     images: tuple[str, ...] = _lines("images")
@@ -112,9 +127,14 @@ class ClusterConfig:
             )
         if self.parsl and not re.fullmatch(r"[\w.]+:\w+", self.parsl):
             raise SpecError("parsl", self.parsl, "a name such as 'mysite:make_config'")
-        for name in ("partition", "account", "scratch", "runtime", "address"):
+        for name in ("partition", "account", "python", "scratch", "runtime", "address"):
             if not isinstance(value := getattr(self, name), str) or "\n" in value:
                 raise SpecError(name, value, "a text of one line")
+
+    @property
+    def is_by_hand(self) -> bool:
+        """Whether somebody starts the nodes."""
+        return self.provider == _BY_HAND and not self.parsl
 
     @property
     def walltime_s(self) -> float:
@@ -145,10 +165,15 @@ def read_config(path: Path, runtime: str | None = None) -> ClusterConfig:
     Raises:
         ClusterConfigError: the file cannot be read, is not TOML, or has no such table.
         SpecError: a key is unknown or a value is invalid.
+        DriverNotFoundError: no driver has the name of the engine.
     """
     table = read_table(path, _TABLE, ClusterConfigError, "add it, docs/cluster.md says how")
-    return read(
+    config = read(
         ClusterConfig,
         {**table, **({"runtime": runtime} if runtime else {})},
         path=f"{path}: {_TABLE}",
     )
+    known = registry.plugins(registry.RUNTIMES)
+    if config.runtime not in ("auto", *known):
+        raise DriverNotFoundError(config.runtime, list(known))
+    return config

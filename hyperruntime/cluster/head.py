@@ -5,6 +5,7 @@ are lost.
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -39,6 +40,8 @@ HELLO_S = 10.0  # for a client to send its request, and then its hello
 MOST_CONNECTIONS = 1 << 14
 CLOSE_S = 1.0  # for the other side to answer the end of a connection, which may be dead
 HEAD_ENDED = "the head ended"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_MOST_NODES = 1 << 14
 
 
 @attrs.frozen
@@ -81,8 +84,9 @@ class Node:
         leaving: why it takes no new work: it was told to end, or its time is nearly over; "" if it
             does.
         dismissed: whether the head told it to end.
-        job_ends: whether the batch system has told its job to end. Processes in containers may have
-            got SIGTERM too, so their results are not valid from then on.
+        job_ends_at: when the batch system told its job to end, by the event loop's clock; None if
+            it did not. Processes in containers may have got SIGTERM too, so their results are not
+            valid from then on.
         uses: how much work it has, see :meth:`in_use`.
         idle_since: when it last became idle, by the event loop's clock.
         ended: whether it is lost for good.
@@ -103,7 +107,7 @@ class Node:
         self.idle_since = 0.0
         self.ended = asyncio.Event()
         self.is_ready = False
-        self.job_ends = False
+        self.job_ends_at: float | None = None
         self.job_began = 0.0
         self._on_leaving: list[Callable[[], None]] = []
         self._token = token
@@ -240,6 +244,8 @@ class Head:
         self._heartbeat_s = heartbeat_s
         self._patience_s = patience_s
         self._serving = AsyncExitStack()
+        self._open_token = ""
+        self._on_guest: Callable[[Node], None] = lambda _: None
         self._addresses: tuple[str, ...] = ()
         self._certificate = ""
 
@@ -310,21 +316,43 @@ class Head:
         """
         token = new_token()
         self.nodes[name] = Node(name, token, self._handlers)
+        return self._invitation(name, token)
+
+    def invite_all(self, on_guest: Callable[[Node], None]) -> Invitation:
+        """Return an invitation for any number of nodes, each under a name of its own choice.
+
+        Args:
+            on_guest: called with each new one.
+        """
+        self._open_token = new_token()
+        self._on_guest = on_guest
+        return self._invitation("", self._open_token)
+
+    def _invitation(self, name: str, token: str) -> Invitation:
         return Invitation(
             name, self._addresses, self._certificate, token, self._heartbeat_s, self._patience_s
         )
 
+    def _guest(self, name: str, token: str) -> Node | None:
+        """Return a new node with the invitation for all; None if it has another token."""
+        is_known = self._open_token and is_token(token, self._open_token)
+        if not is_known or not _NAME.fullmatch(name) or len(self.nodes) >= _MOST_NODES:
+            return None
+        node = self.nodes[name] = Node(name, token, self._handlers)
+        self._on_guest(node)
+        return node
+
     async def _leaving(self, call: Call) -> Answer:
         node = self.nodes[call.caller]
-        node.job_ends = True
+        node.job_ends_at = node.job_ends_at or asyncio.get_running_loop().time()
         node.leave(call.values(_Leaving).why)
         return Answer()
 
     async def _connected(self, request: web.Request) -> web.StreamResponse:
-        node = self.nodes.get(request.headers.get("X-Node", ""))
-        if node is None or not node.has_token(
-            bearer_token(request.headers.get("Authorization", ""))
-        ):
+        name = request.headers.get("X-Node", "")
+        token = bearer_token(request.headers.get("Authorization", ""))
+        node = self.nodes.get(name) or self._guest(name, token)
+        if node is None or not node.has_token(token):
             raise web.HTTPUnauthorized
         if node.lost is not None:
             raise web.HTTPGone(text=str(node.lost))

@@ -23,6 +23,7 @@ from hyperruntime.errors import (
 from hyperruntime.gpu.devices import load_devices
 from hyperruntime.gpu.grant import gpu_devices, granted_gpus
 from hyperruntime.host.process import find_program, run_process
+from hyperruntime.images.recipes import image_reference
 from hyperruntime.runtime import open_runtime
 from hyperruntime.spec import ContainerSpec
 from hyperruntime.units import GIB, format_size
@@ -37,7 +38,7 @@ class Needs:
     """Needs of the work on a node.
 
     Attributes:
-        image: the image; "" for none.
+        image: name of a recipe, or a reference; "" for none.
         runtime: the engine; ``auto`` means any.
         scratch: as in :class:`hyperruntime.cluster.config.ClusterConfig`.
         gpus: how many GPUs the node's job asks for.
@@ -57,8 +58,9 @@ def node_findings(needs: Needs) -> Iterator[Finding]:
     yield _scratch(needs.scratch)
     yield _gpus(needs.gpus)
     working = []
+    image = image_reference(needs.image)
     for engine in registry.auto_order():
-        found = list(_engine(engine, needs.image))
+        found = list(_engine(engine, image))
         working += [engine] if found[0].ok else []
         yield from found
     yield _any_engine(needs.runtime, working)

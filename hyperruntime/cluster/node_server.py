@@ -20,6 +20,7 @@ import aiohttp
 import psutil
 
 import hyperruntime
+from hyperruntime.cluster.config import JOB_BEGAN
 from hyperruntime.cluster.head import CLOSE_S, HELLO_S, PATH, Invitation
 from hyperruntime.cluster.hello import Facts, Hello, parse_answer
 from hyperruntime.cluster.keys import client_context
@@ -30,7 +31,6 @@ from hyperruntime.cluster.node_services import (
     all_services,
     close_services,
 )
-from hyperruntime.cluster.with_children import JOB_BEGAN
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import ClusterError, NodeLostError
 from hyperruntime.host.owner import NODE_VARIABLE
@@ -42,8 +42,14 @@ from hyperruntime.wire.peer import Answer, Call, Handler, Peer
 
 log = get_logger(__name__)
 
+
+class ToldToEndError(NodeLostError):
+    """The batch system has told the job to end, and the head is away."""
+
+
 MakeServices = Callable[[NodeContext], Sequence[NodeService]]
-_JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")  # of Slurm, PBS and LSF
+# of Slurm, PBS, LSF and Grid Engine
+_JOB_VARIABLES = ("SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "JOB_ID")
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
 _LEAST_DIAL_S = 0.5
@@ -241,7 +247,7 @@ async def _leave_alone(head: Peer, noticed: asyncio.Event) -> None:
     """Wait until the head is away after SIGTERM: then nobody takes results, or says when to end.
 
     Raises:
-        NodeLostError: always.
+        ToldToEndError: always.
     """
     await noticed.wait()
     heard = time.monotonic()
@@ -249,7 +255,7 @@ async def _leave_alone(head: Peer, noticed: asyncio.Event) -> None:
         await asyncio.sleep(_LOOK_S)
         if head.channel.is_connected:
             heard = time.monotonic()
-    raise NodeLostError("the batch system ends the job, and the head is away")
+    raise ToldToEndError("the batch system ends the job, and the head is away")
 
 
 def _log_to(path: Path) -> None:

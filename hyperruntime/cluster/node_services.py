@@ -79,6 +79,7 @@ class NodeContext:
         self._runtime: Runtime | None = None
         self._open = ExitStack()
         self._pruning: asyncio.Task[None] | None = None
+        self._early: asyncio.Task[None] | None = None
         self._scratch: Path | None = None
 
     async def runtime(self) -> Runtime:
@@ -94,6 +95,17 @@ class NodeContext:
                 log.info("runtime opened", runtime=self._runtime.name)
                 self._pruning = asyncio.ensure_future(self._prune(self._runtime))
         return self._runtime
+
+    def open_soon(self) -> None:
+        """Open the runtime before it is needed: work then begins sooner, and what node servers that
+        were killed have left here goes.
+        """
+
+        async def opened() -> None:
+            with suppress(HyperRuntimeError):  # what needs the runtime gets the error
+                await self.runtime()
+
+        self._early = asyncio.ensure_future(opened())
 
     async def _prune(self, runtime: Runtime) -> None:
         """Remove what node servers that were killed have left on this node."""
@@ -153,8 +165,9 @@ class NodeContext:
         """End all containers of the node's runtime, and remove this node server's own part of the
         scratch directory.
         """
-        if self._pruning is not None:
-            await asyncio.wait({self._pruning})
+        for task in (self._early, self._pruning):
+            if task is not None:
+                await asyncio.wait({task})
         if self._runtime is not None:
             await asyncio.to_thread(self._runtime.close)
         await asyncio.to_thread(self._open.close)
@@ -190,7 +203,8 @@ later folders.
 
 
 def all_services(context: NodeContext) -> Sequence[NodeService]:
-    """Return a new instance of each service of a node."""
+    """Return a new instance of each service of a node, whose runtime is opened meanwhile."""
+    context.open_soon()
     named = (name.split(":") for name in SERVICES)
     return tuple(getattr(importlib.import_module(module), kind)(context) for module, kind in named)
 

@@ -19,7 +19,6 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.errors import EngineUnavailableError, ImageBuildError
 from hyperruntime.host.process import run_process, spawn, wait_until
-from hyperruntime.layers.owners import as_root_inside
 from hyperruntime.layers.records import Records, processes_of
 from hyperruntime.layers.scratch import scratch_directory
 from hyperruntime.layers.store import VARIABLE, Store
@@ -28,6 +27,7 @@ from tests.contract.builds import built
 from tests.doubles.layers import docker_archive
 from tests.processes import command_line
 from tests.registry import busybox_layer, run_registry
+from tests.trees import shown_inside
 
 pytestmark = pytest.mark.engine
 MIB = 1024**2
@@ -191,20 +191,9 @@ def test_a_saved_image_is_loaded_by_another_store(
     copy = ApptainerDriver().images.source(image).files
     assert copy.startswith(str(tmp_path))
     try:
-        assert _shown(copy) == _shown(tree)
+        assert shown_inside(copy) == shown_inside(tree)
     finally:  # files of other users, which pytest cannot remove
         ApptainerDriver().images.remove(image)
-
-
-def _shown(tree: str) -> bytes:
-    """Return what a container sees of a tree: names, types, modes, times, owners and contents."""
-    script = (
-        "cd \"$0\" && find . -printf '%p %y %m %T@ %U:%G %l\\n' | sort && "
-        "find . -type f -print0 | sort -z | xargs -0 sha256sum"
-    )
-    shown = run_process(as_root_inside(["bash", "-c", f"set -o pipefail; {script}", tree]), cwd="/")
-    assert (shown.exit_code, shown.stderr) == (0, b"")
-    return shown.stdout
 
 
 def test_variables_and_the_working_directory_of_an_archive_are_kept(

@@ -25,11 +25,7 @@ from hyperruntime.errors import (
 )
 from hyperruntime.remote.sandbox import RemoteSandbox
 
-pytestmark = [
-    pytest.mark.usefixtures("leftovers_of_parsl_are_collected"),
-    pytest.mark.engine,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.engine
 
 ECHO_SERVER = """
 import socket, threading

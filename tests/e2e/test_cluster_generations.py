@@ -5,11 +5,10 @@ on the head.
 from __future__ import annotations
 
 import asyncio
-import gc
 import re
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from operator import ge
@@ -54,13 +53,6 @@ with urllib.request.urlopen(asked) as answer:
     said = answer.read()
 assert b"one" in said and b"[DONE]" in said, said
 """
-
-
-@pytest.fixture(autouse=True)
-def leftovers_of_parsl_are_collected() -> Iterator[None]:
-    """Parsl leaves sockets to the garbage collector; no later test may be blamed for them."""
-    yield
-    gc.collect()
 
 
 @pytest.fixture
@@ -122,14 +114,14 @@ def run_on(
 
 
 def node_processes(run_dir: Path) -> list[psutil.Process]:
-    """Return the processes of all nodes: Parsl's managers, whose command lines have the jobs'
-    directory, and below.
+    """Return the processes of all nodes, whose command lines have the jobs' directory, and those
+    below.
     """
     jobs = f"/.{run_dir.name}.jobs-"
     tops = [
         process
         for process in psutil.process_iter(["cmdline"])
-        if any("process_worker_pool" in word for word in process.info["cmdline"] or ())
+        if any("node_job" in word for word in process.info["cmdline"] or ())
         and any(jobs in word for word in process.info["cmdline"])
         and process.name() != "bash"
     ]

@@ -17,11 +17,7 @@ from hyperruntime.errors import SandboxLostError
 from hyperruntime.host.process import wait_until
 from tests.doubles.relay import Relay
 
-pytestmark = [
-    pytest.mark.usefixtures("leftovers_of_parsl_are_collected"),
-    pytest.mark.engine,
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.engine
 
 
 def test_slots_of_two_nodes_are_used_and_those_of_a_killed_node_are_lost_alone(

@@ -274,11 +274,7 @@ def helpers_of(mark: str) -> Iterator[set[Helper]]:
 
 PARTS = (
     "hyperruntime.cli watch",
-    "interchange",
-    "with_children",
-    "with_parent",
-    "multiprocessing",
-    "resource_tracker",
+    "node_job",
 )
 
 

@@ -192,10 +192,7 @@ def test_the_command_works_from_the_wheel(installed: Installed, program: str) ->
 
 
 def test_the_modules_that_are_run_by_name_come_from_the_wheel(installed: Installed) -> None:
-    modules = [
-        f"hyperruntime.{name}"
-        for name in ("cli.__main__", "cluster.with_parent", "cluster.with_children")
-    ]
+    modules = [f"hyperruntime.{name}" for name in ("cli.__main__", "cluster.node_job")]
     modules += [
         "hyperruntime_docker.reclaim",
     ]

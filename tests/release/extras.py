@@ -15,7 +15,8 @@ import sys
 MODULES = {
     "report": ("matplotlib", "hyperruntime.report.figures"),
     "tokens": ("tokenizers", "hyperruntime.rollout.models.tokenizer"),
-    "hpc": ("parsl", "hyperruntime.cluster.pilots"),
+    "hpc": ("parsl", "hyperruntime.cluster.launchers.parsl"),
+    "ray": ("ray", "hyperruntime.cluster.launchers.ray"),
     "inspect-ai": ("inspect_ai", "hyperruntime_inspect_ai.sandbox"),
     "mini-swe-agent": ("minisweagent", "hyperruntime_mini_swe_agent"),
     "deepagents": ("deepagents", "langchain_core", "hyperruntime_deepagents"),

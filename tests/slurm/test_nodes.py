@@ -20,7 +20,7 @@ from hyperruntime.host.process import run_process, wait_until
 from tests.command import cli
 from tests.registry import run_registry
 from tests.slurm.conftest import SLURM, SOON_S, hyperrun, jobs, nodes, ready
-from tests.trees import snapshot
+from tests.trees import shown_inside
 
 ENGINES = ("podman", "apptainer", "bubblewrap")
 IMAGE = "localhost/hyperruntime/base:latest"
@@ -110,18 +110,62 @@ def test_nodes_that_are_cancelled_or_killed_are_replaced_and_down_cancels_all_jo
         assert f"node {first[1]['name']} ({first[1]['host']}) is lost: its job ended" in said
 
 
-def test_a_cluster_that_gives_up_cancels_the_jobs_that_are_still_in_the_queue(folder: Path) -> None:
-    """Jobs that are held do not start; the newest three are cancelled, as an administrator may
-    do.
-    """
+def test_jobs_that_are_cancelled_in_the_queue_are_replaced_and_down_cancels_all(
+    folder: Path,
+) -> None:
+    """Jobs that are held do not start; three are cancelled, as an administrator may do."""
     (folder / "cluster.toml").write_text(f'{SLURM}options = ["#SBATCH --hold"]\n')
     with up(folder) as head:
         assert wait_until(lambda: len(jobs()) == 4, SOON_S, 0.3), (folder / "up.out").read_text()
         first, *newest = sorted(jobs(), key=int)
         run_process(["scancel", *newest], timeout_s=30)
-        assert head.wait(200) != 0
-        assert wait_until(lambda: first not in jobs(), SOON_S, 0.3)
+        assert wait_until(lambda: len(now := jobs()) == 4 and not set(newest) & set(now), 200, 0.3)
+        assert (first in jobs(), head.poll()) == (True, None)
+        assert hyperrun(folder, "cluster", "down").exit_code == 0
+        assert head.wait(SOON_S) != 0
     assert not jobs()
+
+
+def test_a_node_on_which_jobs_fail_ends_nothing_and_gets_no_other_job(folder: Path) -> None:
+    bad = '[ "$SLURMD_NODENAME" != n2 ] || { echo >>bad; echo the disk is full >&2; exit 3; }'
+    (folder / "cluster.toml").write_text(f"{SLURM}setup = ['cd {folder}', '{bad}']\n")
+    with up(folder, "--nodes", "3") as head:
+        assert wait_until(lambda: len(ready(folder)) == 3, SOON_S, 0.3), (
+            folder / "up.out"
+        ).read_text()
+        assert {node["host"] for node in ready(folder)} == {"n1", "n3", "n4"}
+        assert head.poll() is None
+        assert (folder / "bad").read_text() in ("", "\n")  # at most one job
+        assert hyperrun(folder, "cluster", "down").exit_code == 0
+        head.wait(SOON_S)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('partition = "none"', "invalid partition"),
+        ("memory_gb_per_node = 100000", "Memory specification can not be satisfied"),
+    ],
+)
+def test_a_job_that_slurm_refuses_is_told_once_and_at_once(
+    line: str, words: str, folder: Path
+) -> None:
+    (folder / "cluster.toml").write_text(f"{SLURM}{line}\n")
+    begin = time.monotonic()
+    done = hyperrun(folder, "cluster", "up", "cluster.toml", "--nodes", "1")
+    assert done.exit_code != 0
+    assert done.stderr.decode().count(words) == 1, done.stderr.decode()
+    assert "change the table of the cluster" in done.stderr.decode()
+    assert time.monotonic() - begin < SOON_S
+
+
+def test_an_error_of_three_hosts_ends_the_cluster_and_names_them(folder: Path) -> None:
+    (folder / "cluster.toml").write_text(f"{SLURM}setup = ['echo no such module >&2; exit 3']\n")
+    done = hyperrun(folder, "cluster", "up", "cluster.toml", "--nodes", "3")
+    assert done.exit_code != 0
+    said = done.stderr.decode().splitlines()[-1]
+    assert "jobs of nodes fail on n" in said
+    assert "exit code 3, 'no such module'" in said
 
 
 def test_nothing_is_left_after_the_head_was_killed(folder: Path) -> None:
@@ -161,7 +205,7 @@ def test_each_node_gets_the_image_before_it_is_ready(folder: Path, source: str) 
             path for host in hosts for path in folder.glob(f"**/store-{host}/images/*/rootfs")
         ]
         assert len(copies) == 2, sorted(folder.rglob("*"))
-        first, second = map(snapshot, copies)
+        first, second = map(shown_inside, copies)
         assert first == second, "the second node got what the first one pulled"
         assert hyperrun(folder, "cluster", "down").exit_code == 0
 

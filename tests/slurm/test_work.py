@@ -27,7 +27,7 @@ from tests.doubles.fake_runtime import make_agent_repository
 from tests.e2e.rollout_world import rollout as run_rollouts
 from tests.e2e.test_rollout_nodes import counting
 from tests.slurm.conftest import SLURM, SOON_S, hyperrun, jobs
-from tests.trees import snapshot
+from tests.trees import shown_inside
 
 ENGINES = ("podman", "apptainer", "bubblewrap")
 ON_NODES = ("--cluster", "cluster.toml")
@@ -263,7 +263,7 @@ def test_each_node_gets_the_image_of_an_item_which_the_head_has_and_converts_not
     assert [each.reward for each in read_trajectories(folder / "own")] == [1.0] * 16
     copies = list(folder.glob("store-*/images/*/rootfs"))
     assert len(copies) == len(list(folder.glob("store-*"))) >= 2
-    first, *others = map(snapshot, copies)
+    first, *others = map(shown_inside, copies)
     assert all(other == first for other in others)
 
 

@@ -28,7 +28,8 @@ HOMES = {
     "podman": ("runtimes/hyperruntime_podman/",),
     "docker": ("runtimes/hyperruntime_docker/", "hyperruntime/images/older_builders.py"),
     "openai": (),
-    "parsl": ("hyperruntime/cluster/pilots.py",),
+    "parsl": ("hyperruntime/cluster/launchers/parsl.py",),
+    "ray": ("hyperruntime/cluster/launchers/ray.py",),
     "dotenv": ("hyperruntime/secrets/env_file.py",),
     "aiohttp": (
         "hyperruntime/cluster/",

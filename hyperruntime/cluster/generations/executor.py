@@ -160,9 +160,12 @@ class ClusterExecutor(Executor):
                 node.peer.call(method, value, on_event=lambda said: _tell(context, said))
             )
             try:
-                while not (await asyncio.wait({call}, timeout=_POLL_S))[0] and not node.job_ends:
+                while (
+                    not (await asyncio.wait({call}, timeout=_POLL_S))[0]
+                    and node.job_ends_at is None
+                ):
                     context.containers.check_running()
-                if node.job_ends:
+                if node.job_ends_at is not None:
                     raise NodeLostError(f"node {node.name} is being ended: {node.leaving}")
                 return call.result()
             finally:

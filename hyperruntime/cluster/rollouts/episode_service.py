@@ -15,6 +15,7 @@ import attrs
 
 from hyperruntime.cluster.node_services import SETTLE_S
 from hyperruntime.cluster.rollouts.relayed_model import RelayedModel
+from hyperruntime.cluster.rollouts.relayed_model import trajectory as trajectory_id
 from hyperruntime.errors import HyperRuntimeError, SpecError
 from hyperruntime.logs import get_logger
 from hyperruntime.option_fields import from_json
@@ -46,7 +47,7 @@ IMAGE = "rollout.image"
 TURNS = "turns"
 RECORD = "record"
 PIECE_BYTES = 4 << 20
-_OF_COMMANDS = (b'{"is":"call"', b'{"is":"failed"', b'{"is":"anew"')
+_TURN = b'{"is":"turn"'
 
 
 @attrs.define
@@ -140,7 +141,7 @@ class EpisodeService:
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if told.done() or call.args["run"] not in self._runs:  # its slots were closed
-                return Answer({"ends": True})
+                return Answer({"ends": True, "told": told.done()})
             await making
         finally:
             told.cancel()
@@ -153,35 +154,27 @@ class EpisodeService:
         """Make an attempt at a trajectory; emit the lines of its journal, and its record in pieces.
 
         A batch system that ends the node's job sends SIGTERM to the processes in containers too. So
-        the results of commands, and the lines after them, are sent with a delay: results that
-        SIGTERM caused are never sent.
+        the record is sent with a delay: one that SIGTERM caused is never sent. The head takes back
+        lines of the journal.
         """
         args = call.args
         item = run.items.get(args["item"])
         if item is None:
             raise SpecError("item", args["item"], "an item of the environment, also on the nodes")
-        lines: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
-        clock = asyncio.get_running_loop().time
-        due = 0.0
+        is_relayed = isinstance(run.context.model, RelayedModel)
+        trajectory_id.set(f"{item.id}/{args['index']}")
 
         async def write(data: bytes) -> None:
-            nonlocal due
-            due = (
-                clock() + SETTLE_S
-                if any(kind in data for kind in _OF_COMMANDS)
-                else max(due, clock())
-            )
-            lines.put_nowait((due, data))
+            if is_relayed:  # the head has journaled the turns that it was asked for
+                lines = data.splitlines(keepends=True)
+                data = b"".join(line for line in lines if not line.startswith(_TURN))
+            if data:
+                await call.emit(Answer(TURNS, data))
 
-        sending = asyncio.ensure_future(_send(lines, call))
-        try:
-            journal = TurnJournal(write, await self._journal(args), args["attempts"])
-            job = Job(item=item, index=args["index"], journal=journal)
-            trajectory = await run_episode(run.context, job)
-            lines.put_nowait((clock() + SETTLE_S, b""))
-            await sending
-        finally:
-            sending.cancel()
+        journal = TurnJournal(write, await self._journal(args), args["attempts"])
+        job = Job(item=item, index=args["index"], journal=journal)
+        trajectory = await run_episode(run.context, job)
+        await asyncio.sleep(SETTLE_S)
         _, line = recordable(trajectory)
         for begin in range(0, len(line), PIECE_BYTES):
             await call.emit(Answer(RECORD, line[begin : begin + PIECE_BYTES]))
@@ -222,13 +215,3 @@ class EpisodeService:
 def _enter_if_there(directory: str) -> None:
     if os.path.isdir(directory):
         os.chdir(directory)
-
-
-async def _send(lines: asyncio.Queue[tuple[float, bytes]], call: Call) -> None:
-    """Emit each line at its time, until an empty one."""
-    while True:
-        due, data = await lines.get()
-        await asyncio.sleep(due - asyncio.get_running_loop().time())
-        if not data:
-            return
-        await call.emit(Answer(TURNS, data))

@@ -17,6 +17,7 @@ import attrs
 
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.head import Node
+from hyperruntime.cluster.node_services import SETTLE_S
 from hyperruntime.cluster.node_workers import NodeWorkers
 from hyperruntime.cluster.rollouts.episode_service import (
     CLOSE,
@@ -30,7 +31,11 @@ from hyperruntime.cluster.rollouts.episode_service import (
     RUN,
     TURNS,
 )
-from hyperruntime.cluster.rollouts.relayed_model import is_reachable_from_nodes, model_handler
+from hyperruntime.cluster.rollouts.relayed_model import (
+    PaidTurns,
+    is_reachable_from_nodes,
+    model_handler,
+)
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import (
     ClusterError,
@@ -50,7 +55,7 @@ from hyperruntime.rollout.run.progress import Keep, RolloutEvent
 from hyperruntime.rollout.run.runner import CompleteParts, Parts, run_episodes
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
-from hyperruntime.rollout.run_files.turn_journal import TurnJournal
+from hyperruntime.rollout.run_files.turn_journal import CALL, UNSAID, TurnJournal, valid_lines
 from hyperruntime.runs.retry import Losses, LostTooOftenError
 from hyperruntime.settings.reader import read
 from hyperruntime.wire.checks import Line, Within
@@ -64,6 +69,8 @@ MOST_RECORD_BYTES = 1 << 28  # of an attempt at a trajectory
 _MOST_WAITING_BYTES = 1 << 26  # of lines that the disk has not taken
 _MOST_RECORD_VALUES = 1 << 23
 _QUICK_BYTES = 1 << 20  # of a record that is parsed quickly, while all threads wait
+_CALL = b'{"is":"call"'
+_LASTING = (b'{"is":"failed"', b'{"is":"anew"')
 _CLOSE_S = 10.0  # an interrupted command is ended after 30 s, and must cancel the jobs before
 
 
@@ -126,11 +133,15 @@ class _Opened:
 
 @attrs.frozen(kw_only=True)
 class _Ended:
-    """The answer of a node that has made an attempt at a trajectory: whether it ends, and could not
-    finish.
+    """The answer of a node that has made an attempt at a trajectory.
+
+    Attributes:
+        ends: whether the node ends, and could not finish.
+        told: whether the batch system has told it to.
     """
 
     ends: bool = False
+    told: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -182,10 +193,11 @@ class NodeEpisodes:
         )
         self._run = uuid.uuid4().hex
         self._journals: dict[str, TurnJournal] = {}
+        self._turns: dict[str, PaidTurns] = {}
         self._tasks = BackgroundTasks("rollouts")
         self._closed = False
         self._handlers: dict[str, Handler] = {
-            f"{MODEL}.{self._run}": model_handler(self._model),
+            f"{MODEL}.{self._run}": model_handler(self._model, self._turns.get),
             f"{JOURNAL}.{self._run}": self._read_journal,
             f"{IMAGE}.{self._run}": self._give_item_image,
         }
@@ -216,6 +228,7 @@ class NodeEpisodes:
             StorageError: the journal cannot be written.
         """
         self._journals[job.id] = job.journal
+        self._turns[job.id] = PaidTurns(self._model, job.journal)
         try:
             return await self._workers.run(
                 lambda node, _: self._run_on(node, job),
@@ -226,6 +239,7 @@ class NodeEpisodes:
             return failed_trajectory(self._options, self._model.name, job, error, "node")
         finally:
             del self._journals[job.id]
+            await self._turns.pop(job.id).close()
 
     async def end(self, item: Item) -> None:
         """Let the nodes remove what they keep for the trajectories of an item, without waiting."""
@@ -245,15 +259,18 @@ class NodeEpisodes:
         Raises:
             NodeLostError: the node is lost, or it ends and could not finish.
         """
-        sent = _Sent()
+        sent = _Sent(node)
         journal = job.journal
         before = journal.attempts
+        self._turns[job.id].begin(before + 1)
         asked = {"run": self._run, "item": job.item.id, "index": job.index, "attempts": before}
         writing = asyncio.ensure_future(sent.write(journal))
         try:
             ended = await node.peer.ask(
                 _Ended, RUN, {**asked, "journal": len(journal.data)}, on_event=sent.take
             )
+            if ended.told and node.job_ends_at is None:
+                node.job_ends_at = asyncio.get_running_loop().time()
             if ended.ends:
                 node.leave("it was told to end")
                 raise NodeLostError(f"node {node.name} was told to end")
@@ -341,14 +358,20 @@ class NodeEpisodes:
 class _Sent:
     """The events of a node that makes a trajectory: lines of the journal, and the record in pieces.
 
+    A batch system that ends the node's job sends SIGTERM to the processes in containers too. So
+    what commands said is taken back if their job is told to end a moment later. What cannot be
+    taken back waits for this moment.
+
     Attributes:
         record: the pieces that have come.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, node: Node) -> None:
         """Wait for the first event."""
         self.record: list[bytes] = []
-        self._lines: asyncio.Queue[bytes | None] = asyncio.Queue()
+        self._node = node
+        self._lines: asyncio.Queue[tuple[float, bytes] | None] = asyncio.Queue()
+        self._said: list[tuple[float, bytes]] = []  # by commands, with their times
         self._waiting_bytes = self._journal_bytes = self._record_bytes = 0
 
     def take(self, event: Answer) -> None:
@@ -361,7 +384,7 @@ class _Sent:
         if event.value == TURNS:
             self._journal_bytes += size
             self._waiting_bytes += size
-            self._lines.put_nowait(event.body)
+            self._lines.put_nowait((asyncio.get_running_loop().time(), event.body))
         elif event.value == RECORD:
             self._record_bytes += size
             self.record.append(event.body)
@@ -379,9 +402,28 @@ class _Sent:
 
     async def write(self, journal: TurnJournal) -> None:
         """Add the lines to a journal as they come, until :meth:`end`."""
+        clock = asyncio.get_running_loop().time
         while (each := await self._lines.get()) is not None:
-            await journal.add_lines(each)
-            self._waiting_bytes -= len(each)
+            came, data = each
+            if any(kind in data for kind in _LASTING):
+                await asyncio.sleep(came + SETTLE_S - clock())
+            is_of_commands = any(kind in data for kind in (*_LASTING, _CALL))
+            if not (is_of_commands and self._is_void(came)):
+                await journal.add_lines(data)
+                if is_of_commands:
+                    lately = clock() - SETTLE_S
+                    kept = [one for one in self._said if one[0] > lately or self._is_void(one[0])]
+                    self._said = [*kept, (came, data)]
+            self._waiting_bytes -= len(data)
+        for came, data in self._said:
+            for _, entry in valid_lines(data) if self._is_void(came) else ():
+                if entry["is"] == CALL:
+                    await journal.add(UNSAID, key=entry["key"])
+
+    def _is_void(self, came: float) -> bool:
+        """Return whether SIGTERM may have ended a command."""
+        told = self._node.job_ends_at
+        return told is not None and came > told - SETTLE_S
 
 
 def _received(job: Job, line: bytes) -> Trajectory:

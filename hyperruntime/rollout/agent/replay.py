@@ -138,24 +138,7 @@ class Replay:
             key: from :func:`request_key`.
             completion: what the model answered.
         """
-        prompt = None if completion.prompt_ids is None else list(completion.prompt_ids)
-        shared = (
-            len(self._last) if prompt is not None and prompt[: len(self._last)] == self._last else 0
-        )
-        ids = None if completion.ids is None else list(completion.ids)
-        if prompt is not None and ids is not None:
-            self._last = [*prompt, *ids]
-        await self._journal.add(
-            TURN,
-            key=key,
-            message=dict(completion.message),
-            finish_reason=completion.finish_reason,
-            usage=dict(completion.usage),
-            shared=shared,
-            prompt_ids=None if prompt is None else prompt[shared:],
-            ids=ids,
-            logprobs=None if completion.logprobs is None else list(completion.logprobs),
-        )
+        await self._journal.add_turn(key, attrs.asdict(completion, recurse=False))
 
     async def call(
         self, turn: int, name: str, arguments: Mapping[str, Any], run: Callable[[], Awaitable[str]]

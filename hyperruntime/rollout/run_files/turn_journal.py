@@ -3,6 +3,7 @@ recorded yet.
 
 Each entry is one JSON line; ``is`` names its kind. ``agent/replay.py`` plays back each ``turn`` and
 ``call``. The entries after an ``attempt`` belong to it, and those before an ``anew`` are void.
+``unsaid`` makes the last ``call`` with its key void: a batch system may have ended the command.
 ``failed`` is a tool call that lost its container, or a failed verification. The first line of a
 file says to which trajectory and options it belongs. A kill leaves at most one truncated line, at
 the end.
@@ -33,6 +34,7 @@ TURN = "turn"
 CALL = "call"
 FAILED = "failed"
 ANEW = "anew"
+UNSAID = "unsaid"
 _FIELDS: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     ATTEMPT: {"number": int},
     TURN: {
@@ -45,6 +47,7 @@ _FIELDS: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     },
     CALL: {"key": str, "answer": str},
     FAILED: {"key": str},
+    UNSAID: {"key": str},
     ANEW: {"attempt": int},
 }
 
@@ -74,6 +77,7 @@ class TurnJournal:
         self._write = write
         self._void: list[bytes] = []  # the lines of kind ``anew``
         self._lines: list[bytes] = []
+        self._last: list[int] = []  # the tokens of the last turn
         self._begun = False
         self._read(data)
 
@@ -107,7 +111,7 @@ class TurnJournal:
         """Add an entry; an entry that JSON cannot represent is logged and skipped.
 
         Args:
-            kind: ``TURN``, ``CALL``, ``FAILED`` or ``ANEW``.
+            kind: ``TURN``, ``CALL``, ``FAILED``, ``UNSAID`` or ``ANEW``.
             fields: the entry's JSON values by name.
 
         Raises:
@@ -118,8 +122,57 @@ class TurnJournal:
         except (TypeError, ValueError, RecursionError) as error:
             log.warning("turn not journaled", error=str(error))
             return
-        self._take(kind, line)
+        self._take(line, {"is": kind, **fields})
         await self._write((b"" if self._begun else self._beginning()) + line)
+
+    async def add_turn(self, key: str, turn: Mapping[str, Any]) -> None:
+        """Add a turn of the model.
+
+        Args:
+            key: of the request.
+            turn: ``message``, ``finish_reason``, ``usage``, ``prompt_ids``, ``ids`` and
+                ``logprobs``.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        await self.add(TURN, **self._turn_fields(key, turn))
+
+    async def add_turn_of(self, attempt: int, key: str, turn: Mapping[str, Any]) -> None:
+        """Add a turn of an attempt that another process makes, which sends its other entries.
+
+        Args:
+            attempt: its number.
+            key: of the request.
+            turn: as for :meth:`add_turn`.
+
+        Raises:
+            StorageError: it cannot be written.
+        """
+        try:
+            line = _line({"is": TURN, **self._turn_fields(key, turn)})
+        except (TypeError, ValueError, RecursionError) as error:
+            log.warning("turn not journaled", error=str(error))
+            return
+        await self.add_lines(_line({"is": ATTEMPT, "number": attempt}) + line)
+
+    def _turn_fields(self, key: str, turn: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a turn. Its prompt begins with the tokens of the last one, mostly,
+        which are left out.
+        """
+        prompt = None if turn["prompt_ids"] is None else list(turn["prompt_ids"])
+        size = len(self._last)
+        shared = size if prompt is not None and prompt[:size] == self._last else 0
+        found = {name: turn[name] and list(turn[name]) for name in ("ids", "logprobs")}
+        return {
+            "key": key,
+            "message": dict(turn["message"]),
+            "finish_reason": turn["finish_reason"],
+            "usage": dict(turn["usage"]),
+            **found,
+            "shared": shared,
+            "prompt_ids": None if prompt is None else prompt[shared:],
+        }
 
     async def add_lines(self, data: bytes) -> None:
         """Add lines of another journal of this trajectory.
@@ -142,15 +195,28 @@ class TurnJournal:
             if entry["is"] == ATTEMPT:
                 self.attempts = max(self.attempts, entry["number"])
             else:
-                self._take(entry["is"], line)
+                self._take(line, entry)
         return size
 
-    def _take(self, kind: str, line: bytes) -> None:
-        if kind == ANEW:
+    def _take(self, line: bytes, entry: Mapping[str, Any]) -> None:
+        if entry["is"] == ANEW:
             self._void.append(line)
             self._lines.clear()
-        else:
-            self._lines.append(line)
+            self._last = []
+            return
+        if entry["is"] == UNSAID:
+            self._unsay(entry["key"])
+            return
+        self._lines.append(line)
+        if entry["is"] == TURN and entry["prompt_ids"] is not None and entry["ids"] is not None:
+            self._last = [*self._last[: entry["shared"]], *entry["prompt_ids"], *entry["ids"]]
+
+    def _unsay(self, key: str) -> None:
+        for at in range(len(self._lines) - 1, -1, -1):
+            entry = json.loads(self._lines[at])
+            if (entry["is"], entry["key"]) == (CALL, key):
+                del self._lines[at]
+                return
 
 
 class JournalDirectory:

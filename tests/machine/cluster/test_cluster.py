@@ -19,12 +19,7 @@ from hyperruntime.cluster.head import Head
 from hyperruntime.cluster.open_clusters import ClusterFile, open_clusters
 from hyperruntime.errors import ClusterError, NodeLostError
 from hyperruntime.storage.atomic import write_atomic
-from tests.processes import command_line, end
-
-pytestmark = [
-    pytest.mark.usefixtures("leftovers_of_parsl_are_collected"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+from tests.processes import end
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -82,10 +77,8 @@ async def test_a_node_that_is_told_to_end_takes_no_new_work_and_finishes_what_it
         node = await cluster.wait_for_node()
         with node.in_use():
             server = psutil.Process(node.facts.pid)
-            job = [one for one in server.parents() if "-m" in command_line(one)]
-            end((server, *job), signal.SIGTERM)  # as before a preemption
+            end((server,), signal.SIGTERM)  # as before a preemption
             await until(lambda: node.leaving)
-            await until(lambda: not job[0].is_running() or job[0].status() == psutil.STATUS_ZOMBIE)
             assert (await node.peer.call("time")).value
             assert node.lost is None
             await until(cluster.nodes)  # another one
@@ -144,7 +137,7 @@ async def test_jobs_that_fail_one_after_another_cost_no_node_that_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As those beyond the limit of an account. After a pause they are asked for again."""
-    monkeypatch.setattr("hyperruntime.cluster.pilots._PAUSE_S", 1.0)
+    monkeypatch.setattr("hyperruntime.cluster.cluster._PAUSE_S", 1.0)
     works, tried, go = tmp_path / "works", tmp_path / "tried", tmp_path / "go"
 
     def tries() -> int:
@@ -174,12 +167,33 @@ async def test_nodes_are_not_given_back_as_idle_while_there_are_fewer_than_the_l
         assert len(cluster.nodes()) == 2
 
 
+async def test_nodes_that_somebody_starts_by_the_command_join(tmp_path: Path) -> None:
+    config = ClusterConfig(
+        provider="command", address="127.0.0.1", idle_s=0.1, patience_s=2.0, heartbeat_s=0.5
+    )
+    async with Cluster(config, tmp_path) as cluster:
+        secret = tmp_path / "nodes.json"
+        assert secret.stat().st_mode & 0o777 == 0o600
+        words = ["bash", str(tmp_path / "nodes.sh")]
+        started = [await asyncio.create_subprocess_exec(*words) for _ in range(2)]
+        await until(lambda: len(cluster.nodes()) == 2)
+        assert {node.facts.pid for node in cluster.nodes()} == {one.pid for one in started}
+        assert len({node.name for node in cluster.nodes()}) == 2
+        assert list(tmp_path.glob("*.json")) == [secret]
+        one = cluster.nodes()[0]
+        psutil.Process(one.facts.pid).kill()
+        await until(lambda: len(cluster.nodes()) == 1)
+        await asyncio.sleep(1)
+        assert len(cluster.nodes()) == 1, "it was given back, though nobody could start another"
+    assert sorted([await one.wait() for one in started]) == [-signal.SIGKILL, 0]
+
+
 async def test_nodes_that_never_come_are_an_error_that_says_why(tmp_path: Path) -> None:
     config = ClusterConfig(max_nodes=1, setup=("echo the module is missing >&2; exit 3",))
     async with Cluster(config, tmp_path) as cluster:
         cluster.want(1)
         with pytest.raises(
-            ClusterError, match="before it joined: exit code 3, 'the module is missing'"
+            ClusterError, match="before they join: exit code 3, 'the module is missing'"
         ):
             await cluster.wait_for_node()
 

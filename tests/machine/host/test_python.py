@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.cluster.config import ClusterConfig
-from hyperruntime.cluster.pilots import Pilots
+from hyperruntime.cluster.node_jobs import job_script
 from hyperruntime.host.process import find_program, python_args, run_process
 from hyperruntime.host.python import (
     import_elsewhere,
@@ -143,9 +143,10 @@ def test_the_script_of_a_job_corrects_the_python_path_that_its_set_up_made(
     value: str, hostile: HostileDirectory, tmp_path: Path
 ) -> None:
     setup = "unset PYTHONPATH" if value == "not set" else f"export PYTHONPATH={value}"
-    pilots = Pilots(ClusterConfig(provider="local", setup=(setup,)), tmp_path)
-    script = f'{pilots._provider().worker_init}\necho "<${{PYTHONPATH-not set}}>"'
-    done = run_process(["/bin/sh", "-euc", script], timeout_s=60)
+    script = job_script(ClusterConfig(provider="local", setup=(setup,)), tmp_path, "node-1")
+    before, _, _ = script.rpartition("exec ")
+    script = f'{before}echo "<${{PYTHONPATH-not set}}>"; trap - EXIT'
+    done = run_process(["bash", "-uc", script], timeout_s=60)
     assert done.stdout.decode().splitlines()[-1:] == [
         "<not set>" if value == "not set" else "</a>"
     ], done.stderr

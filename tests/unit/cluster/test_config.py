@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
@@ -9,9 +10,10 @@ import attrs
 import pytest
 
 from hyperruntime.cluster.config import ClusterConfig, read_config
-from hyperruntime.cluster.pilots import Pilots, launch_command
-from hyperruntime.errors import ClusterError, SpecError
-from hyperruntime.host.process import run_process
+from hyperruntime.cluster.launchers.launcher import JobRefusedError
+from hyperruntime.cluster.launchers.parsl import ParslLauncher, parsl_launcher
+from hyperruntime.cluster.node_jobs import NodeJobs, job_script
+from hyperruntime.errors import ClusterError, HyperRuntimeError
 
 FULL = """
 [cluster]
@@ -33,23 +35,28 @@ def written(folder: Path, text: str) -> Path:
     return path
 
 
+def launcher(folder: Path, config: ClusterConfig) -> ParslLauncher:
+    made = parsl_launcher(config, folder)
+    assert isinstance(made, ParslLauncher)
+    return made
+
+
+def program(folder: Path, name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
 def test_a_table_becomes_a_job_script_of_slurm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sbatch = tmp_path / "sbatch"
-    sbatch.write_text(
-        f'#!/bin/sh\ncp "$1" {tmp_path}/job\nenv >{tmp_path}/env\necho "Submitted batch job 7"\n'
-    )
-    sbatch.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    text = f'cp "$1" {tmp_path}/job\nenv >{tmp_path}/env\necho "Submitted batch job 7"'
+    program(tmp_path, "sbatch", text, monkeypatch)
     monkeypatch.setenv("OPENAI_API_KEY", "a-key-of-the-head")
     monkeypatch.setenv("OUR_KEY", "another-key-of-the-head")
-    pilots = Pilots(
-        attrs.evolve(read_config(written(tmp_path, FULL)), withhold=("OUR_KEY",)), tmp_path
-    )
-    pilots._withhold(provider := pilots._provider())
-    provider.script_dir = str(tmp_path)
-    assert provider.submit("serve", 1) == "7"
+    config = attrs.evolve(read_config(written(tmp_path, FULL)), withhold=("OUR_KEY",))
+    script = job_script(config, tmp_path, "node-1")
+    assert launcher(tmp_path, config).start(script, "node-1", excluded=("n9", "n8")) == "7"
     text = (tmp_path / "job").read_text()
     for line in (
         "--partition=short",
@@ -57,13 +64,14 @@ def test_a_table_becomes_a_job_script_of_slurm(
         "--constraint=fast",
         "--gpus-per-node=2",
         "--mem=32g",
+        "--exclude=n8,n9",
     ):
         assert line in text
     assert "--time=150" in text
     assert "--no-requeue" in text
     assert "--cpus-per-task=8" in text
     assert "--exclusive" not in text
-    assert text.index("module load apptainer") < text.index("serve")
+    assert text.index("module load apptainer") < text.index("node_job")
     # sbatch(1): jobs get the environment of sbatch
     assert "PATH=" in (job := (tmp_path / "env").read_text())
     assert "key-of-the-head" not in job + text
@@ -75,8 +83,8 @@ def test_every_form_of_a_walltime_is_asked_for_in_whole_minutes(
     provider: str, walltime: str, asked: str, tmp_path: Path
 ) -> None:
     """Parsl reads ``HH:MM:SS`` only, and ignores the seconds."""
-    made = Pilots(ClusterConfig(provider=provider, walltime=walltime), tmp_path)._provider()
-    assert made.walltime == asked
+    made = launcher(tmp_path, ClusterConfig(provider=provider, walltime=walltime))
+    assert made._provider.walltime == asked
 
 
 def test_lsf_reads_the_script_from_the_input_of_bsub(
@@ -85,41 +93,41 @@ def test_lsf_reads_the_script_from_the_input_of_bsub(
     """IBM Spectrum LSF, bsub: lines with #BSUB count in a script from standard input; by default -n
     is 1.
     """
-    (tmp_path / "bsub").write_text(
-        f'#!/bin/sh\ncat >{tmp_path}/job\necho "Job <7> is submitted to queue <normal>."\n'
-    )
-    (tmp_path / "bsub").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    provider = Pilots(ClusterConfig(provider="lsf"), tmp_path)._provider()
-    provider.script_dir = str(tmp_path)
-    assert provider.submit("serve", 1) == "7"
+    text = f'cat >{tmp_path}/job\necho "Job <7> is submitted to queue <normal>."'
+    program(tmp_path, "bsub", text, monkeypatch)
+    made = launcher(tmp_path, ClusterConfig(provider="lsf"))
+    assert made.start("serve", "node-1", excluded=()) == "7"
     lines = (tmp_path / "job").read_text().splitlines()
     assert {"#BSUB -n 1", "#BSUB -W 60"} <= set(lines)
     assert not any("-nnodes" in line for line in lines)
 
 
-def test_a_job_begins_no_other_node_server_when_its_time_is_nearly_over() -> None:
-    """The time that the set-up lines took counts."""
-    words = launch_command(
-        "process_worker_pool.py --drain_period={drain_period} -p {other}", 9000 - 600
-    )
-    program, period = words.removesuffix(" -p {other}").split(" --drain_period=")
-    assert program.endswith("process_worker_pool")
-    begun = f"HYPERRUNTIME_JOB_BEGAN=$(($(date +%s) - 1000)); echo {period}"
-    said = run_process(["sh", "-c", begun], timeout_s=30).stdout.decode().strip()
-    assert abs(int(said) - (9000 - 600 - 60 - 1000)) <= 1, (
-        "a minute before the head wants another node"
-    )
+@pytest.mark.parametrize(
+    ("said", "is_final"),
+    [
+        ("sbatch: error: invalid partition specified: long", True),
+        ("sbatch: error: Memory specification can not be satisfied", True),
+        ("sbatch: error: Batch job submission failed: Socket timed out on send/recv", False),
+        ("sbatch: error: QOSMaxSubmitJobPerUserLimit; job submit limit", False),
+    ],
+)
+def test_what_the_batch_system_says_to_a_job_is_told_and_some_is_tried_again(
+    said: str, is_final: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, "sbatch", f'echo "{said}" >&2; exit 1', monkeypatch)
+    with pytest.raises(ClusterError) as caught:
+        launcher(tmp_path, ClusterConfig(provider="slurm")).start("x", "node-1", excluded=())
+    assert said in str(caught.value)
+    assert isinstance(caught.value, JobRefusedError) == is_final
 
 
 @pytest.mark.parametrize("provider", ["pbs", "lsf"])
 def test_pbs_and_lsf_are_asked_for_the_same(provider: str, tmp_path: Path) -> None:
     """By arguments only: neither runs on the machines of the tests."""
     config = attrs.evolve(read_config(written(tmp_path, FULL)), provider=provider)
-    made = Pilots(config, tmp_path)._provider()
+    made = launcher(tmp_path, config)._provider
     assert (made.queue, made.max_blocks, made.walltime) == ("short", 4, "02:30:00")
     assert (made.project if provider == "lsf" else made.account) == "ours"
-    assert "module load apptainer" in made.worker_init
     if provider == "pbs":
         assert (made.cpus_per_node, made.select_options) == (8, "mem=32gb:ngpus=2")
     else:
@@ -150,10 +158,11 @@ def test_pbs_and_lsf_are_asked_for_the_same(provider: str, tmp_path: Path) -> No
         ('[cluster]\npartition = "a\\nb"', "a text of one line"),
         ("[cluster]\nparsl = 'mine'", "a name such as 'mysite:make_config'"),
         ("[cluster]\nidle_s = true", "idle_s=True is not allowed"),
+        ("[cluster]\nruntime = 'aptainer'", "did you mean 'apptainer'"),
     ],
 )
 def test_an_invalid_table_is_refused_in_one_sentence(text: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises((ClusterError, SpecError), match=words) as caught:
+    with pytest.raises(HyperRuntimeError, match=words) as caught:
         read_config(written(tmp_path, text))
     assert "\n" not in str(caught.value)
 
@@ -167,12 +176,21 @@ def test_a_runtime_of_the_command_line_replaces_that_of_the_file(tmp_path: Path)
     ]
 
 
+async def started(config: ClusterConfig, folder: Path) -> NodeJobs:
+    jobs = NodeJobs(config, folder)
+    try:
+        await jobs.start()
+    finally:
+        await jobs.stop()
+    return jobs
+
+
 @pytest.mark.parametrize("name", ["with space", "a'quote", "$HOME", "a;b", "new\nline"])
 def test_a_directory_that_job_scripts_cannot_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(
         ClusterError, match="cannot be named in the scripts of jobs; put the run in a path without"
     ):
-        Pilots(ClusterConfig(), tmp_path / name).start()
+        asyncio.run(started(ClusterConfig(), tmp_path / name))
 
 
 def test_a_missing_file_and_a_config_that_cannot_be_made_are_named(tmp_path: Path) -> None:
@@ -181,7 +199,7 @@ def test_a_missing_file_and_a_config_that_cannot_be_made_are_named(tmp_path: Pat
     with pytest.raises(
         ClusterError, match="parsl='nothing:here' does not return a config: ModuleNotFoundError"
     ):
-        Pilots(ClusterConfig(parsl="nothing:here"), tmp_path).start()
+        asyncio.run(started(ClusterConfig(parsl="nothing:here"), tmp_path))
 
 
 OWN = """
@@ -190,23 +208,28 @@ from parsl.executors import HighThroughputExecutor
 from parsl.providers import SlurmProvider
 
 
+def provider():
+    return SlurmProvider(walltime="00:04:00")
+
+
 def config():
-    return Config([HighThroughputExecutor(address="127.0.0.1", provider=SlurmProvider(walltime="00:04:00"))])
+    return Config([HighThroughputExecutor(address="127.0.0.1", provider=provider())])
 """
 
 
+@pytest.mark.parametrize("name", ["config", "provider"])
 def test_nodes_of_an_own_config_are_drained_before_the_walltime_of_its_provider(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own_site.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    too_short = Pilots(ClusterConfig(parsl="own_site:config"), tmp_path)
-    with pytest.raises(
-        ClusterError,
-        match="the walltime 00:04:00 in parsl='own_site:config' leaves no time for work",
-    ):
-        too_short.start()
-    pilots = Pilots(ClusterConfig(parsl="own_site:config", drain_s=60.0), tmp_path)
-    monkeypatch.setattr("parsl.dataflow.dflow.DataFlowKernel", lambda config: None)
-    pilots.start()
-    assert pilots.walltime_s == 240.0
+    own = f"own_site:{name}"
+    with pytest.raises(ClusterError, match=r"in parsl='own_site:.*240 s, leaves no time for work"):
+        asyncio.run(started(ClusterConfig(parsl=own), tmp_path))
+    jobs = asyncio.run(started(ClusterConfig(parsl=own, drain_s=60.0), tmp_path))
+    assert jobs.walltime_s == 240.0
+
+
+def test_what_a_batch_system_has_no_word_for_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="cores_per_node cannot be asked for: gridengine has no"):
+        launcher(tmp_path, ClusterConfig(provider="gridengine", cores_per_node=4))

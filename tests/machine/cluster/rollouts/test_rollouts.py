@@ -6,8 +6,7 @@ import asyncio
 import json
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -18,11 +17,16 @@ import pytest
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.head import Invitation, Node
+from hyperruntime.cluster.node_jobs import JobEnd, NodeJob
 from hyperruntime.cluster.node_server import run_node
 from hyperruntime.cluster.node_services import NodeContext, NodeSettings
 from hyperruntime.cluster.rollouts.episode_service import OPEN, RUN, EpisodeService
 from hyperruntime.cluster.rollouts.node_episodes import NodeEpisodes, run_rollouts_on
-from hyperruntime.cluster.rollouts.relayed_model import is_reachable_from_nodes, model_handler
+from hyperruntime.cluster.rollouts.relayed_model import (
+    PaidTurns,
+    is_reachable_from_nodes,
+    model_handler,
+)
 from hyperruntime.errors import (
     ClusterError,
     ContextLengthError,
@@ -57,7 +61,7 @@ OPTIONS = RolloutOptions(environment=WORDS, environment_options={"count": "12"},
 
 
 class Nodes:
-    """In place of pilot jobs: node servers in this process, with containers that only hold
+    """In place of jobs: node servers in this process, with containers that only hold
     words.
     """
 
@@ -67,12 +71,12 @@ class Nodes:
         self.walltime_s = None
         all_nodes.append(self)
 
-    def start(self) -> None: ...
+    async def start(self) -> None: ...
 
-    def stop(self) -> None: ...
+    async def stop(self) -> None: ...
 
-    def submit(self, invitation: Invitation) -> Future[None]:
-        ended: Future[None] = Future()
+    async def submit(self, invitation: Invitation, excluded: Collection[str]) -> NodeJob:
+        job = NodeJob(invitation.name, "1")
 
         def services(context: NodeContext) -> list[EpisodeService]:
             self.contexts.append(context)
@@ -83,10 +87,10 @@ class Nodes:
 
         def on_end(_: object) -> None:
             del self.running[invitation.name]
-            ended.set_result(None)
+            job.ended.set_result(JobEnd(kind="done"))
 
         node.add_done_callback(on_end)
-        return ended
+        return job
 
     def look_soon(self) -> None: ...
 
@@ -135,12 +139,13 @@ async def _no_runtime(context: NodeContext) -> None:
 
 @pytest.fixture(autouse=True)
 def nodes_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("hyperruntime.cluster.cluster.Pilots", Nodes)
-    monkeypatch.setattr("hyperruntime.cluster.cluster._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("hyperruntime.cluster.cluster.NodeJobs", Nodes)
+    monkeypatch.setattr("hyperruntime.cluster.starts._FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr("hyperruntime.cluster.rollouts.episode_service.open_here", open_boxes)
     monkeypatch.setattr(NodeContext, "runtime", _no_runtime)
     monkeypatch.setattr("hyperruntime.rollout.run.runner._RETRY_S", 0.001)
-    monkeypatch.setattr("hyperruntime.cluster.rollouts.episode_service.SETTLE_S", 0.03)
+    for module in ("episode_service", "node_episodes"):
+        monkeypatch.setattr(f"hyperruntime.cluster.rollouts.{module}.SETTLE_S", 0.03)
     for each in (all_nodes, all_boxes, terminated):
         each.clear()
 
@@ -269,7 +274,7 @@ def test_a_trajectory_that_arrives_while_its_node_ends_is_left_to_another_node()
         )
         await asyncio.sleep(0)  # it has begun
         await service.close()
-        assert (await answer).value == {"ends": True}
+        assert (await answer).value == {"ends": True, "told": False}
 
     asyncio.run(test())
 
@@ -295,6 +300,7 @@ def test_nodes_that_are_killed_cost_no_trajectory_and_no_journaled_model_call(
     assert len(model.killed) > kills // 2
     assert (summary.scored, summary.infrastructure) == (count, 0)
     assert model.repeated == []
+    assert len(model.asked) == count * (COMMANDS + 1), "a call was paid twice"
     found = read_trajectories(run_dir)
     assert max(each.attempts for each in found) > 1
     assert any(each.replay.get("turns") for each in found)
@@ -306,7 +312,8 @@ def test_nodes_that_are_killed_cost_no_trajectory_and_no_journaled_model_call(
 def test_what_commands_said_when_a_batch_system_ended_them_is_not_used(
     alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hyperruntime.cluster.rollouts.episode_service.SETTLE_S", 0.3)
+    for module in ("episode_service", "node_episodes"):
+        monkeypatch.setattr(f"hyperruntime.cluster.rollouts.{module}.SETTLE_S", 0.3)
     run_dir = tmp_path / "run"
 
     async def terminate() -> None:
@@ -321,7 +328,9 @@ def test_what_commands_said_when_a_batch_system_ended_them_is_not_used(
 
     model = Seeded(run_dir, wait_s=0.05)
     summary = on_nodes(model, run_dir, meanwhile=terminate)
-    assert (summary.scored, len(terminated), model.repeated) == (12, 1, [])
+    assert (summary.scored, len(terminated)) == (12, 1)
+    again = {item for item, _ in model.repeated}
+    assert len(again) <= OPTIONS.parallel, "only what the node had under way"
     assert_same(run_dir, alone)
     assert {each.attempts for each in read_trajectories(run_dir)} == {1, 2}
     assert not any(each.replay.get("restarts") for each in read_trajectories(run_dir))
@@ -504,8 +513,8 @@ def test_nodes_ask_a_server_that_they_reach_and_else_the_head(
     here = "hyperruntime.cluster.rollouts"
     relayed: list[Model] = []
 
-    def handler(model: Model) -> Handler:
-        ask = model_handler(model)
+    def handler(model: Model, turns: Callable[[str], PaidTurns | None]) -> Handler:
+        ask = model_handler(model, turns)
 
         async def answer(call: Call) -> Answer:
             relayed.append(model)

@@ -1,0 +1,1 @@
+"""What starts the jobs of nodes: batch systems, and processes of this machine."""
