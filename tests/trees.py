@@ -40,7 +40,8 @@ def shown_inside(tree: str | Path) -> bytes:
     contents. Files of subordinate ids cannot be read from outside.
     """
     script = (
-        "set -o pipefail; cd \"$0\" && find . -printf '%p %y %m %T@ %U:%G %l\\n' | sort && "
+        "set -o pipefail; cd \"$0\" && find . -printf '%p %y %m %T@ %U:%G %l\\n' | "
+        "sed -E 's/ ([0-9]+)\\.[0-9]+ / \\1 /' | sort && "
         "find . -type f -print0 | sort -z | xargs -0 sha256sum"
     )
     shown = run_process(as_root_inside(["bash", "-c", script, str(tree)]), cwd="/")

@@ -51,20 +51,26 @@ def job_directory(parent: Path, prefix: str) -> Iterator[Path]:
             (made / _OWNER).write_text(json.dumps(record))
         yield made
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        remove_jobs(made, prefix)
         _remove_left(parent, prefix)
 
 
-def _remove_left(parent: Path, prefix: str) -> None:
-    """Remove the directories of dead heads; rename them first, so that jobs that still run cannot
-    write to them.
+def remove_jobs(directory: Path, prefix: str) -> None:
+    """Remove a directory for files of jobs. It is renamed first, so that jobs that still run cannot
+    write to it.
     """
+    gone = directory.with_name(f"{prefix}gone-{secrets.token_hex(8)}")
+    with suppress(OSError):
+        directory.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _remove_left(parent: Path, prefix: str) -> None:
+    """Remove the directories of dead heads."""
     for left in parent.glob(f"{prefix}*"):
         with suppress(OSError, TypeError, ValueError, KeyError):
             if _is_left(left):
-                gone = left.with_name(f"{prefix}gone-{secrets.token_hex(8)}")
-                left.rename(gone)
-                shutil.rmtree(gone, ignore_errors=True)
+                remove_jobs(left, prefix)
 
 
 def _is_left(directory: Path) -> bool:

@@ -1,6 +1,6 @@
 """The jobs of a cluster's nodes: each runs one node server, and its end is noticed.
 
-A job and its head share a directory. There are, for the node ``node-1``:
+A job and its head share a directory, which is new for each head. For the node ``node-1``, it has:
 
 - ``node-1.json``: what the node server needs, which it reads and removes. Only this user can read
   it: it has the node's token.
@@ -16,6 +16,7 @@ import json
 import os
 import re
 import shlex
+import tempfile
 import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ from hyperruntime import registry
 from hyperruntime.cluster import node_job
 from hyperruntime.cluster.config import JOB_BEGAN, SCRATCH, ClusterConfig
 from hyperruntime.cluster.head import Invitation
+from hyperruntime.cluster.job_directory import remove_jobs
 from hyperruntime.cluster.launchers.launcher import JobState, Launcher
 from hyperruntime.cluster.launchers.parsl import parsl_launcher
 from hyperruntime.cluster.node_services import NodeSettings
@@ -49,6 +51,7 @@ _SOON_S = 2.0
 _SOON_FOR_S = 120.0
 _FILES_S = 3.0  # for the files of a job that is over to be seen here, if it says nothing itself
 _TAIL_BYTES = 2000
+_FILES = "jobs-"  # begins the name of the directory of a head's jobs
 _ALL = "nodes"  # the files of nodes that somebody starts
 # A line of the set-up that fails ends the job: `trap ... ERR` leaves out what a condition asks for.
 _SCRIPT = """\
@@ -135,6 +138,7 @@ class NodeJobs:
         """
         self._config = config
         self._directory = directory
+        self._files = directory
         self._launcher: Launcher | None = None
         # a launcher is used by one thread at a time
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jobs of nodes")
@@ -159,12 +163,12 @@ class NodeJobs:
                 f"{str(self._directory)!r} cannot be named in the scripts of jobs; {step} of the "
                 "shell"
             )
-        make_directory(self._directory)
+        self._make_files()
         if self._config.is_by_hand:
             return
         name = self._config.provider
         make = parsl_launcher if self._config.parsl else registry.load_launcher(name)
-        self._launcher = await self._call(make, self._config, self._directory)
+        self._launcher = await self._call(make, self._config, self._files)
         self.walltime_s = self._launcher.walltime_s
         if self.walltime_s is not None and self.walltime_s <= self._config.drain_s:
             step = f"a longer walltime, or a smaller drain_s, which is {self._config.drain_s:g}"
@@ -188,10 +192,10 @@ class NodeJobs:
         """
         assert self._launcher is not None, "started"
         config = self._config
-        script = job_script(config, self._directory, invitation.name, excluded)
+        script = job_script(config, self._files, invitation.name, excluded)
 
         def start(launcher: Launcher) -> str:
-            with storage_errors(self._directory):
+            with storage_errors(self._files):
                 self._write_needs(invitation, invitation.name)
             number = launcher.start(script, f"hyperrun.{invitation.name}", excluded=excluded)
             self._alive.add(number)  # also if nobody waits for it any more
@@ -208,15 +212,15 @@ class NodeJobs:
             invitation: for all of them.
         """
         self._write_needs(invitation, _ALL)
-        script = self._directory / f"{_ALL}.sh"
-        script.write_text(job_script(self._config, self._directory, ""))
+        script = self._files / f"{_ALL}.sh"
+        script.write_text(job_script(self._config, self._files, ""))
         return f"bash {script}"
 
     def _write_needs(self, invitation: Invitation, name: str) -> None:
         config = self._config
         settings = NodeSettings(config.runtime, config.scratch, str(self._directory))
         needs = {"invitation": attrs.asdict(invitation), "settings": attrs.asdict(settings)}
-        path = self._directory / f"{name}.json"
+        path = self._files / f"{name}.json"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "w") as file:
             json.dump(needs, file)
@@ -234,6 +238,19 @@ class NodeJobs:
                 await self._call(lambda: launcher.cancel(sorted(self._alive)))
         self._launcher = None
         self._thread.shutdown(wait=False)
+        if self._files != self._directory:
+            remove_jobs(self._files, _FILES)
+            self._files = self._directory
+
+    def _make_files(self) -> None:
+        """Make the directory for the files of jobs; remove those of earlier heads, which were
+        killed: one head at a time has the directory above.
+        """
+        make_directory(self._directory)
+        for left in self._directory.glob(f"{_FILES}*"):
+            remove_jobs(left, _FILES)
+        with storage_errors(self._directory):
+            self._files = Path(tempfile.mkdtemp(prefix=_FILES, dir=self._directory))
 
     async def _call(self, function: Any, *args: Any) -> Any:  # noqa: ANN401
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
@@ -268,7 +285,7 @@ class NodeJobs:
                     self._alive.discard(number)
         names: set[str] = set()
         with suppress(OSError):  # on a network file system
-            names = set(os.listdir(self._directory))
+            names = set(os.listdir(self._files))
         found = {}
         for job in jobs:
             # a job of this machine writes its files at once
@@ -280,7 +297,7 @@ class NodeJobs:
         return found
 
     def _end_of(self, job: NodeJob) -> JobEnd:
-        files = self._directory / job.name
+        files = self._files / job.name
         host = _read(files.with_suffix(".host"))
         words = _read(files.with_suffix(".err")) or job.state.words
         said = f", {words!r}" if words else ""

@@ -55,7 +55,7 @@ class Starts:
         self.delay()
         if end.kind == "excluded":
             self._on_excluded += 1
-        elif end.kind != "cancelled":
+        elif end.kind == "failed":
             self._on_excluded = 0
             hosts = self._failed.setdefault(end.why, [])
             if not (self._has_hosts and end.host):  # it counts as another host each time
