@@ -35,15 +35,22 @@ def snapshot(root: bytes | str | Path, *, times: bool = True) -> Snapshot:
     return found
 
 
-def shown_inside(tree: str | Path) -> bytes:
+def shown_inside(tree: str | Path, *, times: bool = True) -> bytes:
     """Return what a container sees of an image's tree: names, types, modes, times, owners and
     contents. Files of subordinate ids cannot be read from outside.
+
+    Args:
+        tree: the tree.
+        times: whether times count; a directory that an archive does not name has that of its
+            unpacking.
     """
+    shown = "%p %y %m %T@ %U:%G %l" if times else "%p %y %m %U:%G %l"
     script = (
-        "set -o pipefail; cd \"$0\" && find . -printf '%p %y %m %T@ %U:%G %l\\n' | "
+        'set -o pipefail; cd "$0" && find . -printf "$1\\n" | '
         "sed -E 's/ ([0-9]+)\\.[0-9]+ / \\1 /' | sort && "
         "find . -type f -print0 | sort -z | xargs -0 sha256sum"
     )
-    shown = run_process(as_root_inside(["bash", "-c", script, str(tree)]), cwd="/")
-    assert (shown.exit_code, shown.stderr) == (0, b"")
-    return shown.stdout
+    args = as_root_inside(["bash", "-c", script, str(tree), shown])
+    done = run_process(args, cwd="/")
+    assert (done.exit_code, done.stderr) == (0, b"")
+    return done.stdout

@@ -263,7 +263,7 @@ def test_each_node_gets_the_image_of_an_item_which_the_head_has_and_converts_not
     assert [each.reward for each in read_trajectories(folder / "own")] == [1.0] * 16
     copies = list(folder.glob("store-*/images/*/rootfs"))
     assert len(copies) == len(list(folder.glob("store-*"))) >= 2
-    first, *others = map(shown_inside, copies)
+    first, *others = (shown_inside(copy, times=False) for copy in copies)
     assert all(other == first for other in others)
 
 
