@@ -79,7 +79,7 @@ class BuildLog(Closing):
         # BuildKit shows the failed step again, then other texts
         elif self._failed and line == "------":
             self._told = bool(self._tail)
-        elif line.strip() and not self._told:
+        elif line.strip() and not self._told and not line.startswith("--> "):  # of the builder
             self._failed = self._failed or line.startswith('ERROR: process "')
             self._tail.append(line)
         self._hand_on(line)

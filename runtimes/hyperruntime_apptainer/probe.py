@@ -198,6 +198,7 @@ class _Tester:
         self._directory = directory
         self._rootfs = Path(directory, "rootfs")
         self._rootfs.mkdir()
+        self._rootfs.chmod(0o755)
         make_mount_points(self._rootfs)
         userland = make_userland(self._rootfs)
         self._userland = tuple(Mount(source=path, target=path) for path in userland)
@@ -219,6 +220,7 @@ class _Tester:
         )
         for directory in (files, f"{files}/upper", f"{files}/work"):
             os.mkdir(directory)
+        os.chmod(f"{files}/upper", 0o755)  # it is `/` of other users, whatever the umask is
         make_files(places, spec, NO_GPUS)
         layers = Layers(
             directory=files, layers=(places.image,), upperdir="upper", workdir="work", at="upper"

@@ -19,10 +19,12 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.errors import EngineUnavailableError, ImageBuildError
 from hyperruntime.host.process import run_process, spawn, wait_until
+from hyperruntime.layers.owners import has_all_ids
 from hyperruntime.layers.records import Records, processes_of
 from hyperruntime.layers.scratch import scratch_directory
 from hyperruntime.layers.store import VARIABLE, Store
 from hyperruntime_apptainer import ApptainerDriver
+from hyperruntime_apptainer.probe import probe
 from tests.contract.builds import built
 from tests.doubles.layers import docker_archive
 from tests.processes import command_line
@@ -214,6 +216,18 @@ def test_variables_and_the_working_directory_of_an_archive_are_kept(
         assert path.startswith("/bin:/own:/usr/local/sbin:")
     finally:
         runtime.images.remove(BUILT)
+
+
+def test_the_probe_finds_users_whatever_the_umask_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    before = os.umask(0o077)
+    try:
+        found = probe()
+    finally:
+        os.umask(before)
+    assert found.settings.users == has_all_ids()
 
 
 def test_a_missing_apptainer_program_is_reported(

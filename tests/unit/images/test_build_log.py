@@ -30,6 +30,7 @@ def test_a_step_that_failed_without_output_says_why(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with BuildLog("localhost/built:one", None) as log:
         log("STEP 2: RUN false")
+        log("--> from the cache")
         quiet = log.failure("built:one", ImageBuildError("line 2: it ended with exit code 1"))
         log("said")
         loud = log.failure("built:one", ImageBuildError("line 2: it ended with exit code 1"))
