@@ -332,7 +332,7 @@ def test_what_commands_said_when_a_batch_system_ended_them_is_not_used(
     again = {item for item, _ in model.repeated}
     assert len(again) <= OPTIONS.parallel, "only what the node had under way"
     assert_same(run_dir, alone)
-    assert {each.attempts for each in read_trajectories(run_dir)} == {1, 2}
+    assert {1, 2} <= {each.attempts for each in read_trajectories(run_dir)}
     assert not any(each.replay.get("restarts") for each in read_trajectories(run_dir))
 
 
