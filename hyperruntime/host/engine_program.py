@@ -164,7 +164,9 @@ def make_userland(rootfs: Path) -> list[str]:
     """
     links, directories = userland_links()
     for name in ("proc", "sys", "dev", "etc", "run", "tmp", "usr", *directories):
-        (rootfs / name.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        place = rootfs / name.lstrip("/")
+        place.mkdir(parents=True, exist_ok=True)
+        place.chmod(0o755)  # other users enter it, whatever the umask is
     for name, target in links.items():
         (rootfs / name).symlink_to(target)
     return ["/usr", *directories]
