@@ -290,6 +290,8 @@ class Cluster:
             return
         except JobRefusedError as refused:
             why: ClusterError | None = refused
+            if self.connected():
+                log.warning("node not started", error=str(refused))
         except ClusterError as error:
             why = self._starts.error()
             if why is None or self.connected():

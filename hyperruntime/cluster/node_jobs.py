@@ -16,11 +16,10 @@ import json
 import os
 import re
 import shlex
-import tempfile
 import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +29,7 @@ from hyperruntime import registry
 from hyperruntime.cluster import node_job
 from hyperruntime.cluster.config import JOB_BEGAN, SCRATCH, ClusterConfig
 from hyperruntime.cluster.head import Invitation
-from hyperruntime.cluster.job_directory import remove_jobs
+from hyperruntime.cluster.job_directory import JOBS_PREFIX, job_directory
 from hyperruntime.cluster.launchers.launcher import JobState, Launcher
 from hyperruntime.cluster.launchers.parsl import parsl_launcher
 from hyperruntime.cluster.node_services import NodeSettings
@@ -40,7 +39,7 @@ from hyperruntime.host import python
 from hyperruntime.host.python import PYTHONPATH, python_args
 from hyperruntime.logs import get_logger
 from hyperruntime.secrets.env_file import KEY_VARIABLES
-from hyperruntime.storage.atomic import make_directory, storage_errors
+from hyperruntime.storage.atomic import storage_errors
 
 log = get_logger(__name__)
 
@@ -51,7 +50,6 @@ _SOON_S = 2.0
 _SOON_FOR_S = 120.0
 _FILES_S = 3.0  # for the files of a job that is over to be seen here, if it says nothing itself
 _TAIL_BYTES = 2000
-_FILES = "jobs-"  # begins the name of the directory of a head's jobs
 _ALL = "nodes"  # the files of nodes that somebody starts
 # A line of the set-up that fails ends the job: `trap ... ERR` leaves out what a condition asks for.
 _SCRIPT = """\
@@ -139,6 +137,7 @@ class NodeJobs:
         self._config = config
         self._directory = directory
         self._files = directory
+        self._own = ExitStack()  # removes the files
         self._launcher: Launcher | None = None
         # a launcher is used by one thread at a time
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jobs of nodes")
@@ -163,7 +162,7 @@ class NodeJobs:
                 f"{str(self._directory)!r} cannot be named in the scripts of jobs; {step} of the "
                 "shell"
             )
-        self._make_files()
+        self._files = self._own.enter_context(job_directory(self._directory, JOBS_PREFIX))
         if self._config.is_by_hand:
             return
         name = self._config.provider
@@ -238,19 +237,7 @@ class NodeJobs:
                 await self._call(lambda: launcher.cancel(sorted(self._alive)))
         self._launcher = None
         self._thread.shutdown(wait=False)
-        if self._files != self._directory:
-            remove_jobs(self._files, _FILES)
-            self._files = self._directory
-
-    def _make_files(self) -> None:
-        """Make the directory for the files of jobs; remove those of earlier heads, which were
-        killed: one head at a time has the directory above.
-        """
-        make_directory(self._directory)
-        for left in self._directory.glob(f"{_FILES}*"):
-            remove_jobs(left, _FILES)
-        with storage_errors(self._directory):
-            self._files = Path(tempfile.mkdtemp(prefix=_FILES, dir=self._directory))
+        self._own.close()
 
     async def _call(self, function: Any, *args: Any) -> Any:  # noqa: ANN401
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
@@ -262,7 +249,12 @@ class NodeJobs:
             alive = [job for job in self._jobs if not job.ended.done()]
             if not alive:
                 continue
-            found = await self._call(self._look, alive)
+            try:
+                found = await self._call(self._look, alive)
+            except Exception as error:  # noqa: BLE001 - of a launcher; the next look may succeed
+                log.warning("jobs not looked at", error=repr(error))
+                await asyncio.sleep(_SOON_S)
+                continue
             for job in alive:
                 if job.name in found and not job.ended.done():
                     job.ended.set_result(found[job.name])

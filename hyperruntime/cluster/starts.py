@@ -4,12 +4,16 @@ is worth a try.
 
 from __future__ import annotations
 
+import re
+
 from hyperruntime.cluster.node_jobs import JobEnd
 from hyperruntime.errors import ClusterError
 from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
 
+# a node may say anything, and the name gets into scripts of jobs
+_HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,254}")
 _MOST_HOSTS = 3  # with the same error: it is not theirs
 _MOST_EXCLUDED = 10  # jobs one after the other on hosts that they should not be on
 _FIRST_PAUSE_S = 1.0  # before the next try; doubled each time
@@ -58,7 +62,9 @@ class Starts:
         elif end.kind == "failed":
             self._on_excluded = 0
             hosts = self._failed.setdefault(end.why, [])
-            if not (self._has_hosts and end.host):  # it counts as another host each time
+            if not (
+                self._has_hosts and _HOST.fullmatch(end.host)
+            ):  # it counts as another host each time
                 hosts.append("")
             elif end.host not in hosts:
                 hosts.append(end.host)

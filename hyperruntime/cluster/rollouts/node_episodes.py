@@ -262,7 +262,7 @@ class NodeEpisodes:
         sent = _Sent(node)
         journal = job.journal
         before = journal.attempts
-        self._turns[job.id].begin(before + 1)
+        self._turns[job.id].begin(before + 1, node.name)
         asked = {"run": self._run, "item": job.item.id, "index": job.index, "attempts": before}
         writing = asyncio.ensure_future(sent.write(journal))
         try:

@@ -119,7 +119,11 @@ class _Asked:
 
 
 class PaidTurns:
-    """The turns of one trajectory that nodes have asked the head for."""
+    """The turns of one trajectory that nodes have asked the head for.
+
+    Attributes:
+        node: name of the one that makes the trajectory now.
+    """
 
     def __init__(self, model: Model, journal: TurnJournal) -> None:
         """Ask for nothing yet.
@@ -128,18 +132,21 @@ class PaidTurns:
             model: the head's.
             journal: that of the trajectory; it gets each turn before a node does.
         """
+        self.node = ""
         self._model = model
         self._journal = journal
         self._asked: defaultdict[str, list[asyncio.Task[Completion]]] = defaultdict(list)
         self._next: Counter[str] = Counter()
         self._attempt = 0
 
-    def begin(self, attempt: int) -> None:
+    def begin(self, attempt: int, node: str) -> None:
         """Begin an attempt on a node, which plays back all turns that are in the journal now.
 
         Args:
             attempt: its number.
+            node: name of the node.
         """
+        self.node = node
         self._attempt = attempt
         self._next.clear()
         for key, tasks in self._asked.items():
@@ -222,8 +229,8 @@ def model_handler(model: Model, turns: Callable[[str], PaidTurns | None]) -> Han
             remember(messages, tools, played)
             return Answer()
         paid = turns(asked.trajectory)
-        if paid is None:
-            raise HyperRuntimeError(f"trajectory {asked.trajectory!r} has ended")
+        if paid is None or paid.node != call.caller:  # of another node
+            raise HyperRuntimeError(f"trajectory {asked.trajectory!r} is not made on this node")
         completion = await paid.complete(asked.key, messages, tools, asked.sampling)
         return Answer(completion_to_json(completion))
 

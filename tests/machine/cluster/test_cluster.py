@@ -172,14 +172,14 @@ async def test_nodes_that_somebody_starts_by_the_command_join(tmp_path: Path) ->
         provider="command", address="127.0.0.1", idle_s=0.1, patience_s=2.0, heartbeat_s=0.5
     )
     async with Cluster(config, tmp_path) as cluster:
-        (secret,) = tmp_path.glob("jobs-*/nodes.json")
+        (secret,) = tmp_path.glob(".hyperrun-jobs-*/nodes.json")
         assert secret.stat().st_mode & 0o777 == 0o600
         words = ["bash", str(secret.with_suffix(".sh"))]
         started = [await asyncio.create_subprocess_exec(*words) for _ in range(2)]
         await until(lambda: len(cluster.nodes()) == 2)
         assert {node.facts.pid for node in cluster.nodes()} == {one.pid for one in started}
         assert len({node.name for node in cluster.nodes()}) == 2
-        assert list(secret.parent.glob("*.json")) == [secret]
+        assert set(secret.parent.glob("*.json")) == {secret, secret.with_name("owner.json")}
         one = cluster.nodes()[0]
         psutil.Process(one.facts.pid).kill()
         await until(lambda: len(cluster.nodes()) == 1)

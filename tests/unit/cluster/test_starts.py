@@ -54,3 +54,10 @@ def test_where_all_jobs_are_on_one_host_three_failures_end_a_cluster() -> None:
         starts.ended(failed("here"))
     assert starts.excluded == set()
     assert "jobs of nodes fail before they join: exit code 3" in str(starts.error())
+
+
+def test_a_host_that_no_script_can_name_is_not_excluded() -> None:
+    starts = Starts(has_hosts=True)
+    for host in ("$(touch x)", 'a" b', "n1\n#SBATCH --x", "*"):
+        starts.ended(failed(host, host))
+    assert starts.excluded == set()
