@@ -20,6 +20,7 @@ import attrs
 from attrs.validators import deep_iterable, max_len
 
 from hyperruntime.cluster.head import Node
+from hyperruntime.cluster.job_directory import SEEN_S
 from hyperruntime.cluster.node_findings import ADMINISTRATOR, Needs, node_findings
 from hyperruntime.cluster.node_services import NodeContext
 from hyperruntime.driver import Finding
@@ -29,9 +30,7 @@ from hyperruntime.storage.atomic import write_atomic
 from hyperruntime.wire.checks import Line
 from hyperruntime.wire.peer import Answer, Call
 
-# NFS may show a change of a directory a minute late; more than LATE_S is reported
-SEEN_S = 90.0
-LATE_S = 3.0
+LATE_S = 3.0  # until a change is seen; more is reported
 _MOST_SKEW_S = 1.0
 _ROUNDS = 5
 _MOST_CONTAINERS = 100_000

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import os
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Literal
 import attrs
 
 from hyperruntime.cluster.head import Node
+from hyperruntime.cluster.job_directory import SEEN_S
 from hyperruntime.cluster.node_services import NodeContext
 from hyperruntime.errors import (
     ClusterError,
@@ -24,7 +24,6 @@ from hyperruntime.errors import (
 )
 from hyperruntime.images.pull_errors import is_local
 from hyperruntime.images.recipes import image_reference, recipe_of
-from hyperruntime.layers.archive import file_digest
 from hyperruntime.logs import get_logger
 from hyperruntime.runtime import open_runtime
 from hyperruntime.wire.checks import Line
@@ -32,9 +31,7 @@ from hyperruntime.wire.peer import Answer, Call, Handler
 
 log = get_logger(__name__)
 
-PART_BYTES = 1 << 20
-_SEEN_S = 60.0  # until a file of the head is seen on a node, if their directory is shared
-_SAVED_S = 10.0  # until a file of a node is seen on the head
+_SHARED = "start the head in a directory that all nodes see"
 _LOOK_S = 0.2
 
 
@@ -42,8 +39,7 @@ class ImageService:
     """The images of one node.
 
     Attributes:
-        handlers: ``image.identify``, ``image.ensure``, ``image.part``, ``image.save`` and
-            ``directory``.
+        handlers: ``image.identify``, ``image.ensure`` and ``image.save``.
     """
 
     def __init__(self, context: NodeContext) -> None:
@@ -51,9 +47,7 @@ class ImageService:
         self.handlers: Mapping[str, Handler] = {
             "image.identify": self._identify,
             "image.ensure": self._ensure,
-            "image.part": self._part,
             "image.save": self._save,
-            "directory": _sees_directory,
         }
         self._context = context
         self._fetching: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
@@ -70,12 +64,11 @@ class ImageService:
         return Answer({"engine": runtime.name, "converts": runtime.images.converts, "id": found})
 
     async def _ensure(self, call: Call) -> Answer:
-        """Return how the node has an image: ``present``, ``loaded``, ``pulled`` or ``made``; or
-        ``missing``.
+        """Return how the node has an image: ``present``, ``loaded``, ``pulled`` or ``made``.
 
-        ``ids`` are the identifiers that the image may have, if any; ``archive`` is a path that this
-        node may share with the head, or ""; ``pull`` allows the registry; ``make`` is the recipe to
-        make it from, or "".
+        ``ids`` are the identifiers that the image may have, if any; ``archive`` is a path in the
+        directory that this node shares with the head, or ""; ``pull`` allows the registry; else
+        ``make`` is the recipe to make it from.
         """
         reference, archive, ids = (call.args[name] for name in ("reference", "archive", "ids"))
         async with self._fetching[reference]:
@@ -83,35 +76,16 @@ class ImageService:
             found = await asyncio.to_thread(images.identifier, reference)
             if found and (not ids or found in ids):
                 return Answer({"how": "present"})
-            if archive and await _is_seen(Path(archive), float(call.args["seen_s"])):
+            if archive:
+                if not await _is_seen(Path(archive), SEEN_S):
+                    raise ClusterError(f"{archive} is not seen on this node; {_SHARED}")
                 await asyncio.to_thread(images.load, archive)
                 return Answer({"how": "loaded"})
             if call.args["pull"]:
                 await asyncio.to_thread(images.pull, reference)
                 return Answer({"how": "pulled"})
-            if call.args["make"]:
-                await asyncio.to_thread(images.ensure, call.args["make"])
-                return Answer({"how": "made"})
-        return Answer({"how": "missing"})
-
-    async def _part(self, call: Call) -> Answer:
-        """Append to an archive that the head sends; after the last part, check and load it."""
-        name = str(call.args["digest"])
-        offset = int(call.args["offset"])
-        path = (
-            self._context.scratch() / f"image-{hashlib.sha256(name.encode()).hexdigest()[:32]}.tar"
-        )
-        await asyncio.to_thread(_write_at, path, offset, call.body)
-        if call.args["last"]:
-            try:
-                if await asyncio.to_thread(file_digest, path) != name:
-                    raise ClusterError(
-                        f"image archive {name[:12]} was damaged on its way to this node; try again"
-                    )
-                await asyncio.to_thread((await self._context.runtime()).images.load, path)
-            finally:
-                path.unlink(missing_ok=True)
-        return Answer()
+            await asyncio.to_thread(images.ensure, call.args["make"])
+            return Answer({"how": "made"})
 
     async def _save(self, call: Call) -> Answer:
         """Write an image of this node to an archive; return the node's engine, or "" if the node
@@ -146,7 +120,7 @@ class _Found:
 class _Given:
     """The answer of ``image.ensure``: how a node has an image."""
 
-    how: Literal["present", "loaded", "pulled", "made", "missing"]
+    how: Literal["present", "loaded", "pulled", "made"]
 
 
 @attrs.frozen(kw_only=True)
@@ -210,16 +184,15 @@ class ImageSource:
         """Make nothing yet.
 
         Args:
-            directory: for archives. Nodes that see it read them there; other nodes get them over
-                the connection.
+            directory: for archives; nodes must see it.
         """
         self._directory = directory
         self._known: dict[str, asyncio.Task[_Known]] = {}
         self._giving: defaultdict[tuple[str, str], asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def give(self, node: Node, image: str, others: list[Node]) -> str:
-        """Make sure that a node has an image; return ``present``, ``loaded``, ``sent``, ``pulled``
-        or ``made``.
+        """Make sure that a node has an image; return ``present``, ``loaded``, ``pulled`` or
+        ``made``.
 
         The first node of an engine gets it alone. Then the others look again, because they may
         share its store.
@@ -278,7 +251,7 @@ class ImageSource:
         if how == "pulled" and not known.accepts(found):  # the registry has another one by now
             how = await self._bring(node, known, list(known.nodes), found)
             found = await _identify(node, known)
-        if how not in ("loaded", "sent") and not known.accepts(found):
+        if how != "loaded" and not known.accepts(found):
             log.warning(
                 "image differs", node=node.name, image=known.reference, id=found.id, how=how
             )
@@ -288,24 +261,9 @@ class ImageSource:
     async def _bring(self, node: Node, known: _Known, others: list[Node], found: _Found) -> str:
         reference = known.reference
         ids = sorted(known.ids.get(found.engine, ()))
-        asked = {
-            "reference": reference,
-            "archive": "",
-            "pull": False,
-            "make": "",
-            "seen_s": 0.0,
-            "ids": ids,
-        }
+        asked = {"reference": reference, "archive": "", "pull": False, "make": "", "ids": ids}
         if (archive := await self._archive(known, others, found)) is not None:
-            asked |= {
-                "archive": str(archive),
-                "seen_s": _SEEN_S if await self._is_shared(node, archive) else 0.0,
-            }
-            how = await self._ensure(node, asked)
-            if how == "missing":
-                await self._send(node, archive)
-                how = "sent"
-            return how
+            return await self._ensure(node, {**asked, "archive": str(archive)})
         if found.id:
             return "present"
         if is_local(reference):
@@ -370,23 +328,9 @@ class ImageSource:
             except HyperRuntimeError as error:
                 log.warning("image not saved by node", node=node.name, error=str(error))
                 continue
-            if saved and await _is_seen(path, _SAVED_S):
+            if saved and await _is_seen(path, SEEN_S):
                 known.archives[saved] = path
                 return
-
-    async def _is_shared(self, node: Node, archive: Path) -> bool:
-        """Return whether a node can see the directory of an archive at all."""
-        args = {"path": str(archive.parent)}
-        return bool((await node.peer.call("directory", args)).value)
-
-    async def _send(self, node: Node, archive: Path) -> None:
-        digest = await asyncio.to_thread(file_digest, archive)
-        with await asyncio.to_thread(archive.open, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            for offset in range(0, size, PART_BYTES):
-                part = await asyncio.to_thread(file.read, PART_BYTES)
-                args = {"digest": digest, "offset": offset, "last": offset + len(part) >= size}
-                await node.peer.call("image.part", args, part)
 
 
 async def _identify(node: Node, known: _Known) -> _Found:
@@ -425,15 +369,3 @@ async def _is_seen(path: Path, seen_s: float) -> bool:
             return False
         await asyncio.sleep(_LOOK_S)
     return True
-
-
-def _write_at(path: Path, offset: int, data: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
-    try:
-        os.pwrite(file, data, offset)
-    finally:
-        os.close(file)
-
-
-async def _sees_directory(call: Call) -> Answer:
-    return Answer(await asyncio.to_thread(os.path.isdir, str(call.args["path"])))

@@ -20,6 +20,9 @@ from hyperruntime.host.owner import OwnerIdentity
 from hyperruntime.storage.atomic import make_directory, storage_errors
 from hyperruntime.storage.run_files import read_run_json
 
+# until a file is seen on another machine; Linux shows a change of a directory on NFS after at most
+# 60 s. Source: nfs(5), acdirmax
+SEEN_S = 90.0
 JOBS_PREFIX = ".hyperrun-jobs-"  # begins the name of a directory that belongs to no run
 _OWNER = "owner.json"
 _NO_RECORD_S = 60.0  # until a directory without its owner's record counts as left

@@ -34,19 +34,19 @@ from hyperruntime.loop.workbench.open_containers import LoopContainer
 from hyperruntime.ports.http_connection import MOST_CONNECTIONS
 from hyperruntime.wire.checks import Line
 from hyperruntime.wire.messages import PeerFaultError
-from hyperruntime.wire.peer import Answer, Call, Handler, Peer
+from hyperruntime.wire.peer import Answer, Call, Handler, Peer, Streams
 
 if TYPE_CHECKING:
     from hyperruntime.gateway import Access
 
 
 MOST_SEATS = 1024  # that a node holds at once
-_Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+PIECE_BYTES = 64 * 1024
 
 
 @attrs.frozen(kw_only=True)
 class _Wanted:
-    """The arguments of ``models.begin`` and ``models.seat``.
+    """The arguments of the methods.
 
     Attributes:
         genid: the generation.
@@ -59,26 +59,13 @@ class _Wanted:
     step: str = attrs.field(default="", validator=Line(200))
 
 
-@attrs.frozen(kw_only=True)
-class _Place:
-    """The arguments of the methods about an open seat.
-
-    Attributes:
-        seat: the node's number of the seat.
-        connection: the node's number of a connection to it.
-    """
-
-    seat: int
-    connection: int = 0
-
-
 @attrs.frozen(eq=False)
 class _Held:
-    """A seat that a node holds, and the node's connections to it."""
+    """A seat that a node holds, and the connections to it."""
 
     seat: Seat
     folder: str
-    connections: dict[int, _Connection] = attrs.field(factory=dict)
+    connections: BackgroundTasks = attrs.field(factory=lambda: BackgroundTasks("a seat"))
 
 
 class NodeModels:
@@ -102,10 +89,7 @@ class NodeModels:
             "models.begin": self._begin,
             "models.seat": self._seat,
             "models.check": self._check,
-            "models.open": self._open,
-            "models.read": self._read,
-            "models.write": self._write,
-            "models.close": self._close,
+            "models.connect": self._connect,
         }
 
     @contextmanager
@@ -134,7 +118,7 @@ class NodeModels:
         return genid, models
 
     def _find(self, call: Call) -> _Held:
-        held = self._held.get((call.caller, call.values(_Place).seat))
+        held = self._held.get((call.caller, call.values(_Wanted).seat))
         if held is None:
             raise GatewayError("the seat is closed")
         return held
@@ -175,8 +159,8 @@ class NodeModels:
             await asyncio.Event().wait()  # until the node closes the seat or is lost
         finally:
             self._held.pop(key, None)
-            for _, writer in () if held is None else held.connections.values():
-                writer.close()
+            if held is not None:
+                held.connections.cancel()
             # to its end, also if this is cancelled
             removing = threads(RESETS).submit(lambda: _remove(opening, folder))
             await asyncio.shield(asyncio.wrap_future(removing))
@@ -185,50 +169,41 @@ class NodeModels:
         self._find(call).seat.check()
         return Answer()
 
-    async def _open(self, call: Call) -> Answer:
+    async def _connect(self, call: Call) -> Answer:
+        """Carry one connection of a container until one side ends it, or the seat is closed."""
         held = self._find(call)
-        place = call.values(_Place)
+        if call.read is None:
+            raise PeerFaultError("it connects to a seat without an input")
         if len(held.connections) >= MOST_CONNECTIONS:
             raise GatewayError(f"{MOST_CONNECTIONS} connections of this seat are open; close one")
-        try:
-            pair = await asyncio.open_unix_connection(os.path.join(held.folder, SOCKET_NAME))
-        except OSError as error:
-            raise GatewayError(f"the gateway takes no connection: {error}") from error
-        # it may have been closed meanwhile
-        is_open = self._held.get((call.caller, place.seat)) is held
-        if not is_open or place.connection in held.connections:
-            pair[1].close()
-            raise GatewayError("the seat is closed")
-        held.connections[place.connection] = pair
+        await held.connections.start(_carry(call, os.path.join(held.folder, SOCKET_NAME)))
         return Answer()
 
-    async def _read(self, call: Call) -> Answer:
-        with suppress(OSError):
-            return Answer(body=await self._connection(call)[0].read(PIECE_BYTES))
-        return Answer()
 
-    async def _write(self, call: Call) -> Answer:
-        _, writer = self._connection(call)
-        try:
-            writer.write(call.body)
+async def _carry(call: Call, socket: str) -> None:
+    try:
+        reader, writer = await asyncio.open_unix_connection(socket)
+    except OSError as error:
+        raise GatewayError(f"the gateway takes no connection: {error}") from error
+
+    async def upward() -> None:
+        assert call.read is not None
+        while piece := await call.read():
+            writer.write(piece)
             await writer.drain()
-        except OSError as error:
-            raise GatewayError("the gateway closed the connection") from error
-        return Answer()
 
-    async def _close(self, call: Call) -> Answer:
-        place = call.values(_Place)
-        held = self._held.get((call.caller, place.seat))
-        pair = None if held is None else held.connections.pop(place.connection, None)
-        if pair is not None:
-            pair[1].close()
-        return Answer()
+    async def downward() -> None:
+        while piece := await reader.read(PIECE_BYTES):
+            await call.emit(Answer(body=piece))
 
-    def _connection(self, call: Call) -> _Connection:
-        pair = self._find(call).connections.get(call.values(_Place).connection)
-        if pair is None:
-            raise GatewayError("the connection is closed")
-        return pair
+    both = {asyncio.ensure_future(upward()), asyncio.ensure_future(downward())}
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        writer.close()
+        for task in both:
+            task.cancel()
+        await asyncio.gather(*both, return_exceptions=True)
 
 
 def _remove(opening: Future[Seat], folder: str) -> None:
@@ -240,7 +215,6 @@ def _remove(opening: Future[Seat], folder: str) -> None:
 
 
 T = TypeVar("T")
-PIECE_BYTES = 64 * 1024
 MOST_CARRIED = 256  # connections of a seat; the forwarder in the container makes at most 200
 _numbers = itertools.count(1)
 
@@ -256,7 +230,7 @@ class RelayedSeat(Seat):
 
     def check(self) -> None:
         """Check the head's seat; raises the errors of :meth:`Seat.check`."""
-        self._models.ask("models.check", {"seat": self.number})
+        self._models.check(self)
 
 
 class RelayedModels:
@@ -283,7 +257,7 @@ class RelayedModels:
     def begin(self, genid: GenId) -> None:
         """Give the generation its whole budget, on the head."""
         if self._grace_s is not None:
-            self.ask("models.begin", {"genid": self._genid})
+            self._run(self._head.call("models.begin", {"genid": self._genid}))
 
     def usage(self, genid: GenId) -> Spent | None:
         """Return None: the head counts it."""
@@ -301,9 +275,9 @@ class RelayedModels:
             return None
         return open_access(self, container, step, None, self._grace_s)
 
-    def ask(self, method: str, args: Mapping[str, Any]) -> Answer:
-        """Call the head from a thread."""
-        return self._run(self._head.call(method, args))
+    def check(self, seat: RelayedSeat) -> None:
+        """Check the head's seat, from a thread; raises the errors of :meth:`Seat.check`."""
+        self._run(self._head.call("models.check", self._at(seat)))
 
     def seat(self, name: str, directory: str, budget: Budget | Meter | None = None) -> Seat:
         """Return a seat of the head's gateway, and listen on its socket here; only the head knows
@@ -357,17 +331,13 @@ class RelayedModels:
             if len(carrying) >= most:
                 writer.close()
                 return
-            task = carrying.start(self._carry(seat.number, reader, writer))
+            task = carrying.start(self._carry(seat, reader, writer))
             # also if it was cancelled before it began
             task.add_done_callback(lambda _: writer.close())
 
         server = await asyncio.start_unix_server(carry, sock=listener)
         try:
-            await self._head.call(
-                "models.seat",
-                {"seat": seat.number, "genid": self._genid, "step": seat.name},
-                on_event=hear,
-            )
+            await self._head.call("models.seat", self._at(seat), on_event=hear)
         finally:
             most = 0  # for connections that were accepted, but are not carried yet
             self._loop.remove_reader(listener)
@@ -380,31 +350,17 @@ class RelayedModels:
             await carrying.wait()
 
     async def _carry(
-        self, seat: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, seat: RelayedSeat, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         """Carry one connection until either end closes it."""
-        at = {"seat": seat, "connection": next(_numbers)}
 
-        async def upward() -> None:
-            while data := await reader.read(PIECE_BYTES):
-                await self._head.call("models.write", at, data)
+        async def write(said: Answer) -> None:
+            writer.write(said.body)
+            await writer.drain()
 
-        async def downward() -> None:
-            while data := (await self._head.call("models.read", at)).body:
-                writer.write(data)
-                await writer.drain()
+        streams = Streams(lambda: reader.read(PIECE_BYTES), write)
+        with suppress(HyperRuntimeError, OSError):
+            await self._head.call("models.connect", self._at(seat), streams=streams)
 
-        both: set[asyncio.Task[None]] = set()
-        try:
-            await self._head.call("models.open", at)
-            both = {asyncio.ensure_future(upward()), asyncio.ensure_future(downward())}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        except HyperRuntimeError:
-            pass
-        finally:
-            for task in both:
-                task.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
-            writer.close()
-            with suppress(HyperRuntimeError):
-                await self._head.call("models.close", at)
+    def _at(self, seat: RelayedSeat) -> Mapping[str, Any]:
+        return {"genid": self._genid, "seat": seat.number, "step": seat.name}

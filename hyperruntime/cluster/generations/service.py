@@ -22,11 +22,11 @@ import attrs
 from hyperruntime.cluster.generations.models import RelayedModels
 from hyperruntime.cluster.generations.shared_run import (
     POLL_S,
-    SEEN_S,
     SentRun,
     move_into_run,
     wait_for_state,
 )
+from hyperruntime.cluster.job_directory import SEEN_S
 from hyperruntime.errors import ClusterError, HyperRuntimeError
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.process import wait_until

@@ -16,6 +16,7 @@ from typing import Any
 
 import attrs
 
+from hyperruntime.cluster.job_directory import SEEN_S
 from hyperruntime.domain import DomainBase
 from hyperruntime.errors import ClusterError, HyperRuntimeError, RepositoryError
 from hyperruntime.git.store import RepositoryStore
@@ -36,8 +37,6 @@ from hyperruntime.option_fields import from_json, to_json
 from hyperruntime.runs.lock import is_abandoned, read_lease
 from hyperruntime.storage.atomic import finish_directory, storage_errors
 
-# Linux shows a change of a directory on NFS after at most 60 s. Source: nfs(5), acdirmax
-SEEN_S = 90.0
 POLL_S = 0.05
 # names that a head chose
 _ATTEMPT = re.compile(r"gen_\w+\.[0-9a-f]{32}|\.gen_\w+\.[0-9a-f]{32}\.partial")

@@ -1,6 +1,4 @@
-"""Images on nodes: each node fetches one once, from a shared file, over the connection, or from a
-registry.
-"""
+"""Images on nodes: each node fetches one once, from a shared file or from a registry."""
 
 from __future__ import annotations
 
@@ -18,11 +16,10 @@ from aiohttp import ClientSession, web
 
 from hyperruntime.cluster import images as images_module
 from hyperruntime.cluster.head import Head, Node
-from hyperruntime.cluster.images import PART_BYTES, ImageService, ImageSource
+from hyperruntime.cluster.images import ImageService, ImageSource
 from hyperruntime.cluster.node_server import NodeServer
 from hyperruntime.cluster.node_services import NodeContext, NodeSettings
 from hyperruntime.errors import ClusterError, ImagePullError
-from hyperruntime.wire.peer import Answer, Call
 
 PUBLIC = "registry.example/tool:1"
 LOCAL = "localhost/hyperruntime/base:latest"
@@ -162,34 +159,22 @@ async def test_nodes_that_would_get_another_image_of_a_registry_get_the_first_on
         assert asked == {f"/{PUBLIC}": 1}
 
 
-async def test_an_archive_is_made_once_and_read_where_it_is_shared_or_else_sent(
+async def test_an_archive_is_made_once_in_the_shared_directory_and_a_node_that_does_not_see_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = LOCAL.encode() * 400_000
     stores = [Store(), Store(base=content), Store(), Store()]
     source = ImageSource(tmp_path)
     async with nodes(stores, tmp_path) as joined:
-        assert await source.give(joined[1], "base", joined) == "present"
-        assert await source.give(joined[0], "base", joined) == "loaded"
-        sees_nothing = joined[2:]
-        for node in sees_nothing:
-            real = node.peer.call
-
-            async def call(
-                method: str, args: dict[str, Any], *more: Any, real: Any = real
-            ) -> Answer:
-                if args.get("archive"):
-                    args = {**args, "archive": args["archive"] + ".elsewhere"}
-                return Answer(False) if method == "directory" else await real(method, args, *more)
-
-            monkeypatch.setattr(node.peer, "call", call)
-        assert [await source.give(node, "base", joined) for node in sees_nothing] == [
-            "sent",
-            "sent",
-        ]
-    assert len(content) > 3 * PART_BYTES
-    assert [store.loaded for store in stores] == [[content], [], [content], [content]]
-    assert len(list(tmp_path.iterdir())) == 1  # the archive
+        given = [await source.give(joined[at], "base", joined) for at in (1, 0, 2)]
+        assert given == ["present", "loaded", "loaded"]
+        archives = list(tmp_path.iterdir())
+        archives[0].unlink()
+        monkeypatch.setattr(images_module, "SEEN_S", 0.0)
+        with pytest.raises(ClusterError, match="is not seen on this node; start the head in a"):
+            await source.give(joined[3], "base", joined)
+    assert [store.loaded for store in stores] == [[content], [], [content], []]
+    assert len(archives) == 1
 
 
 async def test_what_one_node_converted_is_given_to_the_other_nodes_of_its_engine(
@@ -245,15 +230,3 @@ async def test_an_image_that_nobody_has_and_nobody_can_make_is_named_with_the_ne
             ClusterError, match="neither on the head's machine nor on a node; make it"
         ):
             await ImageSource(tmp_path).give(joined[0], "localhost/mine:1", joined)
-
-
-async def test_a_damaged_archive_is_not_loaded(tmp_path: Path) -> None:
-    store = Store()
-    service = ImageService(Simulated(store, tmp_path))
-
-    async def emit(_: Answer) -> None: ...
-
-    args = {"digest": "0" * 64, "offset": 0, "last": True}
-    with pytest.raises(ClusterError, match="damaged"):
-        await service.handlers["image.part"](Call("head", args, b"x", emit))
-    assert store.loaded == []
