@@ -165,6 +165,12 @@ class Runtime(AsyncClosing):
         return self._owner.removals.late
 
     @property
+    def open_containers(self) -> tuple[str, ...]:
+        """The names of its containers that are not closed; the engine is not asked."""
+        with self._changed:
+            return tuple(sorted(container.name for container in self._open))
+
+    @property
     def left_containers(self) -> tuple[str, ...]:
         """The names of the containers among them that are not removed yet.
 

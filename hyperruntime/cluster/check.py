@@ -142,7 +142,7 @@ class CheckService:
         """Do nothing."""
 
     async def _containers(self, _: Call) -> Answer:
-        return Answer({"names": await self._context.containers()})
+        return Answer({"names": list(self._context.containers())})
 
 
 async def check_node(node: Node, directory: Path, needs: Needs) -> Sequence[Finding]:

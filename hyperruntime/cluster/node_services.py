@@ -137,18 +137,9 @@ class NodeContext:
                 "the batch system ends the job of the node, and sends SIGTERM to all its processes"
             )
 
-    async def containers(self) -> list[str]:
+    def containers(self) -> tuple[str, ...]:
         """Return the names of the containers that this node server has started and not ended."""
-        runtime = self._runtime
-        pid = os.getpid()
-        if runtime is None:
-            return []
-        found = await asyncio.to_thread(runtime.containers)
-        return sorted(
-            owned.record.id
-            for owned in found
-            if owned.owner_state == "alive" and owned.owner.pid == pid
-        )
+        return () if self._runtime is None else self._runtime.open_containers
 
     def scratch(self) -> Path:
         """Return a directory of this node server alone, which :meth:`close` removes.
