@@ -119,7 +119,7 @@ def runtime(runtime_name: str) -> Iterator[hr.Runtime]:
         yield opened
 
 
-ENGINES = ("podman", "docker", "apptainer", "bubblewrap")
+ENGINES = ("podman", "docker", "apptainer", "bubblewrap", "charliecloud")
 # Modules that never run beside each other: they prune, or look at what all owners of a user have.
 TOGETHER = {
     "owners": (
@@ -254,7 +254,7 @@ class ProcessTable:
         ids = [text.removeprefix("id=") for text in filters if text.startswith("id=")]
         assert ids or filters in ((), (f"label={LABEL}",))
         found = [
-            re.search(r"--hostname (hyperruntime-\S+)", " ".join(_cmdline(p)))
+            re.search(r"hostname\W+(hyperruntime-[\w-]+)", " ".join(_cmdline(p)))
             for p in self._processes()
         ]
         return sorted({match[1] for match in found if match and (not ids or match[1] in ids)})

@@ -45,9 +45,9 @@ log = get_logger(__name__)
 
 _NO_OTHER_USER = (
     "no command can become another user here: this machine gives you no subordinate ids (see "
-    "`hyperrun doctor`), or the image has neither util-linux's setpriv nor coreutils' chroot; "
-    "leave user at None, or at 'root' if the image names a user, or set a pool's "
-    "slots_per_container to 1"
+    "`hyperrun doctor`), the engine gives a container one user, or the image has neither "
+    "util-linux's setpriv nor coreutils' chroot; leave user at None, or at 'root' if the image "
+    "names a user, or set a pool's slots_per_container to 1"
 )
 
 

@@ -58,6 +58,12 @@ TRY_USERS = (
     "setpriv --reuid 65533 --regid 65533 --clear-groups --inh-caps=-all sh -c : 2>/dev/null && "
     "echo users"
 )
+# Starts 20 processes, and prints what `is_fork_limited` reads: one line only, because bash retries
+# a fork for 15 s.
+TRY_FORKS = (
+    "{ for n in $(seq 20);do sleep 600& done;echo unlimited;} 2>&1|"
+    "{ read s;echo first $s;kill -9 -1;}"
+)
 ONLY_ROOT_USER = (
     "its main user is root inside, which is you outside; name another user for each exec"
 )

@@ -33,7 +33,8 @@ from hyperruntime.images.pull_errors import explain_pull, is_local, is_loopback,
 from hyperruntime.layers.archive import ImageArchive, SavedImage, file_digest, pack, write_archive
 from hyperruntime.layers.blobs import archive_errors, opened
 from hyperruntime.layers.config import ImageConfig
-from hyperruntime.layers.overlays import FUSE
+from hyperruntime.layers.overlays import COPY, mounting_program
+from hyperruntime.layers.owners import has_all_ids
 from hyperruntime.layers.records import user_of
 from hyperruntime.layers.sif import is_sif, sif_config
 from hyperruntime.layers.snapshots.named import named_users_of
@@ -127,9 +128,9 @@ class StoredImages:
         means = Means(
             engine=self._engine,
             start=self._start,
-            users=info.users,
-            overlay=info.storage != "copy",
-            program=find_program(FUSE) or "" if info.storage == FUSE else "",
+            users=has_all_ids(),
+            overlay=info.storage != COPY,
+            program=mounting_program(info.storage),
             store=self._store,
             base=partial(self._base, context, on_output),
         )

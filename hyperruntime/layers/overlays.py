@@ -12,11 +12,13 @@ from pathlib import Path
 from hyperruntime.driver import Finding
 from hyperruntime.host.engine_program import ALL_IDS, ONE_ID, Trials
 from hyperruntime.host.owner import owned_directory
+from hyperruntime.host.process import find_program
 from hyperruntime.layers.namespace import Job, Layers, trial_args
 from hyperruntime.layers.scratch import remove_tree, scratch_directory
 from hyperruntime.layers.store import VARIABLE, Store
 
 FUSE = "fuse-overlayfs"
+COPY = "copy"
 
 
 def has_overlay(trials: Trials, *, users: bool, program: str = "") -> bool:
@@ -52,6 +54,29 @@ def has_overlay(trials: Trials, *, users: bool, program: str = "") -> bool:
         shown = trials.run(trial_args(job, ids, f"{place}/job")).stdout
         remove_tree(*directories)  # the kernel's own directory in "work" cannot be entered
     return b"overlay" in shown
+
+
+def storage_kind(trials: Trials, *, users: bool) -> str:
+    """Return what makes the files of a container from those of an image: ``overlay``, :data:`FUSE`
+    or :data:`COPY`.
+
+    Args:
+        trials: runs the trials.
+        users: whether this user has subordinate ids.
+    """
+    if has_overlay(trials, users=users):
+        return "overlay"
+    program = find_program(FUSE)
+    return FUSE if program and has_overlay(trials, users=users, program=program) else COPY
+
+
+def mounting_program(storage: str) -> str:
+    """Return the path of the program that mounts layers; "" means that the kernel does.
+
+    Args:
+        storage: as :func:`storage_kind` returns it.
+    """
+    return find_program(FUSE) or "" if storage == FUSE else ""
 
 
 def attribute_findings() -> Iterator[Finding]:

@@ -26,10 +26,17 @@ from hyperruntime.host.process import last_line
 from hyperruntime.layers.images import ImageSource, StoredImages
 from hyperruntime.layers.namespace import Job, Layers, Namespace
 from hyperruntime.layers.one_file import mount_of
+from hyperruntime.layers.overlays import COPY, FUSE, mounting_program
 from hyperruntime.layers.records import Records, discard
 from hyperruntime.layers.scratch import scratch_directory
-from hyperruntime.layers.snapshots.freezing import KeptLayers, without_kept
-from hyperruntime.layers.snapshots.merging import FUSE
+from hyperruntime.layers.snapshots.freezing import (
+    KeptLayers,
+    copy_files,
+    merge_layers,
+    without_kept,
+)
+from hyperruntime.layers.snapshots.merging import FUSE as OF_FUSE
+from hyperruntime.layers.snapshots.merging import is_of_fuse
 from hyperruntime.layers.snapshots.named import LayeredSnapshots
 
 Images = TypeVar("Images", bound=StoredImages)
@@ -127,6 +134,29 @@ class SandboxContainer(ShellContainer):
         """Return its program."""
         raise NotImplementedError
 
+    def _make_tree(self, storage: str) -> Layers | None:
+        """Make its files from those of its image; return the layers to mount, or None for a copy.
+
+        Args:
+            storage: as :func:`~hyperruntime.layers.overlays.storage_kind` returns it.
+
+        Raises:
+            UnsupportedOptionError: it starts from a snapshot that needs another kind of overlay.
+        """
+        if storage != COPY:
+            if any(is_of_fuse(one) != (storage == FUSE) for one in self._trees[:-1]):
+                why = f"the snapshot needs an overlay, but of another kind than here ({storage})"
+                raise UnsupportedOptionError(
+                    self._means.engine, "base", f"{why}; see `hyperrun doctor`"
+                )
+            return self._make_layers(mounting_program(storage))
+        if len(self._trees) > 1:
+            merge_layers(self._trees, (), self.copied, users=self._means.users)
+        else:
+            os.mkdir(self.copied)
+            copy_files(f"{self._trees[0]}/.", self.copied, users=self._means.users)
+        return None
+
     def _make_layers(self, program: str = "") -> Layers:
         """Return its layers, with one of its own for its changes; ``program`` is one of FUSE that
         mounts them.
@@ -171,7 +201,7 @@ class SandboxContainer(ShellContainer):
             self._record, changes, lower, running=running, users=self._means.users
         )
         if self._layers and self._layers.program:
-            Path(layers[0]).with_name(FUSE).touch()
+            Path(layers[0]).with_name(OF_FUSE).touch()
         return layers
 
     def remove(self) -> None:

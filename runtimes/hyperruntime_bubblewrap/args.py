@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from hyperruntime.driver import Launch
 from hyperruntime.errors import ImageError, UnsupportedOptionError
-from hyperruntime.host.engine_program import CAPABILITIES, NO_IDS, needs_own_tmp
+from hyperruntime.host.engine_program import CAPABILITIES, needs_own_tmp
 from hyperruntime.host.inherited import process_ceiling, stricter
 from hyperruntime.host.process import find_program
 from hyperruntime.layers.holder import inside
@@ -19,7 +19,6 @@ from hyperruntime.layers.images import ImageSource
 from hyperruntime.layers.namespace import Job, Layers
 from hyperruntime.layers.records import Records
 from hyperruntime.layers.snapshots.merging import is_of_fuse
-from hyperruntime.run_as import is_root
 from hyperruntime.spec import ContainerSpec
 
 NAME = "bubblewrap"
@@ -257,38 +256,3 @@ def dirs(*paths: str) -> list[str]:
     itself have mode 0700.
     """
     return [word for path in paths for word in ("--dir", InContainer(path))]
-
-
-def refuse(spec: ContainerSpec, pids: str, *, users: bool) -> None:
-    """Raise if bubblewrap cannot honour a spec.
-
-    Args:
-        spec: the spec.
-        pids: how this machine enforces a process limit.
-        users: whether this user's subordinate ids are users of the container.
-
-    Raises:
-        UnsupportedOptionError: a field cannot be honoured.
-    """
-    for field, wanted, why in (
-        ("user", not users and not is_root(spec.user or "root"), NO_IDS),
-        (
-            "network",
-            spec.network == "bridge",
-            "bwrap cannot make a bridge network; use 'none' or 'host'",
-        ),
-        ("gpus", spec.gpus is not None, "it cannot give GPUs to containers; use another engine"),
-        (
-            "limits.memory_bytes",
-            spec.limits.memory_bytes is not None,
-            "it makes no cgroups; leave it at None",
-        ),
-        ("limits.cpus", spec.limits.cpus is not None, "it makes no cgroups; leave it at None"),
-        (
-            "limits.pids",
-            spec.limits.pids is not None and pids == "no",
-            "the limit has no effect here; set it to None",
-        ),
-    ):
-        if wanted:
-            raise UnsupportedOptionError(NAME, field, why)

@@ -17,7 +17,7 @@ LIMITS = hr.Limits(pids=None)
 
 @pytest.fixture(autouse=True)
 def starts_directories(runtime_name: str) -> None:
-    if runtime_name not in ("apptainer", "bubblewrap"):
+    if runtime_name not in ("apptainer", "bubblewrap", "charliecloud"):
         pytest.skip("this engine has images of its own, and starts no directory")
 
 

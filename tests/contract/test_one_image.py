@@ -156,7 +156,7 @@ def test_labels_are_those_of_docker(runtime: hr.Runtime, dockerfile: Path, base_
     )
     dockerfile.write_text(f"FROM {base_image}\nARG GIVEN\n{labels}")
     with built(runtime, REFERENCE, dockerfile, build_args={"GIVEN": "{{y"}):
-        if runtime.name in ("apptainer", "bubblewrap"):
+        if runtime.name in ("apptainer", "bubblewrap", "charliecloud"):
             entry = Store().find(REFERENCE)
             assert entry is not None
             found = entry.config.more["Labels"]

@@ -323,7 +323,7 @@ def test_an_open_cluster_and_the_commands_for_it_run_nothing_of_their_directory(
     assert made.here.ran() == {}
 
 
-@pytest.mark.parametrize("name", ["podman", "docker", "apptainer", "bubblewrap"])
+@pytest.mark.parametrize("name", ["podman", "docker", "apptainer", "bubblewrap", "charliecloud"])
 def test_what_removes_the_containers_of_a_dead_owner_runs_nothing_of_its_directory(
     made: Made, name: str
 ) -> None:

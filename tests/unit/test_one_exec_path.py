@@ -43,6 +43,7 @@ FORKS_ITSELF = ("hyperruntime/testing/conformance/owner.py",)
 # programs of their own, which start others or become them
 BECOMES_ANOTHER = (
     "runtimes/hyperruntime_apptainer/read_only_host.py",
+    "runtimes/hyperruntime_charliecloud/enter.py",
     "hyperruntime/layers/holder.py",
 )
 RUNS_COMMANDS = "hyperruntime/exec/execution.py"

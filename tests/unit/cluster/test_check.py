@@ -21,7 +21,7 @@ from hyperruntime.cluster.node_services import NodeContext, NodeSettings
 from hyperruntime.driver import Finding
 from hyperruntime.storage.atomic import write_atomic
 
-ENGINES = ("podman", "docker", "apptainer", "bubblewrap")
+ENGINES = ("podman", "docker", "apptainer", "bubblewrap", "charliecloud")
 
 
 def by_subject(findings: Sequence[Finding]) -> dict[str, Finding]:
