@@ -2,8 +2,9 @@
 
 A domain runs on the host. Only ``Task.inputs`` enters a container; labels and the scoring code
 never do. A class with the members of ``Domain`` is a domain; ``DomainBase`` has those that it may
-leave out. It is also a ``TriedDomain`` if it runs the answers, and a ``DialogueDomain`` if its
-tasks have several turns. Design: docs/design/loop.md#domains. Guide: docs/writing-a-domain.md.
+leave out. It is also a ``TriedDomain`` if it runs the answers, a ``DialogueDomain`` if its
+tasks have several turns, and a ``CertifiedDomain`` if it certifies records. Design:
+docs/design/loop.md#domains. Guide: docs/writing-a-domain.md.
 """
 
 from __future__ import annotations
@@ -278,6 +279,36 @@ class DialogueDomain(Protocol):
 
     def dialogue(self, task: Task) -> Dialogue:
         """Return a new dialogue for a task."""
+        ...
+
+
+@runtime_checkable
+class CertifiedDomain(Protocol):
+    """A domain that knows records, and keeps better answers with certificates that
+    ``hyperrun certify`` checks from their file alone.
+    """
+
+    def certificate(self, score: Score, prediction: Any) -> Mapping[str, Any] | None:  # noqa: ANN401
+        """Return the certificate of an answer that is a new record, or None.
+
+        Its key ``domain`` is the name of the domain's entry point. The other keys are the domain's
+        own; all values are JSON.
+
+        Args:
+            score: the score of the answer.
+            prediction: the answer, any JSON value.
+        """
+        ...
+
+    def certify(self, certificate: Mapping[str, Any]) -> Score:
+        """Return the score of the answer in a certificate; invalid if the certificate is wrong.
+
+        Args:
+            certificate: a JSON object, of which nothing is trusted.
+
+        Raises:
+            SpecError: it is not a certificate of this domain.
+        """
         ...
 
 

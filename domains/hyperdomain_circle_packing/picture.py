@@ -44,13 +44,23 @@ def svg(circles: Sequence[Circle], title: str = "") -> str:
         circles: finite ``(x, y, r)``; the origin is the square's lower left corner.
         title: one line below the square.
     """
-    side = SIZE - 2 * MARGIN
     largest = max((r for _, _, r in circles), default=0.0)
+    side = SIZE - 2 * MARGIN
     discs = [
-        _disc(x, y, max(r, 0.0) * side, "#{:02x}{:02x}{:02x}".format(*colour(r, largest)))
+        disc(x, y, max(r, 0.0) * side, "#{:02x}{:02x}{:02x}".format(*colour(r, largest)))
         for x, y, r in circles
     ]
-    dots = [_disc(x, y, 1.8, INK) for x, y in _contacts(circles)]
+    return frame([*discs, *(disc(x, y, 1.8, INK) for x, y in _contacts(circles))], title)
+
+
+def frame(shapes: Sequence[str], title: str = "") -> str:
+    """Return a stand-alone SVG document: the unit square with shapes in it.
+
+    Args:
+        shapes: SVG elements, as :func:`disc` makes them.
+        title: one line below the square.
+    """
+    side = SIZE - 2 * MARGIN
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{SIZE}" height="{SIZE + CAPTION}" '
@@ -58,8 +68,7 @@ def svg(circles: Sequence[Circle], title: str = "") -> str:
             f'<rect width="{SIZE}" height="{SIZE + CAPTION}" fill="#ffffff"/>',
             f'<rect x="{MARGIN}" y="{MARGIN}" width="{side}" height="{side}" fill="#f6f4ee" '
             f'stroke="{INK}" stroke-width="1.5"/>',
-            *discs,
-            *dots,
+            *shapes,
             f'<text x="{SIZE / 2:g}" y="{SIZE + 8}" text-anchor="middle" font-family="sans-serif" '
             f'font-size="15" fill="{INK}">{html.escape(title, quote=False)}</text>',
             "</svg>",
@@ -68,7 +77,7 @@ def svg(circles: Sequence[Circle], title: str = "") -> str:
     )
 
 
-def _disc(x: float, y: float, radius: float, fill: str) -> str:
+def disc(x: float, y: float, radius: float, fill: str) -> str:
     """Return one SVG circle; the centre is in the unit square, the radius is in pixels."""
     side = SIZE - 2 * MARGIN
     return (

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 Circle = tuple[float, float, float]
+ExactCircle = tuple[Fraction, Fraction, Fraction]
 
 TOLERANCE = Fraction(1, 10**9)
 """The largest allowed reach of a circle over a wall or into another circle."""
@@ -39,7 +40,9 @@ def parse_circles(prediction: object, n: int) -> tuple[tuple[Circle, ...], str]:
     return tuple(circles), ""
 
 
-def first_violation(circles: Sequence[Circle], tolerance: Fraction = TOLERANCE) -> str:
+def first_violation(
+    circles: Sequence[Circle] | Sequence[ExactCircle], tolerance: Fraction = TOLERANCE
+) -> str:
     """Return one sentence about the first violated constraint, or "" for a valid packing.
 
     The constraints are ``r >= 0``, ``r - t <= x, y <= 1 - r + t`` and
@@ -57,13 +60,23 @@ def first_violation(circles: Sequence[Circle], tolerance: Fraction = TOLERANCE) 
         reach = r - min(x, y, 1 - x, 1 - y)
         if reach > tolerance:
             return f"circle {i} leaves the square by {float(reach):.3g}"
-    for i, (x, y, r) in enumerate(exact):
+    return first_overlap(exact, tolerance)
+
+
+def first_overlap(circles: Sequence[ExactCircle], tolerance: Fraction) -> str:
+    """Return one sentence about the first two circles that overlap, or "".
+
+    Args:
+        circles: exact ``(x, y, r)``.
+        tolerance: the largest allowed overlap.
+    """
+    for i, (x, y, r) in enumerate(circles):
         for j in range(i):
-            dx = x - exact[j][0]
-            dy = y - exact[j][1]
-            asked = r + exact[j][2] - tolerance
-            if asked > 0 and dx * dx + dy * dy < asked * asked:
-                overlap = float(asked + tolerance) - math.hypot(dx, dy)
+            square = (x - circles[j][0]) ** 2 + (y - circles[j][1]) ** 2
+            reach = r + circles[j][2]
+            if reach > tolerance and square < (reach - tolerance) ** 2:
+                # reach - distance, without the difference of two rounded numbers
+                overlap = float(reach * reach - square) / (float(reach) + math.sqrt(square))
                 return f"circles {j} and {i} overlap by {overlap:.3g}"
     return ""
 

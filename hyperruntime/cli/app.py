@@ -58,6 +58,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "evaluate",
         "Evaluate one generation, for example on the test split.",
     ),
+    "certify": ("loop.certify", "certify", "Check the certificate of a record."),
     "export": ("loop.one_generation", "export", "Write a generation as a runnable git repository."),
     "rollout": (
         "rollout.commands",

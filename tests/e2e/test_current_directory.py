@@ -74,6 +74,7 @@ class Made:
 # elsewhere.
 COMMANDS = {
     "bug-report": "{run} --output {new}.tar.gz",
+    "certify": "{certificate}",
     "cluster check": "{cluster}",
     "cluster down": "",
     "cluster logs": "node-1",
@@ -149,11 +150,16 @@ def made(
     (folder / "prompts.jsonl").write_text('{"prompt": "hello"}\n')
     (folder / "cluster.toml").write_text('[cluster]\nprovider = "local"\n')
     (folder / "archive.tar").write_bytes(b"")
+    (folder / "certificate.json").write_text(
+        '{"domain": "math", "problem": "golomb-10", "value": "55", '
+        '"answer": [0, 1, 6, 10, 23, 26, 34, 41, 53, 55]}'
+    )
     files = {
         "agent": "agent",
         "prompts": "prompts.jsonl",
         "cluster": "cluster.toml",
         "archive": "archive.tar",
+        "certificate": "certificate.json",
     }
     paths = {**files, "run": "new/generate_a", "rollouts": "rollouts"}
     with scripted_model(lambda _: says("done")) as model:

@@ -20,6 +20,7 @@ import click
 import pytest
 import yaml
 
+from hyperdomain_math import Math
 from hyperdomain_table.definition import load_definition
 from hyperruntime import registry
 from hyperruntime.cli.app import app
@@ -184,6 +185,10 @@ def read_ini(path: Path) -> PoolConfig:
 
 
 # By a key at the top of the file.
+def read_certificate(path: Path) -> None:
+    assert Math().certify(json.loads(path.read_text())).valid
+
+
 READERS: dict[str, Callable[[Path], object]] = {
     "commands": read_agent_file,
     "contract": read_agent_file,
@@ -199,6 +204,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "mcpServers": read_clients,
     "servers": read_clients,
     "tool": read_ini,
+    "certificate": read_certificate,
 }
 
 

@@ -137,7 +137,13 @@ def interfaces() -> dict[str, Any]:
             *(driver.Driver, driver.LiveContainer, driver.Images),
             *(driver.OpensShells, driver.HasLayer),
         ),
-        "domain": (domain.Domain, domain.TriedDomain, domain.DialogueDomain, domain.Dialogue),
+        "domain": (
+            domain.Domain,
+            domain.TriedDomain,
+            domain.DialogueDomain,
+            domain.Dialogue,
+            domain.CertifiedDomain,
+        ),
         "environment": (
             environment.Environment,
             environment.UnscoredEnvironment,

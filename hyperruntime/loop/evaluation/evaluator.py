@@ -13,7 +13,7 @@ from pathlib import Path
 
 import attrs
 
-from hyperruntime.domain import DomainBase, Score, Split
+from hyperruntime.domain import CertifiedDomain, DomainBase, Score, Split
 from hyperruntime.loop.evaluation.scoring import Scorer
 from hyperruntime.loop.evaluation.task_runner import Prediction, TaskRunner, prediction_to_json
 from hyperruntime.loop.run_files.layout import (
@@ -21,6 +21,7 @@ from hyperruntime.loop.run_files.layout import (
     PREDICTIONS,
     REPORT,
     SELECTED_SPLIT,
+    certificate_name,
     evaluation_name,
 )
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -238,7 +239,8 @@ def _passes(evaluator: Evaluator, domain: DomainBase, split: Split, samples: int
 
 
 def write_results(folder: Path, domain: DomainBase, split: str, result: SplitResult) -> None:
-    """Write the predictions and the report of one split; write nothing if no task was run.
+    """Write the predictions, the report and the certificates of one split; write nothing if no task
+    was run.
 
     Args:
         folder: directory of the generation.
@@ -272,3 +274,7 @@ def write_results(folder: Path, domain: DomainBase, split: str, result: SplitRes
     target = folder / evaluation_name(domain.name, split)
     write_file(target / PREDICTIONS, b"".join(lines))
     write_file(target / REPORT, json_document(report))
+    if isinstance(domain, CertifiedDomain):
+        for said, score in zip(result.predictions, result.scores, strict=True):
+            if (certificate := domain.certificate(score, said.value)) is not None:
+                write_file(target / certificate_name(score.task_id), json_document(certificate))

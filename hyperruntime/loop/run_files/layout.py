@@ -74,6 +74,11 @@ def ensemble_answers(domain: str, split: str) -> str:
     return f"predictions_ensemble_{domain}_{split}.csv"
 
 
+def certificate_name(task_id: str) -> str:
+    """Return the name of the certificate of a record, beside the predictions of a split."""
+    return f"certificate_{task_id}.json"
+
+
 def parse_genid(text: str) -> GenId | None:
     """Return the generation id in a directory's name, or None."""
     name = text.removeprefix("gen_")

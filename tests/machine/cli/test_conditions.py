@@ -98,6 +98,14 @@ for line in sys.stdin:
         os._exit(code)
     print(json.dumps(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])), flush=True)
 """
+CERTIFICATE = json.dumps(
+    {
+        "domain": "math",
+        "problem": "golomb-10",
+        "value": "55",
+        "answer": [0, 1, 6, 10, 23, 26, 34, 41, 53, 55],
+    }
+)
 PLOTS = ("matplotlib",)  # drawing takes longer than the run
 TRAINER = """
 from hyperruntime.trainers import Receipt
@@ -216,6 +224,7 @@ def world(call: Call, model: ScriptedModel, tmp_path_factory: pytest.TempPathFac
     """Return a directory with the runs that commands read."""
     path = tmp_path_factory.mktemp("world")
     (path / "keeps.py").write_text(TRAINER)
+    (path / "golomb.json").write_text(CERTIFICATE)
     (path / "prompts.jsonl").write_text('{"prompt": "say done"}\n')
     loop = ("generate", "--domains=circle_packing", "--max-generation=0", "--eval-samples=1")
     assert call(*loop, "--run-id", "1", cwd=path, without=PLOTS).code == 0
@@ -261,6 +270,7 @@ def usual(words: str, new: str, model: ScriptedModel) -> tuple[str, ...]:
         "watch": (run, "--with-parent"),  # it ends, because standard input does
         "evaluate": (run, "best", "--split", "val", "--samples", "1"),
         "export": (run, "best", new),
+        "certify": ("golomb.json",),
         "cluster check": ("none.toml",),
         "cluster up": ("none.toml",),
         "cluster status": (),
