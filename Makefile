@@ -4,7 +4,7 @@ SHELL := /bin/bash
 # Some container images set it; then each Python process of the tests compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-engines test-all test-weather bench bench-slots bench-cluster bench-frameworks bench-report docs docs-pictures newcomer setup clean
+.PHONY: help demo test test-engines test-all test-weather test-sites bench bench-slots bench-cluster bench-frameworks bench-report docs docs-pictures newcomer setup clean
 
 # Options of the command: make demo ARGS="--seed 3", make test ARGS="-k session"
 ARGS ?=
@@ -31,6 +31,9 @@ test-all: ## everything, on all engines, and the weather; it says how long it to
 test-weather: ## selfcheck on the rootless engines under the conditions of cluster jobs; ARGS="rss-2gib podman" for one
 	@scripts/setup all
 	@scripts/weather $(ARGS)
+
+test-sites: ## use it on the systems of sites (Debian 13, unstable, one id, ...), and write docs/sites.md; ARGS="one-uid" for one
+	@scripts/sites $(ARGS)
 
 bench: ## compare with the engine's own commands, and write docs/benchmarks.md
 	@scripts/setup all

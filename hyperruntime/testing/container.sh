@@ -2,6 +2,7 @@
 # $1: an empty directory. $2: the working directory. $3: options of the tmpfs at /tmp. $4: "frozen" for a read-only
 # root, or "". $5: maximum number of processes, or "". $6: size of /dev/shm, or "". Then mounts (`rw|ro SOURCE TARGET`
 # each).
+# PIVOT_ROOT: the command that makes the current directory the root and moves the old one to `old`.
 # CONTAINER_ENV: NAME=VALUE..., quoted for a shell; command lines can be read by every user.
 set -eu
 root=$1 workdir=$2 tmp=$3 frozen=$4 processes=$5 shm=$6
@@ -48,7 +49,7 @@ while [ $# -gt 0 ]; do
 done
 eval "set -- $CONTAINER_ENV"
 cd "$root"
-pivot_root . old
+eval "$PIVOT_ROOT"
 umount -l old
 rmdir old
 cd "$workdir" 2>/dev/null || { echo "no workdir $workdir" >&2; exit 1; }

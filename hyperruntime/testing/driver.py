@@ -41,6 +41,7 @@ from hyperruntime.host.process import (
     ProcessShell,
     find_program,
     kill_group,
+    python_args,
     run_process,
     spawn_attached,
 )
@@ -51,7 +52,9 @@ IMAGE = "localhost/hyperruntime/base:latest"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _WHY = "the fake driver does not support it"
 _MARK = "hyperruntime-fake"
-_PROGRAMS = ("unshare", "setpriv", "prlimit", "pivot_root", "mount")
+_PROGRAMS = ("unshare", "setpriv", "prlimit", "mount")
+# Where the program does not exist: Debian has it in util-linux-extra since 2026.
+_PIVOT_ROOT = "import ctypes, sys; sys.exit(-ctypes.CDLL(None).pivot_root(b'.', b'old'))"
 _FORKS = b"echo up; i=0; while [ $i -lt 40 ]; do sleep 5 & i=$((i + 1)); done; echo unlimited\n"
 _CLEANUP = """
 for process in /proc/[0-9]*; do
@@ -105,10 +108,18 @@ def unshare_env(launch: Launch) -> dict[str, str]:
     for a shell.
     """
     env = {"PATH": PATH, "HOME": "/root", **launch.spec.env}
+    pivot: tuple[str, ...] = ("pivot_root", ".", "old")
+    if not _finds(pivot[0]):
+        pivot = python_args("-I", "-S", "-c", _PIVOT_ROOT)
     return {
         "PATH": PATH,
+        "PIVOT_ROOT": shlex.join(pivot),
         "CONTAINER_ENV": shlex.join(f"{name}={value}" for name, value in env.items()),
     }
+
+
+def _finds(program: str) -> bool:
+    return find_program(program) is not None or Path("/usr/sbin", program).exists()
 
 
 def _mount_words(mount: Mount) -> tuple[str, str, str]:
@@ -269,11 +280,7 @@ def _try_processes() -> Enforcement:
     Raises:
         EngineUnavailableError: a container cannot run.
     """
-    missing = [
-        name
-        for name in _PROGRAMS
-        if find_program(name) is None and not Path("/usr/sbin", name).exists()
-    ]
+    missing = [name for name in _PROGRAMS if not _finds(name)]
     if missing:
         raise EngineUnavailableError(
             NAME, f"{missing[0]} is missing", "install util-linux and mount"

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import random
+import sys
 import tarfile
 from contextlib import suppress
 from typing import Any
@@ -194,6 +195,10 @@ async def test_only_a_program_of_this_machine_with_the_token_is_answered() -> No
         assert (await client.ask("GET", "/v1/info", headers={"Host": "localhost:1"})).status == 200
 
 
+# Python 3.14 reads as many levels as its stack holds, and the service finds no text in them.
+DEEP_ERROR = "RequestError" if sys.version_info < (3, 14) else "SpecError"
+
+
 def deep(levels: int) -> bytes:
     return b'{"args":' + b"[" * levels + b"]" * levels + b"}"
 
@@ -202,7 +207,7 @@ HOSTILE: list[tuple[str, str, dict[str, Any], tuple[int, str]]] = [
     ("POST", "/exec", {"data": b"{"}, (400, "RequestError")),
     ("POST", "/exec", {"data": b"[]"}, (400, "RequestError")),
     ("POST", "/exec", {"data": b"\xff"}, (400, "RequestError")),
-    ("POST", "/exec", {"data": deep(30_000)}, (400, "RequestError")),
+    ("POST", "/exec", {"data": deep(30_000)}, (400, DEEP_ERROR)),
     ("POST", "/exec", {"data": b'{"args":["true"],"timeout_s":1e999}'}, (400, "RequestError")),
     ("POST", "/exec", {"data": b'{"args":["true"],"timeout_s":NaN}'}, (400, "RequestError")),
     ("POST", "/exec", {"data": b'{"args":["true"],"container":"x"}'}, (400, "SpecError")),
