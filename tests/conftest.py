@@ -331,7 +331,7 @@ def podman_command(runtime: hr.Runtime) -> EngineCommand:
     """Return Podman's command line with the options that the driver found necessary on this
     machine.
     """
-    from hyperruntime_podman.args import base_args
+    from hyperruntime_podman.args import own_args
     from hyperruntime_podman.driver import PodmanDriver
 
     driver = runtime._driver
@@ -341,8 +341,9 @@ def podman_command(runtime: hr.Runtime) -> EngineCommand:
     ulimits = [
         word for name, value in limits.items() for word in ("--ulimit", f"{name}={value}:{value}")
     ]
+    runtime_args = ("--runtime", settings.oci_runtime) if settings.oci_runtime else ()
     return EngineCommand(
-        "podman", options=tuple(base_args(settings)[1:]), run_options=tuple(ulimits)
+        "podman", options=(*own_args(settings), *runtime_args), run_options=tuple(ulimits)
     )
 
 

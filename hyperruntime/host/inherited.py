@@ -9,6 +9,7 @@ import resource
 import signal
 import stat
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
 
 from hyperruntime.host.python import find_program, make_safe, python_args
 
@@ -62,6 +63,23 @@ def program_environment(environ: Mapping[str, str]) -> dict[str, str]:
         name: value
         for name, value in shell_environment(environ).items()
         if name not in LINKER_VARIABLES
+    }
+
+
+def named_environment(environ: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Return only the variables that a system program needs.
+
+    For programs that hand variables on to containers, or whose images can ask for them.
+
+    Args:
+        environ: the environment.
+        names: names of variables; ``*`` stands for any text. Shell and linker variables are never
+            returned.
+    """
+    return {
+        name: value
+        for name, value in program_environment(environ).items()
+        if any(fnmatchcase(name, pattern) for pattern in names)
     }
 
 

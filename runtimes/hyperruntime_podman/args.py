@@ -1,4 +1,6 @@
-"""Turn a spec into ``podman run`` arguments: pure, no I/O. Source: podman-run(1) of 4.3."""
+"""Turn a spec into arguments of Podman, without the program itself: pure, no I/O. Source:
+podman-run(1) of 4.3.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,12 @@ from hyperruntime.host.inherited import stricter
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 
 NAME = "podman"
+# The values of ``--network`` for a private network with external access. pasta's options exclude
+# what containers.conf may allow: the host's loopback behind the gateway, and ports in either
+# direction. slirp4netns allows neither by default.
+BRIDGE = "bridge"
+PASTA = "pasta:--no-map-gw,-t,none,-u,none,-T,none,-U,none"
+SLIRP = "slirp4netns:allow_host_loopback=false"
 OWN_DIRECTORY = "hyperruntime"  # in the directories of the user's store
 
 _COUNT = attrs.validators.ge(0)
@@ -39,10 +47,13 @@ class Settings:
         nproc: the highest limit on processes that a container may set, or 0 to set none.
         rootless: whether Podman runs as an ordinary user.
         limits: how each limit is enforced (``cgroup``, ``rlimit`` or ``no``).
-        bridge: whether a private network with external access works.
+        bridge: the value of ``--network`` for a private network with external access; "" means
+            that none works.
+        isolated: whether a container can have no network.
         uids: the number of users in a container's own user namespace, or 0 if containers share
             Podman's.
         gids: the number of groups in it.
+        seccomp: the file of the seccomp filter; "" means Podman's default.
         root: the directory of this library's own store, in which containers run; "" means the
             user's store.
         run_root: the directory of its files of running containers.
@@ -54,20 +65,24 @@ class Settings:
     nproc: int = attrs.field(default=0, validator=_COUNT)
     rootless: bool = False
     limits: Mapping[str, Enforcement] = attrs.field(factory=dict)
-    bridge: bool = False
+    bridge: str = ""
+    isolated: bool = True
     uids: int = attrs.field(default=0, validator=_COUNT)
     gids: int = attrs.field(default=0, validator=_COUNT)
+    seccomp: str = ""
     root: str = ""
     run_root: str = ""
     capabilities: tuple[str, ...] = ()
 
 
-def base_args(settings: Settings) -> list[str]:
-    """Return the program and the global options of every command about containers on this
-    machine.
+def command_args(settings: Settings, verb: str) -> list[str]:
+    """Return the first words of a command that runs something: the store, the verb and the OCI
+    runtime.
+
+    Podman takes global options also behind the verb, and podman-hpc takes them only there.
     """
-    args = ["--runtime", settings.oci_runtime] if settings.oci_runtime else []
-    return ["podman", *own_args(settings), *args]
+    runtime = ["--runtime", settings.oci_runtime] if settings.oci_runtime else []
+    return [*own_args(settings), verb, *runtime]
 
 
 def capability_args(default: Sequence[str]) -> list[str]:
@@ -108,7 +123,7 @@ def store_args(root: str, run_root: str) -> tuple[str, ...]:
 def run_args(
     launch: Launch, settings: Settings, device_args: Sequence[str] = (), image: str = ""
 ) -> list[str]:
-    """Return the argv that starts a container with a shell attached.
+    """Return the words that start a container with a shell attached.
 
     Args:
         launch: the container to start.
@@ -121,8 +136,7 @@ def run_args(
     """
     spec = launch.spec
     args = [
-        *base_args(settings),
-        "run",
+        *command_args(settings, "run"),
         "--rm",
         "--interactive",
         "--pull=never",
@@ -138,12 +152,7 @@ def run_args(
         "--systemd=false",
     ]
     args += ["--no-healthcheck", "--pidfile", pidfile(launch)]
-    args += [
-        "--security-opt",
-        "no-new-privileges",
-        "--security-opt",
-        "label=disable",
-    ]
+    args += security_args(settings)
     args += capability_args(settings.capabilities)
     args += namespace_args(settings)
     args += network_args(spec, settings)
@@ -171,7 +180,7 @@ def pidfile(launch: Launch) -> str:
 
 
 def exec_args(launch: Launch, user: str, settings: Settings) -> list[str]:
-    """Return the argv that attaches another shell as another user.
+    """Return the words that attach another shell as another user.
 
     Args:
         launch: the container.
@@ -179,7 +188,14 @@ def exec_args(launch: Launch, user: str, settings: Settings) -> list[str]:
         settings: the results of the probe.
     """
     shell = shell_args(launch.spec.workdir)
-    return [*base_args(settings), "exec", "--interactive", "--user", user, launch.name, *shell]
+    return [*command_args(settings, "exec"), "--interactive", "--user", user, launch.name, *shell]
+
+
+def security_args(settings: Settings) -> list[str]:
+    """Return the options that take rights away; SELinux's label would hide our directories."""
+    options = ["no-new-privileges", "label=disable"]
+    options += [f"seccomp={settings.seccomp}"] if settings.seccomp else []
+    return [word for option in options for word in ("--security-opt", option)]
 
 
 def namespace_args(settings: Settings) -> list[str]:
@@ -200,6 +216,9 @@ def network_args(spec: ContainerSpec, settings: Settings) -> list[str]:
     Raises:
         UnsupportedOptionError: no private network works on this machine.
     """
+    if spec.network == "none" and not settings.isolated:
+        why = "every container here has the network of the host (see `hyperrun doctor`); use 'host'"
+        raise UnsupportedOptionError(NAME, "network", why)
     if spec.network != "bridge":
         return ["--network", spec.network]
     if not settings.bridge:
@@ -208,7 +227,7 @@ def network_args(spec: ContainerSpec, settings: Settings) -> list[str]:
             "network='none' or 'host'"
         )
         raise UnsupportedOptionError(NAME, "network", why)
-    return ["--network", "slirp4netns" if settings.rootless else "bridge"]
+    return ["--network", settings.bridge]
 
 
 def limit_args(limits: Limits, settings: Settings) -> list[str]:
@@ -232,15 +251,7 @@ def limit_args(limits: Limits, settings: Settings) -> list[str]:
             nproc = stricter(value, nproc)
     if limits.pids is None and settings.limits.get("pids") == "cgroup":
         args.append("--pids-limit=-1")
-    # Both or none: with one of them, Podman sets the other to a default that it may not be allowed
-    # to set.
-    if settings.nofile and nproc:
-        args += [
-            "--ulimit",
-            f"nofile={settings.nofile}:{settings.nofile}",
-            "--ulimit",
-            f"nproc={nproc}:{nproc}",
-        ]
+    args += ulimit_args(settings.nofile, nproc)
     if limits.tmpfs_bytes is not None:
         args += ["--tmpfs", f"/tmp:rw,nosuid,nodev,mode=1777,size={limits.tmpfs_bytes}"]  # noqa: S108
     if limits.shm_bytes is not None:
@@ -248,10 +259,31 @@ def limit_args(limits: Limits, settings: Settings) -> list[str]:
     return args
 
 
+def ulimit_args(nofile: int, nproc: int) -> list[str]:
+    """Return the options of the limits on open files and processes: both or none. With one of
+    them, Podman sets the other to a default that it may not be allowed to set.
+    """
+    if not (nofile and nproc):
+        return []
+    return ["--ulimit", f"nofile={nofile}:{nofile}", "--ulimit", f"nproc={nproc}:{nproc}"]
+
+
+def build_args(settings: Settings) -> list[str]:
+    """Return the first words of a build, whose steps have the limits of containers."""
+    ulimits = ulimit_args(settings.nofile, settings.nproc)
+    return [*command_args(in_user_store(settings), "build"), *ulimits]
+
+
 def probe_args(
-    settings: Settings, rootfs: str, userland: Sequence[str], script: str, *, limited: bool
+    settings: Settings,
+    rootfs: str,
+    userland: Sequence[str],
+    script: str,
+    *,
+    limited: bool = False,
+    network: str = "none",
 ) -> list[str]:
-    """Return the argv of a container of the host's userland, which tests an OCI runtime without an
+    """Return the words of a container of the host's userland, which tests an OCI runtime without an
     image.
 
     Args:
@@ -260,20 +292,13 @@ def probe_args(
         userland: the host's directories to mount.
         script: shell commands to run.
         limited: whether to set a small value for each limit.
+        network: the value of ``--network``.
     """
-    args = [*base_args(settings), "run", "--rm", "--network", "none", "--log-driver", "none"]
-    args += [
-        "--security-opt",
-        "no-new-privileges",
-        "--security-opt",
-        "label=disable",
-        *namespace_args(settings),
-    ]
+    args = [*command_args(settings, "run"), "--rm", "--network", network, "--log-driver", "none"]
+    args += [*security_args(settings), *namespace_args(settings)]
     if limited:
         args += ["--memory=67108864", "--memory-swap=67108864", "--pids-limit=100", "--cpus=0.5"]
-    if settings.nofile:
-        args += ["--ulimit", f"nofile={settings.nofile}:{settings.nofile}"]
-        args += ["--ulimit", f"nproc={settings.nproc}:{settings.nproc}"]
+    args += ulimit_args(settings.nofile, settings.nproc)
     for path in userland:
         args += ["--mount", mount_option(NAME, Mount(source=path, target=path))]
     return [*args, "--rootfs", rootfs, "/bin/sh", "-c", script]

@@ -57,7 +57,7 @@ def get_bases(
         if configuration is None:
             plain_http = ["--tls-verify=false"] if is_loopback(image.reference) else []
             platform_args = ["--platform", image.platform] if image.platform else []
-            args = ["podman", "pull", *plain_http, *platform_args, "--", image.reference]
+            args = ["pull", *plain_http, *platform_args, "--", image.reference]
             result = stream_podman(args, on_output)
             if result.exit_code != 0:
                 return result
@@ -149,7 +149,6 @@ def _saved_configuration(identifier: str) -> bytes:
     with owned_directory() as directory:
         archive = Path(directory) / "image.tar"
         args = [
-            "podman",
             "save",
             "--quiet",
             "--format",

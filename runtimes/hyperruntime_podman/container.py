@@ -16,6 +16,7 @@ from hyperruntime.errors import (
     EngineError,
     EngineUnavailableError,
     HyperRuntimeError,
+    ImageError,
     ImageNotFoundError,
     ProcessLimitError,
     UnsupportedOptionError,
@@ -35,6 +36,7 @@ from hyperruntime.host.process import ProcessShell, last_line
 from hyperruntime.layers.snapshots.kept_images import Labels, facts
 from hyperruntime_podman.args import NAME, Settings, exec_args, own_args, pidfile, run_args
 from hyperruntime_podman.edge import attach_podman, run_podman
+from hyperruntime_podman.program import program
 
 _REMOVE_AGAIN_S = 10.0
 _NOT_THERE = 1  # source: podman-container-exists(1)
@@ -116,6 +118,9 @@ class PodmanContainer(ShellContainer):
                 "`image bootstrap`"
             )
             return ImageNotFoundError(spec.image, step)
+        if "invalid image env variable" in error_text:
+            why = f"image {spec.image!r} asks for a variable of this machine, which is refused"
+            return ImageError(f"{why}: {text}; make it again with `ENV NAME=VALUE`")
         if _NO_PROCESS.search(error_text):
             return ProcessLimitError(
                 NAME, self._no_process(text), "end other containers, or raise limits.pids"
@@ -127,11 +132,11 @@ class PodmanContainer(ShellContainer):
                 "(`kernel.keys.maxkeys`)"
             )
             return EngineUnavailableError(NAME, why, step)
-        full = f"Podman's storage is full: {text}; `podman system df` shows of what"
+        full = f"Podman's storage is full: {text}; `{program()} system df` shows of what"
         if (refusal := start_refusal(error_text, spec, user, full)) is not None:
             return refusal
         if "CDI" in error_text:
-            step = f"`podman --version` may be too old for the spec's cdiVersion; {GENERATE}"
+            step = f"`{program()} --version` may be too old for the spec's cdiVersion; {GENERATE}"
             return DeviceError(
                 f"Podman cannot give gpus={spec.gpus!r} to a container: {text}; {step}"
             )
@@ -173,8 +178,7 @@ def remove(name: str, store_args: Sequence[str] = ()) -> None:
     Raises:
         EngineError: the container cannot be removed, or its processes do not end.
     """
-    podman = ["podman", *store_args]
-    args = [*podman, "rm", "--force", "--volumes", "--time", "0", name]
+    args = [*store_args, "rm", "--force", "--volumes", "--time", "0", name]
     deadline = time.monotonic() + _REMOVE_AGAIN_S
     while True:
         result = run_podman(args, "remove")
@@ -184,7 +188,7 @@ def remove(name: str, store_args: Sequence[str] = ()) -> None:
             return
         if (
             result.exit_code == 0
-            and run_podman([*podman, "container", "exists", name]).exit_code == _NOT_THERE
+            and run_podman([*store_args, "container", "exists", name]).exit_code == _NOT_THERE
         ):
             return
         passes = result.exit_code <= 0 or _PASSES.search(result.error_text)

@@ -102,7 +102,7 @@ def copy_image(store: Store, identifier: str, name: str) -> None:
         ask_podman(what, *store.own_args, "pull", "--quiet", source, verb=None)  # maybe gigabytes
     finally:
         if not name:
-            run_podman(["podman", "untag", identifier, given])
+            run_podman(["untag", identifier, given])
     if inspect_image(identifier, *store.own_args) is None:
         raise EngineError(f"the copy of image {identifier} has another identifier")
     log.info(
@@ -152,9 +152,11 @@ def _remove_orphans(store: Store) -> None:
     copies = ask_podman(*listed).stdout.split()
     snapshots = ask_podman(*listed, "--filter", f"label={FACTS}").stdout.split()
     for identifier in set(copies) - set(kept) - set(snapshots):
+        if inspect_image(os.fsdecode(identifier)) is not None:  # in a store that no list shows
+            continue
         # `rmi` alone refuses an image with two names; it never ends a container
         for verb in ("untag", "rmi"):
-            run_podman(["podman", *store.own_args, verb, os.fsdecode(identifier)], None)
+            run_podman([*store.own_args, verb, os.fsdecode(identifier)], None)
 
 
 def _name(image: dict[str, Any], reference: str) -> str:

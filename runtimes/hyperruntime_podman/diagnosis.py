@@ -18,18 +18,21 @@ from hyperruntime.host.engine_findings import (
     space_finding,
 )
 from hyperruntime.host.process import find_program
-from hyperruntime_podman.edge import INSTALL_HINT, run_files
+from hyperruntime_podman.args import Settings
+from hyperruntime_podman.edge import run_files
 from hyperruntime_podman.own_store import COST, SLOW, Store, slow_step, user_store
 from hyperruntime_podman.probe import Probe, probe
+from hyperruntime_podman.program import NETWORK_HINT, install_hint, program
 
 
 def findings() -> Iterator[Finding]:
     """Probe, and yield the findings; never raises."""
-    path = find_program("podman")
+    path = find_program(program())
     if path is None:
-        yield Finding(subject="podman", ok=False, detail="not on PATH", next_step=INSTALL_HINT)
+        why = "not on PATH"
+        yield Finding(subject=program(), ok=False, detail=why, next_step=install_hint())
         return
-    yield Finding(subject="podman", ok=True, detail=path)
+    yield Finding(subject=program(), ok=True, detail=path)
     if os.geteuid() != 0:
         yield from _rootless()
     try:
@@ -52,17 +55,29 @@ def _tried(found: Probe) -> Iterator[Finding]:
     yield from limit_findings(settings.limits, note, step)
     store = user_store()
     if store is not None:
-        step = "free space there; `podman system df` shows its use"
+        step = f"free space there; `{program()} system df` shows its use"
         yield space_finding("image store", store.root, step)
-    if settings.bridge:
-        yield Finding(subject="network bridge", ok=True, detail="works")
-    else:
-        step = "install netavark and iptables, or CNI plugins"
-        if settings.rootless:
-            step = "give slirp4netns /dev/net/tun"
-        yield Finding(subject="network bridge", ok=None, detail="does not work", next_step=step)
+    if why := found.to_info().unfiltered:
+        step = "install Podman's `/usr/share/containers/seccomp.json` (package containers-common)"
+        yield Finding(subject="seccomp filter", ok=False, detail=why, next_step=step)
+    yield from _networks(settings)
     if found.storage == SLOW and store is not None:
         yield _slow_store(found, store)
+
+
+def _networks(settings: Settings) -> Iterator[Finding]:
+    if not settings.isolated:
+        why = "does not work: every container has the network of this machine"
+        step = "use network='host', or another engine; ask the administrator about this"
+        yield Finding(subject="network none", ok=None, detail=why, next_step=step)
+    if settings.bridge:
+        detail = f"works, by {settings.bridge.partition(':')[0]}" if settings.rootless else "works"
+        yield Finding(subject="network bridge", ok=True, detail=detail)
+        return
+    step = "install netavark and iptables, or CNI plugins"
+    if settings.rootless:
+        step = f"{NETWORK_HINT}; both need /dev/net/tun"
+    yield Finding(subject="network bridge", ok=None, detail="does not work", next_step=step)
 
 
 def _slow_store(found: Probe, store: Store) -> Finding:

@@ -14,7 +14,7 @@ from hyperruntime_podman.args import (
     NAME,
     OWN_DIRECTORY,
     Settings,
-    base_args,
+    build_args,
     in_user_store,
     own_args,
     store_args,
@@ -26,6 +26,7 @@ from hyperruntime_podman.edge import environment_args, inspect_image
 from hyperruntime_podman.images import PodmanImages
 from hyperruntime_podman.own_store import COST, containers_in, own_store_args
 from hyperruntime_podman.probe import Probe, cached_probe
+from hyperruntime_podman.program import program
 from hyperruntime_podman.snapshots import REMOVE, SnapshotImages, commit, dead_snapshots
 
 log = get_logger(__name__)
@@ -51,15 +52,15 @@ clean() {
     done
     return 1
 }
-command -v podman || exit 127
+command -v "$2" || exit 127
 failed=0
-clean "$1" podman || failed=1
+clean "$1" "$2" || failed=1
 """.replace("SNAPSHOTS", SNAPSHOTS).replace("REMOVE", " ".join(REMOVE))
 _CLEANUP_OWN = f"""
-root=$(podman info --format '{{{{.Store.GraphRoot}}}}')/{OWN_DIRECTORY} || failed=1
-run=$(podman info --format '{{{{.Store.RunRoot}}}}')/{OWN_DIRECTORY} || failed=1
+root=$("$2" info --format '{{{{.Store.GraphRoot}}}}')/{OWN_DIRECTORY} || failed=1
+run=$("$2" info --format '{{{{.Store.RunRoot}}}}')/{OWN_DIRECTORY} || failed=1
 if [ -d "$root/overlay-containers" ]; then
-    clean "$1" podman {" ".join(store_args('"$root"', '"$run"'))} || failed=1
+    clean "$1" "$2" {" ".join(store_args('"$root"', '"$run"'))} || failed=1
 fi
 """
 
@@ -128,7 +129,7 @@ class PodmanDriver(EngineDriver[Probe]):
         has one.
         """
         script = _CLEANUP + ("" if os.geteuid() == 0 else _CLEANUP_OWN) + "exit $failed"
-        return (*environment_args(), "/bin/sh", "-c", script, "cleanup", label)
+        return (*environment_args(), "/bin/sh", "-c", script, "cleanup", label, program())
 
     def close(self) -> None:
         """Remove the snapshots."""
@@ -164,7 +165,7 @@ class PodmanDriver(EngineDriver[Probe]):
         return self._stores[snapshot]
 
     def _build_args(self) -> list[str]:
-        return base_args(in_user_store(self._probe.get().settings))
+        return build_args(self._probe.get().settings)
 
     def _warn(self, found: Probe) -> None:
         """Log once what the store costs, if it is slow."""

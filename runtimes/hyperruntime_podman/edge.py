@@ -1,4 +1,4 @@
-"""Run the ``podman`` program in its environment, and repair what killed processes left to it.
+"""Run Podman's program in its environment, and repair what killed processes left to it.
 
 Every command of rootless Podman joins the user namespace of its pause process, or of the conmon of
 a container that ran last. If a batch system killed all of a user's processes, or a machine was
@@ -14,7 +14,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,6 @@ from hyperruntime.host.inherited import (
     LINKER_VARIABLES,
     is_own_directory,
     own_runtime_directory,
-    program_environment,
 )
 from hyperruntime.host.process import (
     PIPE,
@@ -41,12 +40,9 @@ from hyperruntime.host.process import (
 )
 from hyperruntime.logs import get_logger
 from hyperruntime_podman.args import NAME, OWN_DIRECTORY
+from hyperruntime_podman.program import install_hint, needed_variables, program, pull_variables
 
 log = get_logger(__name__)
-
-INSTALL_HINT = (
-    "install it, on Debian with `apt-get install podman runc uidmap slirp4netns catatonit`"
-)
 
 _RUN_FILES = "/tmp/podman-run"  # noqa: S108 - private to this user, and its owner is checked
 _PAUSE_NAMES = ("catatonit", "podman")
@@ -61,7 +57,7 @@ def run_podman(args: Sequence[str], verb: Verb | None = "call") -> ProcessResult
     """Run Podman to its end; a non-zero exit code is a result.
 
     Args:
-        args: the argv.
+        args: the words behind the program.
         verb: the kind of call, which decides about its time limit; None means no limit.
 
     Raises:
@@ -69,11 +65,12 @@ def run_podman(args: Sequence[str], verb: Verb | None = "call") -> ProcessResult
         SpecError: the argv is too long.
         EngineError: Podman exceeded the limit and was killed.
     """
-    with program_needed(NAME, NAME, INSTALL_HINT):
+    argv = [program(), *args]
+    with _needed():
         if verb is None:
-            return run_process(args, cwd="/", env=environment())
+            return run_process(argv, cwd="/", env=environment())
         with engine_call(NAME, verb) as timeout_s:
-            return run_process(args, timeout_s=timeout_s, cwd="/", env=environment())
+            return run_process(argv, timeout_s=timeout_s, cwd="/", env=environment())
 
 
 def ask_podman(what: str, *words: str, verb: Verb | None = "call") -> ProcessResult:
@@ -88,7 +85,7 @@ def ask_podman(what: str, *words: str, verb: Verb | None = "call") -> ProcessRes
         EngineUnavailableError: Podman cannot be started.
         EngineError: Podman fails.
     """
-    result = run_podman(["podman", *words], verb)
+    result = run_podman(words, verb)
     if result.exit_code != 0:
         raise EngineError(f"{what}: {result.error_text}; see `hyperrun doctor`")
     return result
@@ -104,7 +101,7 @@ def inspect_image(reference: str, *store_args: str) -> dict[str, Any] | None:
     Raises:
         EngineError: Podman fails for another reason, so the image may be there.
     """
-    result = run_podman(["podman", *store_args, "image", "inspect", "--", reference])
+    result = run_podman([*store_args, "image", "inspect", "--", reference])
     if result.exit_code == 0:
         return dict(json.loads(result.stdout)[0])
     if _UNKNOWN.search(result.error_text):
@@ -118,10 +115,10 @@ def stream_podman(
     on_output: Callable[[str], None],
     before_kill: Callable[[int], None] | None = None,
 ) -> ProcessResult:
-    """Run Podman to its end and hand on each line of its output.
+    """Run a pull or a build to its end and hand on each line of its output.
 
     Args:
-        args: the argv.
+        args: the words behind the program.
         on_output: called with each line.
         before_kill: called with its pid before it is killed.
 
@@ -129,48 +126,59 @@ def stream_podman(
         EngineUnavailableError: Podman cannot be started.
         SpecError: the argv is too long.
     """
-    with program_needed(NAME, NAME, INSTALL_HINT):
+    more = pull_variables() if "pull" in args[:1] else needed_variables(build=True)
+    env = {**more, **environment()}
+    with _needed():
         return stream_process(
-            args, on_line=on_output, cwd="/", env=environment(), before_kill=before_kill
+            [program(), *args], on_line=on_output, cwd="/", env=env, before_kill=before_kill
         )
 
 
 def attach_podman(args: Sequence[str]) -> HostProcess:
     """Start Podman with one pipe for its input and one for both its outputs.
 
+    Args:
+        args: the words behind the program.
+
     Raises:
         EngineUnavailableError: Podman cannot be started.
         SpecError: the argv is too long.
     """
-    with program_needed(NAME, NAME, INSTALL_HINT):
-        return spawn(args, stdin=PIPE, stderr=STDOUT, cwd="/", env=environment())
+    with _needed():
+        return spawn([program(), *args], stdin=PIPE, stderr=STDOUT, cwd="/", env=environment())
+
+
+def _needed() -> AbstractContextManager[None]:
+    return program_needed(NAME, program(), install_hint())
 
 
 def environment() -> dict[str, str]:
-    """Return Podman's environment: ours without library and shell settings, with a locale and a run
+    """Return Podman's environment: those of our variables that it needs, with a locale and a run
     directory.
 
     conmon accepts names that are not ASCII only in a UTF-8 locale. For the run directory see
     :func:`run_files`. The first call in a process also lets Podman forget processes that were
     killed.
     """
+    if files := run_files():
+        forget_killed(files["XDG_RUNTIME_DIR"])
+    return _variables()
+
+
+def _variables() -> dict[str, str]:
     locale = next(
         filter(None, (os.environ.get(name) for name in ("LC_ALL", "LC_CTYPE", "LANG"))), "C"
     )
     is_utf8 = locale.lower().replace("-", "").endswith("utf8")
     chosen = {} if is_utf8 else {"LC_ALL": "C.UTF-8"}
-    files = run_files()
-    if files:
-        forget_killed(files["XDG_RUNTIME_DIR"])
-    return {**program_environment(os.environ), **chosen, **files}
+    return {**needed_variables(), **chosen, **run_files()}
 
 
 def environment_args() -> tuple[str, ...]:
     """Return the argv prefix that gives Podman's environment to a command that core starts with its
     own.
     """
-    unset = [word for name in LINKER_VARIABLES for word in ("-u", name)]
-    return ("env", *unset, *(f"{name}={value}" for name, value in run_files().items()))
+    return ("env", "-i", *(f"{name}={value}" for name, value in _variables().items()))
 
 
 def unshare_args() -> tuple[str, ...]:
@@ -181,7 +189,7 @@ def unshare_args() -> tuple[str, ...]:
     environment module.
     """
     kept = [f"{name}={value}" for name in LINKER_VARIABLES if (value := os.environ.get(name))]
-    return (*environment_args(), "podman", "unshare", *(("env", *kept) if kept else ()))
+    return (*environment_args(), program(), "unshare", *(("env", *kept) if kept else ()))
 
 
 def store_step(error_text: str) -> str:
@@ -272,14 +280,14 @@ def _migrate(root: Path) -> None:
     """Run ``podman system migrate``, and start a new pause process before another Podman of this
     user needs one.
     """
-    environment = {**program_environment(os.environ), "XDG_RUNTIME_DIR": str(root)}
+    environment = {**needed_variables(), "XDG_RUNTIME_DIR": str(root)}
     # Podman would kill the process that has this number now
     _pause_file(root).unlink(missing_ok=True)
     for words in (("system", "migrate"), ("ps", "--quiet")):
         try:
             with engine_call(NAME, "migrate") as timeout_s:
                 result = run_process(
-                    ("podman", *words), timeout_s=timeout_s, cwd="/", env=environment
+                    (program(), *words), timeout_s=timeout_s, cwd="/", env=environment
                 )
         except (OSError, EngineError) as error:
             log.warning("podman not migrated", error=str(error))

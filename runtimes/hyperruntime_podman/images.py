@@ -21,10 +21,12 @@ from hyperruntime.images.older_builders import for_older_builder
 from hyperruntime.images.pull_errors import SHORT_NAME, explain_pull, is_loopback, with_tag
 from hyperruntime_podman.bases import get_bases
 from hyperruntime_podman.edge import ask_podman, run_podman, stream_podman
+from hyperruntime_podman.program import program
 
 # Podman looks at all images for its cache, and fails if another process removes one of them; the
 # steps that ran are in the cache then.
 _CACHE_CHANGED = re.compile(rb"checking if cached image exists from a previous build: .*not known")
+_PULL_FAILED = "Pull failed.\n"  # podman-hpc writes this, and exits with 0
 _TIDY_S = 8.0
 _ROUND_S = 0.1
 _HEREDOCS = "hyperruntime-heredocs"  # the name of a build context
@@ -38,16 +40,16 @@ class PodmanImages:
 
     def __init__(
         self,
-        base_args: Callable[[], list[str]],
+        build_args: Callable[[], list[str]],
         on_removed: Callable[[], None] = lambda: None,
     ) -> None:
         """Call nothing yet.
 
         Args:
-            base_args: returns the program and the global options of a build.
+            build_args: returns the first words of a build.
             on_removed: called after an image was removed.
         """
-        self._base_args = base_args
+        self._build_args = build_args
         self._on_removed = on_removed
 
     def exists(self, reference: str) -> bool:
@@ -63,12 +65,21 @@ class PodmanImages:
 
         Raises:
             ImageNotFoundError: the image does not exist.
-            EngineError: a container uses the image.
+            EngineError: a container uses the image, or it lies in a read-only store.
         """
         if not self.exists(reference):
             raise ImageNotFoundError(reference, "`hyperrun image list` shows what there is")
         what = f"image {reference!r} cannot be removed"
-        ask_podman(what, "rmi", "--", reference, verb=None)
+        try:
+            ask_podman(what, "rmi", "--", reference, verb=None)
+        except EngineError as error:
+            if "read-only image" not in str(error):
+                raise
+            why = (
+                "it lies in a read-only store (`additionalimagestores` in storage.conf); remove it "
+                "with the program that fills that store, such as `podman-hpc rmsqi`"
+            )
+            raise EngineError(f"{what}: {why}") from error
         self._on_removed()
 
     def load_rootfs(self, tar: Path, reference: str) -> str:
@@ -136,14 +147,14 @@ class PodmanImages:
         """
         # Podman retries a dead registry three times and prints that; the last line is the reason.
         args = [
-            "podman",
             "pull",
             *(["--tls-verify=false"] if is_loopback(reference) else []),
             reference,
         ]
         result = stream_podman(args, on_output)
-        if result.exit_code != 0:
-            raise explain_pull(reference, result.stderr.decode(errors="replace"), "podman login")
+        said, failed, _ = result.stderr.decode(errors="replace").partition(_PULL_FAILED)
+        if result.exit_code != 0 or failed:
+            raise explain_pull(reference, said, f"{program()} login")
         return self._identifier(reference)
 
     def build(
@@ -181,7 +192,7 @@ class PodmanImages:
             files,
         ):
             # Docker's image format: in OCI's, Podman ignores SHELL.
-            args = [*self._base_args(), "build", "--format", "docker", "--network", "host"]
+            args = [*self._build_args(), "--format", "docker", "--network", "host"]
             args += ["--file", csv_line([str(plain)])]
             args += ["--tag", reference, "--pull=never", *(["--no-cache"] if force else [])]
             args += ["--build-context", f"{_HEREDOCS}={files}"] if files is not None else []
@@ -217,7 +228,7 @@ class PodmanImages:
         the more images there are.
         """
         wanted = {with_tag(reference), f"sha256:{reference.removeprefix('sha256:')}"}
-        result = run_podman(["podman", "image", "inspect", "--", reference])
+        result = run_podman(["image", "inspect", "--", reference])
         if result.exit_code == 0:
             found = json.loads(result.stdout)
         elif _UNKNOWN.search(result.error_text):
@@ -259,7 +270,7 @@ def _run(what: str, *args: str) -> ProcessResult:
     Raises:
         ImageError: the command failed.
     """
-    result = run_podman(["podman", *args], None)  # it may move gigabytes
+    result = run_podman(args, None)  # it may move gigabytes
     if result.exit_code != 0:
         # said by each of its readers
         is_odd = b"does not match any of the supported image formats" in result.stderr

@@ -26,6 +26,7 @@ from hyperruntime.host.process import find_program
 from hyperruntime.logs import get_logger
 from hyperruntime_podman.args import OWN_DIRECTORY, store_args
 from hyperruntime_podman.edge import ask_podman, run_podman
+from hyperruntime_podman.program import program, storage_files
 
 log = get_logger(__name__)
 
@@ -36,7 +37,6 @@ COST = (
 )
 _OVERLAY: tuple[str, ...] = ("[storage]", 'driver = "overlay"')
 _INFO = "{{.Store.GraphDriverName}}\n{{.Store.GraphRoot}}\n{{.Store.RunRoot}}"
-_SYSTEM = ("/etc/containers/storage.conf", "/usr/share/containers/storage.conf")
 _VARIABLES = (
     "STORAGE_DRIVER",
     "STORAGE_OPTS",
@@ -92,7 +92,11 @@ def user_store() -> Store | None:
     """
     try:
         return _ask_store(
-            (*store_facts(), *(os.environ.get(name) for name in ("XDG_RUNTIME_DIR", "PATH")))
+            (
+                program(),
+                *store_facts(),
+                *(os.environ.get(name) for name in ("XDG_RUNTIME_DIR", "PATH")),
+            )
         )
     except (OSError, HyperRuntimeError) as error:
         log.debug("podman's store not named", why=str(error))
@@ -101,7 +105,7 @@ def user_store() -> Store | None:
 
 @functools.lru_cache(maxsize=8)
 def _ask_store(_: tuple[Any, ...]) -> Store:
-    result = run_podman(["podman", "info", "--format", _INFO], "probe")
+    result = run_podman(["info", "--format", _INFO], "probe")
     words = os.fsdecode(result.stdout).strip().split("\n")
     if result.exit_code != 0 or len(words) != len(attrs.fields(Store)):
         raise EngineError(f"`podman info` does not name its store: {result.error_text}")
@@ -144,26 +148,17 @@ def store_facts() -> tuple[Any, ...]:
     variables and files.
     """
     variables = [os.environ.get(name, "") for name in _VARIABLES]
-    return (*variables, *(file_version(path) for path in _files()))
+    return (*variables, *(file_version(path) for path in storage_files()))
 
 
 def chosen_slow() -> str:
     """Return the variable or the file with which somebody chose the slow driver, or ""."""
     if chosen := os.environ.get("STORAGE_DRIVER"):
         return "STORAGE_DRIVER" if chosen == SLOW else ""
-    for path in _files():
+    for path in storage_files():
         if chosen := _driver(path):
             return str(path) if chosen == SLOW else ""
     return ""
-
-
-def _files() -> tuple[Path, ...]:
-    """Return the files that may configure the store. Source: containers-storage.conf(5)."""
-    if named := os.environ.get("CONTAINERS_STORAGE_CONF"):
-        return (Path(named),)
-    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    own = () if os.geteuid() == 0 else (Path(home, "containers", "storage.conf"),)
-    return (*own, *map(Path, _SYSTEM))
 
 
 def file_version(path: Path) -> tuple[int, int, int]:
@@ -247,4 +242,4 @@ def _write(place: Path, *lines: str) -> str:
 
 def _own_file() -> Path:
     """Return the file in which this user configures the store."""
-    return _files()[0]
+    return storage_files()[0]

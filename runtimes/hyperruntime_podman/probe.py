@@ -32,9 +32,9 @@ from hyperruntime.host.inherited import process_ceiling, stricter
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.probe_cache import ProbeFile
 from hyperruntime.host.process import find_program
-from hyperruntime_podman.args import NAME, Settings, probe_args
+from hyperruntime_podman.args import BRIDGE, NAME, PASTA, SLIRP, Settings, probe_args
 from hyperruntime_podman.copies import copy_image, locked
-from hyperruntime_podman.edge import INSTALL_HINT, environment, run_podman, store_step, unshare_args
+from hyperruntime_podman.edge import environment, run_podman, store_step, unshare_args
 from hyperruntime_podman.own_store import (
     SLOW,
     Store,
@@ -43,8 +43,18 @@ from hyperruntime_podman.own_store import (
     store_facts,
     user_store,
 )
+from hyperruntime_podman.program import install_hint, program
 
 _RUNTIMES = ("", "runc", "crun")
+# what the script prints under a filter, and where Podman's own is. Source: containers.conf(5),
+# `seccomp_profile`
+_FILTERED = "seccomp 2"
+_FILTERS = ("/etc/containers/seccomp.json", "/usr/share/containers/seccomp.json")
+_FACTS = (
+    "{{.Version.Version}} {{.Store.GraphDriverName}} {{.Host.Security.DefaultCapabilities}}\n"
+    "{{.Store.GraphOptions}}"
+)
+_NETWORK_PROGRAMS = ("pasta", "slirp4netns")
 _NOFILE_CEILING = 1 << 20
 _TRIAL_IMAGE = "localhost/hyperruntime-trial:latest"
 _NPROC_CEILING = 32768  # Podman lowers its own limit to this if it may not raise it
@@ -56,6 +66,7 @@ for map in uid gid; do
     while read -r inside outside size; do sizes="$sizes $size"; done </proc/self/${map}_map
     echo "ids$sizes"
 done
+while read -r name value; do [ "$name" = Seccomp: ] && echo "seccomp $value"; done </proc/self/status
 echo works
 """
 )
@@ -72,6 +83,8 @@ class Probe:
         tried: pairs of a combination that failed before and the reason.
         slow: why containers run in a slow store, or "".
         step: the command that makes them quick, or "".
+        unfiltered: whether containers have no seccomp filter.
+        is_fuse: whether a program such as fuse-overlayfs mounts the files of containers.
     """
 
     version: str
@@ -80,6 +93,8 @@ class Probe:
     tried: tuple[tuple[str, str], ...] = ()
     slow: str = ""
     step: str = ""
+    unfiltered: bool = False
+    is_fuse: bool = False
 
     def to_info(self) -> EngineInfo:
         """Return the result in the library's form."""
@@ -89,13 +104,20 @@ class Probe:
             rootless=self.settings.rootless,
             oci_runtime=self.settings.oci_runtime or "podman's default",
             storage="overlay" if self.settings.root else self.storage,
-            networks=("none", "host", "bridge") if self.settings.bridge else ("none", "host"),
+            networks=(
+                *(("none",) if self.settings.isolated else ()),
+                "host",
+                *(("bridge",) if self.settings.bridge else ()),
+            ),
             limits={**self.settings.limits, "tmpfs_bytes": "cgroup", "shm_bytes": "cgroup"},
             gpus=True,
             users=True,
             # older ones cannot remove an image and leave an unnamed one below it
             snapshots=re.match(r"4\.[0-2]\.", self.version) is None,
             slow_rollbacks=True,
+            unfiltered="no file of a filter works here" if self.unfiltered else "",
+            # the kernel hides files in a FUSE mount of another namespace from us
+            refuses=frozenset({"terminal"} if self.is_fuse and self.settings.rootless else ()),
             reclaim_args=unshare_args() if self.settings.rootless else (),
         )
 
@@ -121,8 +143,8 @@ def probe() -> Probe:
         EngineUnavailableError: Podman is missing or cannot run a container, or two trials did not
             end in time.
     """
-    trials = Trials(NAME, environment(), INSTALL_HINT)
-    version, storage, capabilities = _facts(trials)
+    trials = Trials(NAME, environment(), install_hint())
+    version, storage, capabilities, is_fuse = _facts(trials)
     combinations = list(itertools.product(_candidates(), (True, False)))
     # the value of --rootfs may end with options after a colon
     with owned_directory(short=True) as directory:
@@ -141,31 +163,40 @@ def probe() -> Probe:
         settings = attrs.evolve(candidate, limits=limits, capabilities=capabilities)
         if settings.limits["pids"] == "rlimit":
             settings = tester.apart(settings, printed)
-        settings = attrs.evolve(settings, bridge=tester.bridge_works(settings))
+        if _FILTERED not in printed:  # a site, or a wrapper such as podman-hpc, sets no filter
+            settings = tester.filtered(settings)
+        bridge, failed = tester.find_bridge(settings)
+        settings = attrs.evolve(settings, bridge=bridge)
         place = choose_store(storage, settings, str(tester.rootfs), tester.userland)
     found = Probe(
         version=version,
         storage=storage,
+        is_fuse=is_fuse,
         settings=place.settings,
-        tried=tuple(tried),
+        tried=(*tried, *failed),
         slow=place.slow,
         step=place.step,
+        unfiltered=_FILTERED not in printed and not settings.seccomp,
     )
     if not (trials.late or place.is_late):
         probe_file().write(found)
     return found
 
 
-def _facts(trials: Trials) -> tuple[str, str, tuple[str, ...]]:
-    """Return Podman's version, its storage driver, and its default capabilities."""
-    form = "{{.Version.Version}} {{.Store.GraphDriverName}} {{.Host.Security.DefaultCapabilities}}"
-    result = trials.run(["podman", "info", "--format", form])
+def _facts(trials: Trials) -> tuple[str, str, tuple[str, ...], bool]:
+    """Return Podman's version, its storage driver, its default capabilities, and whether a program
+    mounts its layers.
+    """
+    result = trials.run([program(), "info", "--format", _FACTS])
     if result.exit_code != 0:
         step = store_step(result.error_text)
-        raise EngineUnavailableError(NAME, f"`podman info` fails: {result.error_text}", step)
-    version, storage, *more = result.stdout.decode(errors="replace").split()
+        why = f"`{program()} info` fails: {result.error_text}"
+        raise EngineUnavailableError(NAME, why, step)
+    first, _, options = result.stdout.decode(errors="replace").partition("\n")
+    version, storage, *more = first.split()
     names = "".join(more).split(",")
-    return version, storage, tuple(name.removeprefix("CAP_") for name in names if name)
+    capabilities = tuple(name.removeprefix("CAP_") for name in names if name)
+    return version, storage, capabilities, "mount_program" in options
 
 
 class _Tester:
@@ -203,33 +234,63 @@ class _Tester:
         apart = attrs.evolve(settings, uids=uids, gids=gids)
         return apart if b"works" in self._container(apart, _SCRIPT).stdout else settings
 
-    def bridge_works(self, settings: Settings) -> bool:
-        """Return whether a container has a network; a refusal is asked for twice, because the
-        result is cached.
+    def filtered(self, settings: Settings) -> Settings:
+        """Return the settings with the first seccomp filter that works; else without one."""
+        for file in filter(os.path.isfile, _FILTERS):
+            with_filter = attrs.evolve(settings, seccomp=file)
+            if _FILTERED.encode() in self._container(with_filter, _SCRIPT).stdout:
+                return with_filter
+        return settings
+
+    def find_bridge(self, settings: Settings) -> tuple[str, list[tuple[str, str]]]:
+        """Return the first private network that works, or "", and those that failed with the
+        reasons; a refusal is asked for twice, because the result is cached.
         """
-        network = "slirp4netns" if settings.rootless else "bridge"
-        for _ in range(2):
+        failed: list[tuple[str, str]] = []
+        for network in self._networks(settings):
             result = self._container(settings, "echo works", network=network)
-            if b"works" in result.stdout or result.is_late:
-                return not result.is_late
-        return False
+            if b"works" not in result.stdout and not result.is_late:
+                result = self._container(settings, "echo works", network=network)
+            if b"works" in result.stdout:
+                return network, failed
+            failed.append((f"network {network}", result.error_text))
+        return "", failed
+
+    def _networks(self, settings: Settings) -> tuple[str, ...]:
+        """Return the private networks to try; of an ordinary user's, Podman's own default first."""
+        if not settings.rootless:
+            return (BRIDGE,)
+        told = self._trials.run([program(), "info", "--format", "{{.Host.RootlessNetworkCmd}}"])
+        both = (SLIRP, PASTA)  # Podman 4 names no default: there it is slirp4netns
+        return both[::-1] if told.stdout.strip() == b"pasta" else both
 
     def _container(
-        self, settings: Settings, script: str, *, limited: bool = False, network: str = "none"
+        self,
+        settings: Settings,
+        script: str,
+        *,
+        limited: bool = False,
+        network: str = "",
     ) -> TrialResult:
-        args = probe_args(settings, str(self.rootfs), self.userland, script, limited=limited)
-        args[args.index("none")] = network
-        return self._trials.run(args)
+        args = probe_args(
+            settings,
+            str(self.rootfs),
+            self.userland,
+            script,
+            limited=limited,
+            network=network or ("none" if settings.isolated else "host"),
+        )
+        return self._trials.run([program(), *args])
 
 
 def _candidates() -> Iterator[Settings]:
     rootless = os.geteuid() != 0
     nofile, nproc = _hard_limits()
-    for runtime in _RUNTIMES:
-        if runtime and not _places(runtime):
-            continue
-        yield Settings(oci_runtime=runtime, rootless=rootless, nofile=nofile, nproc=nproc)
-        yield Settings(oci_runtime=runtime, rootless=rootless)
+    limited = Settings(rootless=rootless, nofile=nofile, nproc=nproc)
+    runtimes = [name for name in _RUNTIMES if not name or _places(name)]
+    for isolated, runtime in itertools.product((True, False), runtimes):
+        yield attrs.evolve(limited, oci_runtime=runtime, isolated=isolated)
+        yield Settings(oci_runtime=runtime, rootless=rootless, isolated=isolated)
 
 
 def _places(runtime: str) -> list[str]:
@@ -255,6 +316,7 @@ def _describe(settings: Settings, *, limited: bool) -> str:
     parts = [settings.oci_runtime or "default OCI runtime"]
     parts.append("with ulimits" if settings.nofile else "without ulimits")
     parts.append("with limits" if limited else "without limits")
+    parts += [] if settings.isolated else ["with the host's network"]
     return ", ".join(parts)
 
 
@@ -265,10 +327,10 @@ def probe_file() -> ProbeFile[Probe]:
     cgroups = Path("/sys/fs/cgroup/cgroup.controllers").exists()
     programs = [
         program_facts(place)
-        for name in (NAME, *filter(None, _RUNTIMES))
+        for name in (program(), *filter(None, _RUNTIMES), *_NETWORK_PROGRAMS)
         for place in _places(name)[:1]
     ]
-    return ProbeFile(NAME, (*programs, cgroups, *_hard_limits(), *store_facts()), Probe)
+    return ProbeFile(NAME, (program(), *programs, cgroups, *_hard_limits(), *store_facts()), Probe)
 
 
 @attrs.frozen(kw_only=True)
@@ -344,7 +406,7 @@ def _try_own(store: Store, own: Settings, rootfs: str, userland: Sequence[str]) 
     with locked(store):
         _forget(store)
         try:
-            made = run_podman(["podman", "import", "--quiet", str(archive), _TRIAL_IMAGE], "probe")
+            made = run_podman(["import", "--quiet", str(archive), _TRIAL_IMAGE], "probe")
             if made.exit_code != 0:
                 return f"no image can be made for the trial: {made.error_text}"
             identifier = made.stdout.decode().split()[-1].removeprefix("sha256:")
@@ -361,4 +423,4 @@ def _try_own(store: Store, own: Settings, rootfs: str, userland: Sequence[str]) 
 
 def _forget(store: Store) -> None:
     for args in ((), store.own_args):
-        run_podman(["podman", *args, "rmi", _TRIAL_IMAGE], "probe")
+        run_podman([*args, "rmi", _TRIAL_IMAGE], "probe")

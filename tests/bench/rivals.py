@@ -176,9 +176,12 @@ _OF: Mapping[str, Callable[[Runtime, hr.Container, str], Any]] = {
 
 def _podman(runtime: Runtime) -> list[str]:
     """Return the Podman command with the options that this machine needs."""
-    from hyperruntime_podman.args import base_args
+    from hyperruntime_podman.args import own_args
+    from hyperruntime_podman.program import program
 
-    return base_args(_settings(runtime))
+    settings = _settings(runtime)
+    oci_runtime = ["--runtime", settings.oci_runtime] if settings.oci_runtime else []
+    return [program(), *own_args(settings), *oci_runtime]
 
 
 def _ulimits(runtime: Runtime) -> list[str]:

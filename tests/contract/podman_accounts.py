@@ -46,9 +46,9 @@ class PodmanAccount:
         places = {f"XDG_{name}": str(self.directory / path) for name, path in _PLACES.items()}
         self.env = {**kept, **places}
 
-    def podman(self, *args: str, **more: str) -> str:
-        """Run Podman, which must succeed; return its output."""
-        done = run_process(["podman", *args], env={**self.env, **more}, timeout_s=120, cwd="/")
+    def podman(self, *args: str, program: str = "podman", **more: str) -> str:
+        """Run Podman, or a program in its place, which must succeed; return its output."""
+        done = run_process([program, *args], env={**self.env, **more}, timeout_s=120, cwd="/")
         assert done.exit_code == 0, done.stderr.decode()
         return done.stdout.decode().strip()
 
@@ -95,6 +95,16 @@ class PodmanAccount:
                 continue
             end(every)
             psutil.wait_procs(every, timeout=10)
+
+    def remove(self) -> None:
+        """Remove everything of this account, after its processes have ended."""
+        script = (
+            'for d in "$1"/overlay "$1"/*/overlay "$1"/data/*/*/overlay; do '
+            'umount --recursive --lazy "$d"; done; chmod -R u+w "$1"; rm -rf "$1"'
+        )
+        words = ["podman", "unshare", "/bin/sh", "-c", script, "sh", str(self.directory)]
+        run_process(words, env={**self.env, "XDG_RUNTIME_DIR": str(self.run)}, timeout_s=60)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def migrate(self) -> None:
         """End what Podman keeps running for this account."""

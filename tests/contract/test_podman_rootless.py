@@ -30,7 +30,7 @@ rootfs = sys.argv[1] + "/rootfs"
 userland = make_userland(Path(rootfs))
 args = probe_args(in_user_store(probe().settings), rootfs, userland, "sleep 1000", limited=False)
 args.insert(args.index("run") + 1, "--detach")
-subprocess.run(args, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+subprocess.run(["podman", *args], env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
 """
 LIST = """
 import hyperruntime as hr

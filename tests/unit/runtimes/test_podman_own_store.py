@@ -10,8 +10,8 @@ import pytest
 
 from hyperruntime.errors import SpecError
 from hyperruntime.host.process import run_process
-from hyperruntime_podman import driver, edge, own_store, probe
-from hyperruntime_podman.args import Settings, base_args, in_user_store
+from hyperruntime_podman import driver, edge, probe, program
+from hyperruntime_podman.args import Settings, command_args, in_user_store
 from hyperruntime_podman.driver import PodmanDriver
 from hyperruntime_podman.own_store import Store, chosen_slow, reset_step, slow_step, store_facts
 from hyperruntime_podman.probe import choose_store
@@ -25,7 +25,7 @@ SETTINGS = Settings(oci_runtime="runc", rootless=True)
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Simulate an ordinary user without any configuration; return the path of the user's file."""
-    monkeypatch.setattr(own_store, "_SYSTEM", (str(tmp_path / "system.conf"),))
+    monkeypatch.setattr(program, "_SYSTEM", (str(tmp_path / "system.conf"),))
     monkeypatch.setattr(os, "geteuid", lambda: 7)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     for name in ("STORAGE_DRIVER", "CONTAINERS_STORAGE_CONF"):
@@ -137,8 +137,8 @@ def test_a_failure_of_podman_in_the_trial_is_a_reason_and_not_an_error(
 def test_only_commands_about_containers_name_the_own_store() -> None:
     own = Settings(oci_runtime="runc", root="/a b/s", run_root="/r")
     named = ["--root", "/a b/s", "--runroot", "/r", "--storage-driver", "overlay"]
-    assert base_args(own) == ["podman", *named, "--runtime", "runc"]
-    assert base_args(in_user_store(own)) == ["podman", "--runtime", "runc"]
+    assert command_args(own, "run") == [*named, "run", "--runtime", "runc"]
+    assert command_args(in_user_store(own), "run") == ["run", "--runtime", "runc"]
 
 
 def test_the_next_step_keeps_the_lines_of_a_file_of_the_user(
@@ -157,12 +157,12 @@ def test_the_guard_looks_into_the_own_store_of_an_ordinary_user(
 ) -> None:
     """It finds the store itself: it starts before the first probe."""
     (tmp_path / "a b" / "hyperruntime" / "overlay-containers").mkdir(parents=True)
-    program = tmp_path / "podman"
-    program.write_text(
+    podman = tmp_path / "podman"
+    podman.write_text(
         f'#!/bin/sh\ncase "$*" in *GraphRoot*) echo "{tmp_path}/a b";; *RunRoot*) echo /r;;\n'
         f'*) echo "$*" >>{tmp_path}/asked;; esac\n'
     )
-    program.chmod(0o755)
+    podman.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(edge, "run_files", dict)
     args = PodmanDriver().cleanup_args("a=b")

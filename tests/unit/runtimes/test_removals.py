@@ -26,7 +26,7 @@ from hyperruntime_podman.images import PodmanImages
 # fails as often as its file says, in the way that the file `how` says.
 # Its list of images has one snapshot.
 PODMAN = """#!/bin/sh
-cd "$FAKE" && echo "$1" >>log
+cd "${0%/*}" && echo "$1" >>log
 left=$(cat "$1.fails" 2>/dev/null || echo 0)
 if [ "$left" -gt 0 ]; then
     echo $((left - 1)) >"$1.fails"
@@ -72,7 +72,6 @@ class Fake:
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setenv("FAKE", str(tmp_path))
     return Fake(tmp_path)
 
 
