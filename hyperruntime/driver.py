@@ -36,6 +36,7 @@ class EngineInfo:
         limits: how each field of :class:`~hyperruntime.spec.Limits` is enforced; a limit with
             ``no`` is refused.
         gpus: whether described GPUs can be given to a container; not whether the machine has GPUs.
+        root: whether commands are root inside; False: they have the user's own uid there.
         users: whether an exec can run as another user than the container's.
         ignores_modes: whether root in a container passes over the modes of files (it has
             CAP_DAC_OVERRIDE).
@@ -70,6 +71,7 @@ class EngineInfo:
     networks: tuple[str, ...] = ("none",)
     limits: Mapping[str, Enforcement] = attrs.field(factory=dict, hash=False)
     gpus: bool = False
+    root: bool = True
     users: bool = True
     ignores_modes: bool = True
     image_owners: bool = True
@@ -303,6 +305,18 @@ class HasLayer(Protocol):
     @property
     def layer(self) -> str:
         """The host directory with the changes."""
+        ...
+
+
+@runtime_checkable
+class CopiesImage(Protocol):
+    """A live container whose :attr:`HasLayer.layer` may be a copy of its image's files."""
+
+    @property
+    def copied_bytes(self) -> int:
+        """The size of the image's files in the layer at its start, which is no change; 0 if there
+        are none.
+        """
         ...
 
 

@@ -153,6 +153,7 @@ class UserSessions:
             HyperRuntimeError: the main shell did not answer; the driver explains why.
         """
         self.live = live
+        self._is_root = self._is_root and info.root
         if isinstance(live, SwitchesUser) and live.user:
             self._is_root = True
             self._default = "" if is_root(live.user) else live.user, live.home

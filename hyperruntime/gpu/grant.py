@@ -20,15 +20,17 @@ from hyperruntime.errors import (
 )
 from hyperruntime.gpu.cdi import Device
 from hyperruntime.gpu.devices import DeviceRegistry, load_devices, merge_edits
-from hyperruntime.gpu.nvidia import Gpu, list_gpus, only_allowed
+from hyperruntime.gpu.nvidia import PROGRAM, Gpu, list_gpus, only_allowed
 from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.owner import release_on_fork
+from hyperruntime.host.process import find_program
 from hyperruntime.logs import get_logger
 from hyperruntime.spec import ExecResult
 
 log = get_logger(__name__)
 
 NVIDIA_KIND = "nvidia.com/gpu"
+AMD_DEVICE = "/dev/kfd"  # of all AMD GPUs
 # All runs of a user on a machine share it, so it cannot depend on TMPDIR: a job scheduler may set
 # TMPDIR per job.
 LOCK_ROOT = Path("/tmp")  # noqa: S108 - the directory in it is private, and its owner is checked
@@ -240,8 +242,8 @@ def _try_lock(path: Path) -> int | None:
 
 
 def _visibility_args(gpus: str | tuple[str, ...]) -> list[str]:
-    """Return a command that prints the missing device files; without a CDI spec, it expects
-    NVIDIA's standard names.
+    """Return a command that prints the missing device files; without a CDI spec, it expects the
+    standard names of NVIDIA, or of AMD where only that is.
     """
     try:
         nodes = merge_edits(gpu_devices(gpus, load_devices())).device_nodes
@@ -249,6 +251,8 @@ def _visibility_args(gpus: str | tuple[str, ...]) -> list[str]:
     except DeviceNotFoundError:
         indices = [name for name in gpus if name.isdigit()] if isinstance(gpus, tuple) else []
         expected = [f"/dev/nvidia{index}" for index in indices]
+        if find_program(PROGRAM) is None and os.path.exists(AMD_DEVICE):
+            expected = [AMD_DEVICE]
     if not expected:
         return ["/bin/sh", "-c", _NO_NVIDIA]
     return ["/bin/sh", "-c", _MISSING, "check", *expected]

@@ -69,7 +69,7 @@ def measure(tops: Iterable[str], namespace: Namespace | None, stop_at: int) -> U
         count.add_top(top)
     if namespace is not None:
         count.used += tmpfs_bytes(namespace.tmpfs)
-        count.devices |= {facts.st_dev for facts in _stats([f"/proc/{namespace.init}/root"])}
+        count.devices |= {facts.st_dev for facts in _stats([f"/proc/{namespace.visible}/root"])}
         for facts in _deleted_files(namespace):
             count.add_deleted(facts)
     return Use(count.used, count.hidden)
@@ -79,7 +79,7 @@ def overlay_layer(namespace: Namespace | None) -> str:
     """Return the host directory of a container's changes to its image (the overlay's upper layer);
     "" if unknown.
     """
-    mounts = read_proc(namespace.init, "mountinfo") if namespace is not None else b""
+    mounts = read_proc(namespace.visible, "mountinfo") if namespace is not None else b""
     for line in os.fsdecode(mounts).splitlines():
         before, _, after = line.partition(" - ")
         upper = _UPPER.search(after)
@@ -188,7 +188,12 @@ class DiskWatch:
     """
 
     def __init__(
-        self, limit_bytes: int, tops: Sequence[str], namespace: Namespace | None, end: End
+        self,
+        limit_bytes: int,
+        tops: Sequence[str],
+        namespace: Namespace | None,
+        end: End,
+        copied_bytes: int = 0,
     ) -> None:
         """Start the watch.
 
@@ -198,9 +203,11 @@ class DiskWatch:
             namespace: its processes, or None if they are not visible from here.
             end: ends the container; called with the reason and the exceeded limit, or "" if it may
                 not be the cause.
+            copied_bytes: size of files in these directories that do not count.
         """
         self.used_bytes = 0
         self._limit_bytes = limit_bytes
+        self._copied_bytes = copied_bytes
         self._tops = tops
         self._namespace = namespace
         self._end = end
@@ -261,15 +268,16 @@ class DiskWatch:
 
     def _count(self, now: Mapping[int, Free]) -> str:
         started = time.monotonic()
-        use = measure(self._tops, self._namespace, self._limit_bytes)
+        stop_at = self._limit_bytes + self._copied_bytes
+        use = measure(self._tops, self._namespace, stop_at)
         # a file that is replaced during a count may be counted twice
-        if use.used_bytes > self._limit_bytes:
+        if use.used_bytes > stop_at:
             use = min(
                 use,
-                measure(self._tops, self._namespace, self._limit_bytes),
+                measure(self._tops, self._namespace, stop_at),
                 key=lambda use: use.used_bytes,
             )
-        self.used_bytes = use.used_bytes
+        self.used_bytes = max(0, use.used_bytes - self._copied_bytes)
         self._counted = now
         took = time.monotonic() - started
         self._next = started + took + max(_CALM_S, _DUTY * took)

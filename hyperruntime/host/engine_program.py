@@ -80,7 +80,7 @@ n=memory show $c/memory.max $c/memory/memory.limit_in_bytes
 n=pids show $c/pids.max $c/pids/pids.max
 n=cpu show $c/cpu.max $c/cpu/cpu.cfs_quota_us $c/cpu,cpuacct/cpu.cfs_quota_us
 """
-_ALLOW_NAMESPACES = (
+ALLOW_NAMESPACES = (
     "ask the administrator to allow user namespaces (sysctl user.max_user_namespaces, "
     "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)"
 )
@@ -296,7 +296,7 @@ def namespace_step(why: str) -> str:
     if "temporarily unavailable" in why:
         return "raise `ulimit -u` (processes of this user), or end some of its processes"
     if re.search("unshare|namespace|uid.?map|not permitted", why):
-        return _ALLOW_NAMESPACES
+        return ALLOW_NAMESPACES
     return "see `hyperrun doctor`"
 
 

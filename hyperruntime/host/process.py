@@ -67,6 +67,7 @@ HostProcess = subprocess.Popen[bytes]
 # processes of stream_process, with before_kill
 _Streaming = dict[HostProcess, Callable[[int], None] | None]
 _streaming: PerProcess[_Streaming] = PerProcess(dict)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _STACK = re.compile(r"^(runtime stack:|goroutine \d+ \[|SIG[A-Z]+: )", re.MULTILINE)
 # printed by Go before a stack trace
 _CRASH = re.compile(r"^(fatal error|panic|runtime|runtime/cgo): .*", re.MULTILINE)
@@ -115,7 +116,9 @@ def last_line(text: str, prefix: str = "") -> str:
     """Return the last line that is not blank, or "", without ``prefix``, a regular expression.
 
     For a crashed Go program, such as Podman out of memory, it is the line before the stack trace.
+    Colours, which Apptainer's starter writes even to a file, are removed.
     """
+    text = _COLOUR.sub("", text)
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if _STACK.search(text) and (crash := _CRASH.search(text)):
         return crash[0]

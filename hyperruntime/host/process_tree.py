@@ -29,12 +29,14 @@ class Namespace:
     Attributes:
         inode: identifies it while it exists.
         init: pid of its first process on the host; all others end with it.
+        visible: pid of a process in it whose files this user may look at, mostly the same.
         handle: pidfd of that process; stays valid if the pid is reused.
         tmpfs: paths on the host of the container's memory file systems.
     """
 
     inode: int
     init: int
+    visible: int
     handle: int
     tmpfs: tuple[str, ...] = ()
 
@@ -85,20 +87,40 @@ def container_namespace(name: str, exchange: str, given: Collection[str] = ()) -
 
 
 def _open_namespace(member: str, inode: int, given: Collection[str]) -> Namespace | None:
+    first = _first_of(member, inode)
+    if not first:
+        return None
+    try:
+        handle = os.pidfd_open(int(first))
+    except OSError:
+        return None
+    if _first_of(member, inode) != first:
+        os.close(handle)
+        return None
+    seen = first if pid_namespace(first) else member  # whose files this user may look at
+    return Namespace(
+        inode=inode,
+        init=int(first),
+        visible=int(seen),
+        handle=handle,
+        tmpfs=tuple(_own_tmpfs(seen, given)),
+    )
+
+
+def _first_of(member: str, inode: int) -> str:
+    """Return the first process of a namespace, or ""; one that this user may not read, as of a
+    setuid program, is found above a member.
+    """
     for pid in (member, *_pids()):
-        if pid_namespace(pid) != inode or not _is_first(pid):
-            continue
-        try:
-            handle = os.pidfd_open(int(pid))
-        except OSError:
-            return None
-        if pid_namespace(pid) != inode:
-            os.close(handle)
-            return None
-        return Namespace(
-            inode=inode, init=int(pid), handle=handle, tmpfs=tuple(_own_tmpfs(pid, given))
-        )
-    return None
+        if pid_namespace(pid) == inode and _is_first(pid):
+            return pid
+    depth = len(_pids_inside(member))
+    above = _parent(member)
+    while above and len(_pids_inside(above)) == depth:
+        if _is_first(above):
+            return above
+        above = _parent(above)
+    return ""
 
 
 def members(namespaces: Iterable[Namespace]) -> dict[int, list[str]]:
@@ -238,10 +260,15 @@ def _pids() -> list[str]:
 
 def _is_first(pid: str) -> bool:
     """Return whether a process has pid 1 in its namespace."""
+    return _pids_inside(pid)[-1:] == [b"1"]
+
+
+def _pids_inside(pid: str) -> list[bytes]:
+    """Return the pids of a process, in its namespace and in those above; its own is last."""
     for line in read_proc(pid, "status").splitlines():
         if line.startswith(b"NSpid:"):
-            return line.split()[-1] == b"1"
-    return False
+            return line.split()[1:]
+    return []
 
 
 def _parent(pid: str) -> str:

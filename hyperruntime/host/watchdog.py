@@ -16,7 +16,7 @@ from collections.abc import Callable
 import attrs
 
 from hyperruntime.concurrency.per_process import PerProcess
-from hyperruntime.driver import EngineInfo, HasLayer, Launch, LiveContainer
+from hyperruntime.driver import CopiesImage, EngineInfo, HasLayer, Launch, LiveContainer
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.host.disk import DiskWatch, overlay_layer
 from hyperruntime.host.process_tree import (
@@ -237,8 +237,9 @@ def watch_container(
             for mount in launch.spec.mounts
             if not mount.read_only and os.path.isdir(mount.source)
         ]
+        copied = live.copied_bytes if isinstance(live, CopiesImage) else 0
         watch.disk = DiskWatch(
-            watched.disk_bytes, [*tops, *filter(None, (layer,))], namespace, watch.end
+            watched.disk_bytes, [*tops, *filter(None, (layer,))], namespace, watch.end, copied
         )
     _watchers.get().add(watch)
     return watch

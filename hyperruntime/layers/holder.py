@@ -9,6 +9,9 @@ a user namespace of its own: limits on processes and keyrings are counted there.
 
 ``unshare --user ... --mount python -I -S holder.py JOB`` does the one job of a file: a trial.
 
+With a third word, ``plain``, and without ``unshare``, it makes no namespaces: for an engine that is
+a setuid program. Its starters mount nothing then.
+
 The holder removes the files and the record of a sandbox when its program has ended. When its owner
 has ended, it kills all programs, removes their files, and ends. It runs as a program, and imports
 the standard library only. :mod:`hyperruntime.layers.namespace` starts it and talks to it.
@@ -170,11 +173,12 @@ def _become(job: dict[str, Any]) -> None:
     """Mount the files of a job, and become its program; the streams are open."""
     if job["layers"]:
         mount_layers(job["layers"])
+    if job["layers"] or job["copied"]:
         mask = os.umask(0o022)
         _make_points(job["root"], job["points"])
         os.umask(mask)
-        if job["read_only"]:
-            _mount("overlay", job["root"], "overlay", _REMOUNT_READ_ONLY, "")
+    if job["layers"] and job["read_only"]:
+        _mount("overlay", job["root"], "overlay", _REMOUNT_READ_ONLY, "")
     for path, number in job["open"]:
         opened = os.open(path, os.O_RDONLY)
         if opened != number:
@@ -189,16 +193,25 @@ def _become(job: dict[str, Any]) -> None:
     os.execve(job["program"], args, job["env"])
 
 
-def _start(jobs: socket.socket, holder: socket.socket, maps_written: int) -> None:
+def _enter(holder: socket.socket, maps_written: int) -> None:
+    """Enter the namespaces of a sandbox, which end with the holder."""
+    _check(_libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0), "prctl")
+    _check(_libc.unshare(_NEW_USERS | _NEW_MOUNTS), "a user namespace")
+    holder.send(b"unshared")
+    os.read(maps_written, 1)
+    _mount("none", "/", "none", _PRIVATE, "")
+
+
+def _start(
+    jobs: socket.socket, holder: socket.socket, maps_written: int, *, is_plain: bool
+) -> None:
     """Wait for a job, and become its program; the process of a starter. Its errors go to the
     output of the job.
     """
     try:
-        _check(_libc.prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0), "prctl")
-        _check(_libc.unshare(_NEW_USERS | _NEW_MOUNTS), "a user namespace")
-        holder.send(b"unshared")
-        os.read(maps_written, 1)
-        _mount("none", "/", "none", _PRIVATE, "")
+        # a plain one outlives the holder, because its name leads to the processes of the sandbox
+        if not is_plain:
+            _enter(holder, maps_written)
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         json.loads('{"a": ["b", 1]}')  # the pages that a job needs are copied before it comes
@@ -244,9 +257,10 @@ def _forget(record: str) -> None:
 class _Holder:
     """The sandboxes, and the starters that wait for the next ones."""
 
-    def __init__(self, jobs: socket.socket, control: socket.socket) -> None:
+    def __init__(self, jobs: socket.socket, control: socket.socket, *, is_plain: bool) -> None:
         self._jobs = jobs
         self._control = control
+        self._is_plain = is_plain
         self._maps = _maps()
         self._poll = select.poll()
         self._starters: dict[int, tuple[socket.socket, int]] = {}  # by descriptor; with their pid
@@ -328,10 +342,12 @@ class _Holder:
             os.close(write)
             for other, _ in self._starters.values():
                 other.close()
-            _start(self._jobs, theirs, read)
+            _start(self._jobs, theirs, read, is_plain=self._is_plain)
         theirs.close()
         os.close(read)
-        if mine.recv(16) == b"unshared":
+        if self._is_plain:
+            self._has_worked = True
+        elif mine.recv(16) == b"unshared":
             self._has_worked = True
             for name, text in zip(("uid_map", "gid_map"), self._maps, strict=True):
                 with open(f"/proc/{pid}/{name}", "w") as file:
@@ -471,7 +487,7 @@ def _main() -> None:
     for one in (jobs, control):
         one.set_inheritable(False)
     gc.disable()  # it would touch, and so copy, pages that starters share
-    _Holder(jobs, control).run()
+    _Holder(jobs, control, is_plain=sys.argv[3:] == ["plain"]).run()
 
 
 if __name__ == "__main__":

@@ -125,6 +125,12 @@ class StoredImages:
         if not info.snapshots:
             why = "it can mount no overlay here; `hyperrun doctor` says why"
             raise UnsupportedOptionError(self._engine, "images.build", why)
+        if not info.root:
+            why = (
+                "commands of a container are not root here; build it on another machine, and load it "
+                "with `hyperrun image load`"
+            )
+            raise UnsupportedOptionError(self._engine, "images.build", why)
         means = Means(
             engine=self._engine,
             start=self._start,

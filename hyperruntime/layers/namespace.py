@@ -70,7 +70,9 @@ class Job:
         env: its whole environment.
         layers: the layers to mount before; None means none.
         root: the root of its files.
-        points: paths that the root of layers must have: directories with a mode, or files.
+        points: paths that the root of layers, or a copy, must have: directories with a mode, or
+            files.
+        copied: whether the root is a copy of an image, which nothing else uses.
         read_only: whether the mount of the layers is read-only.
         inside: which arguments are paths below the root, whose links are followed there.
         open: files to open for it, with the descriptors that it expects.
@@ -87,6 +89,7 @@ class Job:
     layers: Layers | None = None
     root: str = "/"
     points: Mapping[str, int | None] = attrs.field(factory=dict, hash=False)
+    copied: bool = False
     read_only: bool = False
     inside: tuple[int, ...] = ()
     open: tuple[tuple[str, int], ...] = ()
@@ -104,7 +107,8 @@ class Namespace:
 
         Args:
             engine: the driver's name, for errors.
-            ids: options of ``unshare`` that map this user's ids.
+            ids: options of ``unshare`` that map this user's ids; none: programs start without
+                namespaces.
         """
         self._engine = engine
         self._ids = tuple(ids)
@@ -230,7 +234,7 @@ class Namespace:
         with their_jobs, their_control:
             descriptors = (their_jobs.fileno(), their_control.fileno())
             program = python_args("-I", "-S", holder.__file__, *map(str, descriptors))
-            args = ["unshare", *self._ids, "--mount", *program]
+            args = [*_unshare(self._ids), *program, *([] if self._ids else ["plain"])]
             self._process = spawn(
                 file_limit_args(args),
                 stdin=DEVNULL,
@@ -258,7 +262,8 @@ class Namespace:
         return jobs, self._process
 
     def _error(self) -> EngineUnavailableError:
-        why = f"no user namespace can be made: {self.error_text}"
+        what = "no user namespace can be made" if self._ids else "no program can be started"
+        why = f"{what}: {self.error_text}"
         return EngineUnavailableError(self._engine, why, namespace_step(why))
 
 
@@ -268,11 +273,15 @@ def trial_args(job: Job, ids: Sequence[str], path: str) -> list[str]:
 
     Args:
         job: the job.
-        ids: options of ``unshare`` that map this user's ids.
+        ids: options of ``unshare`` that map this user's ids; none: without a namespace.
         path: the file.
     """
     Path(path).write_text(json.dumps(attrs.asdict(job)))
-    return ["unshare", *ids, "--mount", *python_args("-I", "-S", holder.__file__, path)]
+    return [*_unshare(ids), *python_args("-I", "-S", holder.__file__, path)]
+
+
+def _unshare(ids: Sequence[str]) -> list[str]:
+    return ["unshare", *ids, "--mount"] if ids else []
 
 
 def _is_ready(control: socket.socket, pid: int, timeout_s: float) -> bool:

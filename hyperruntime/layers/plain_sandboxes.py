@@ -78,7 +78,7 @@ class PlainDriver(SandboxDriver[PlainProbe, Images]):
         """Set the directory that takes the seccomp filter."""
         self._private_dir = private_dir
 
-    def _has_users(self) -> bool:
+    def _users(self) -> bool:
         return self._probe.get().users
 
     def _source(self, launch: Launch) -> ImageSource | None:
@@ -100,7 +100,7 @@ class PlainDriver(SandboxDriver[PlainProbe, Images]):
         source = self._source(launch)
         if self._filter is None:
             self._filter = write_filter(self._private_dir)
-        means = self._means(users=self._has_users())
+        means = self._means(users=self._users())
         return self.container(launch, source, means, found, self._filter)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -19,6 +20,7 @@ from hyperruntime.errors import (
     UnsupportedOptionError,
     write_error,
 )
+from hyperruntime.host.disk import measure
 from hyperruntime.host.engine_driver import EngineDriver, ShellContainer
 from hyperruntime.host.engine_program import ALL_IDS, ONE_ID, start_refusal, unknown_failure
 from hyperruntime.host.probe_cache import P
@@ -31,6 +33,7 @@ from hyperruntime.layers.records import Records, discard
 from hyperruntime.layers.scratch import scratch_directory
 from hyperruntime.layers.snapshots.freezing import (
     KeptLayers,
+    Users,
     copy_files,
     merge_layers,
     without_kept,
@@ -49,7 +52,8 @@ class Means:
     Attributes:
         engine: the driver's name.
         namespace: starts its program.
-        users: whether this user's subordinate ids are users of it.
+        users: whether this user's subordinate ids are users of it; None: it starts without user
+            namespaces.
         records: the records of the engine's containers.
         kept: keeps layers of snapshots.
         place: directory of the containers' files.
@@ -58,7 +62,7 @@ class Means:
 
     engine: str
     namespace: Namespace
-    users: bool
+    users: Users
     records: Records
     kept: KeptLayers
     place: str
@@ -70,7 +74,10 @@ class SandboxContainer(ShellContainer):
 
     Attributes:
         layer: the host directory that takes its changes to the image's files.
+        copied_bytes: see :class:`~hyperruntime.driver.CopiesImage`.
     """
+
+    copied_bytes = 0
 
     def __init__(self, launch: Launch, source: ImageSource | None, means: Means) -> None:
         """Start the container without waiting for its shell to answer.
@@ -130,6 +137,17 @@ class SandboxContainer(ShellContainer):
         """Make its files in its directory; return the layers to mount, or None."""
         raise NotImplementedError
 
+    def _copy(self) -> None:
+        """Copy the files of its image, or merge its layers, where no overlay can be mounted."""
+        if len(self._trees) > 1:
+            merge_layers(self._trees, (), self.copied, users=self._means.users)
+        else:
+            os.mkdir(self.copied)
+            copy_files(f"{self._trees[0]}/.", self.copied, users=self._means.users)
+        self.layer = self.copied
+        if self._launch.spec.limits.disk_bytes is not None:
+            self.copied_bytes = measure((self.copied,), None, sys.maxsize).used_bytes
+
     def _job(self) -> Job:
         """Return its program."""
         raise NotImplementedError
@@ -150,11 +168,7 @@ class SandboxContainer(ShellContainer):
                     self._means.engine, "base", f"{why}; see `hyperrun doctor`"
                 )
             return self._make_layers(mounting_program(storage))
-        if len(self._trees) > 1:
-            merge_layers(self._trees, (), self.copied, users=self._means.users)
-        else:
-            os.mkdir(self.copied)
-            copy_files(f"{self._trees[0]}/.", self.copied, users=self._means.users)
+        self._copy()
         return None
 
     def _make_layers(self, program: str = "") -> Layers:
@@ -230,18 +244,20 @@ class SandboxDriver(EngineDriver[P], Generic[P, Images]):
         self._kept = KeptLayers(self._records)
         self._namespace = Namespace(self.name, ALL_IDS)
         self._alone = Namespace(self.name, ONE_ID)
+        self._plain = Namespace(self.name, ())
         self._place = ""
 
-    def _means(self, *, users: bool) -> Means:
+    def _means(self, *, users: Users) -> Means:
         """Return what a container is started with.
 
         Args:
-            users: whether this user's subordinate ids are users of it.
+            users: see :class:`Means`.
         """
         self._place = self._place or scratch_directory()
+        namespaces = {True: self._namespace, False: self._alone, None: self._plain}
         return Means(
             engine=self.name,
-            namespace=self._namespace if users else self._alone,
+            namespace=namespaces[users],
             users=users,
             records=self._records,
             kept=self._kept,
@@ -252,10 +268,10 @@ class SandboxDriver(EngineDriver[P], Generic[P, Images]):
     @property
     def snapshots(self) -> LayeredSnapshots:
         """The named snapshots of this user."""
-        return LayeredSnapshots(self._records, self.images.config, self._has_users)
+        return LayeredSnapshots(self._records, self.images.config, self._users)
 
-    def _has_users(self) -> bool:
-        """Return whether this user's subordinate ids are users of containers."""
+    def _users(self) -> Users:
+        """Return the users of containers, as in :class:`Means`."""
         raise NotImplementedError
 
     def drop(self, layers: tuple[str, ...]) -> bool:
@@ -276,6 +292,6 @@ class SandboxDriver(EngineDriver[P], Generic[P, Images]):
 
     def close(self) -> None:
         """End the holders, which end all containers, and remove the layers of snapshots."""
-        self._namespace.close()
-        self._alone.close()
+        for one in (self._namespace, self._alone, self._plain):
+            one.close()
         self._kept.close()

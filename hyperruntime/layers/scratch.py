@@ -14,7 +14,7 @@ from hyperruntime.host.inherited import is_own_directory
 from hyperruntime.host.process import run_process
 
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+-]+")
-VARIABLES = ("APPTAINER_TMPDIR", "TMPDIR", "SCRATCH")
+VARIABLES = ("APPTAINER_TMPDIR", "SINGULARITY_TMPDIR", "TMPDIR", "SCRATCH")
 # Only modes of directories change, because images share files by hard links. The last way is for
 # files of other users, which have this user's subordinate ids.
 REMOVE_TREE = (
@@ -30,8 +30,7 @@ def remove_tree(*paths: str) -> None:
 
 
 def scratch_directory() -> str:
-    """Return the first usable one of ``APPTAINER_TMPDIR``, ``TMPDIR``, ``SCRATCH``, ``/tmp`` and
-    ``/var/tmp``.
+    """Return the first usable one of :data:`VARIABLES`, ``/tmp`` and ``/var/tmp``.
 
     Without a usable one, return ``/tmp``.
     """

@@ -4,6 +4,10 @@ The holder starts it as root of a user namespace, over the mounted files of the 
 nests these programs, from the outside in: ``unshare`` (creates the other namespaces), a shell that
 makes the mounts that need this root, ``apptainer exec``, and a *prelude* that becomes the attached
 shell.
+
+Where there are no user namespaces and Apptainer is a setuid program (``Settings.setuid``), a shell
+that only waits stands for the first two: its name leads from the record to the processes. The
+site's configuration counts then, and the root of the container is a copy of the image.
 """
 
 from __future__ import annotations
@@ -30,22 +34,33 @@ from hyperruntime.layers.namespace import Job, Layers
 from hyperruntime.layers.records import Records
 from hyperruntime.run_as import is_root
 from hyperruntime.spec import ContainerSpec, Limits, Mount
-from hyperruntime_apptainer.texts import CONFIG, DEVICES, DROP_CAPS, PRELUDE, PREPARE
+from hyperruntime_apptainer.program import program
+from hyperruntime_apptainer.texts import CONFIG, DEVICES, DROP_CAPS, PRELUDE, PREPARE, WAIT
 
 NAME = "apptainer"
 RECORDS = Records(NAME)
 MIN_PIDS = 40
 LIBRARIES = "/opt/hyperruntime-gpu"
-NV_LIBRARIES = "/.singularity.d/libs"
-# What `--nv` shows besides libraries, if the machine has it. Source: Apptainer's nvliblist.conf.
-NV_PROGRAMS = (
-    "nvidia-smi",
-    "nvidia-debugdump",
-    "nvidia-persistenced",
-    "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server",
-)
+NV = "--nv"
+ROCM = "--rocm"
+FLAG_LIBRARIES = "/.singularity.d/libs"
+# What these flags show besides libraries, if the machine has it. Sources: Apptainer's
+# nvliblist.conf and rocmliblist.conf.
+FLAG_PROGRAMS = {
+    NV: (
+        "nvidia-smi",
+        "nvidia-debugdump",
+        "nvidia-persistenced",
+        "nvidia-cuda-mps-control",
+        "nvidia-cuda-mps-server",
+    ),
+    ROCM: ("rocm-smi", "rocminfo"),
+}
 NV_SOCKET = "/var/run/nvidia-persistenced/socket"
+# What a site's configuration mounts, where it counts: it may bring files of the host.
+SITE_MOUNTS = "home,tmp,hostfs,cwd"
+SITE_FILES = ("/etc/localtime", "/etc/passwd", "/etc/group")
+UNSIZED = ("tmpfs_bytes", "shm_bytes")
 HOST_SYS = ("block", "bus", "class", "dev", "devices", "kernel", "module")
 _MEMORY = "mode=1777,nosuid,nodev"
 
@@ -61,6 +76,9 @@ class Settings:
         users: whether this user's subordinate ids are users of the container.
         seccomp: whether this Apptainer sets a seccomp filter.
         overlay: whether this user can mount overlays.
+        setuid: whether it runs with rights of its own, without user namespaces of ours: as a
+            setuid program, or where only it may make them. The user inside is this user then.
+        cdi: whether it applies CDI specs itself.
     """
 
     sysfs: bool = True
@@ -69,6 +87,8 @@ class Settings:
     users: bool = False
     seccomp: bool = True
     overlay: bool = False
+    setuid: bool = False
+    cdi: bool = False
 
 
 @attrs.frozen(kw_only=True)
@@ -82,17 +102,20 @@ class Places:
         own_root: whether the holder mounts the container's files, as an overlay. Apptainer takes
             root of our namespace for the machine's root, and mounts one without ``userxattr``, in
             which no directory of the image can be removed.
+        copied: whether the container's files are a copy of the image.
     """
 
     image: str
     files: str
     workdir: str = "/"
     own_root: bool = False
+    copied: bool = False
 
     @property
     def root(self) -> str:
         """The directory of the container's files that Apptainer starts; or a SIF."""
-        return f"{self.files}/upper" if self.own_root else self.image
+        own = f"{self.files}/root" if self.copied else f"{self.files}/upper"
+        return own if self.own_root or self.copied else self.image
 
     @property
     def config(self) -> str:
@@ -135,7 +158,10 @@ class Gpus:
     """Options, binds and variables for the GPUs of a container.
 
     Attributes:
-        nv: whether to pass ``--nv``: Apptainer then finds all NVIDIA devices and libraries itself.
+        flag: ``--nv`` or ``--rocm``: Apptainer then finds all devices and libraries of one maker
+            itself.
+        names: CDI names of devices that Apptainer itself gives to the container.
+        directories: the directories of their specs.
         nodes: device files.
         mounts: mounts of libraries and programs.
         libraries: library names (sonames) for the dynamic linker, each with its path in the
@@ -146,7 +172,9 @@ class Gpus:
         env: environment variables that every process needs.
     """
 
-    nv: bool = False
+    flag: str = ""
+    names: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
     nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
     libraries: Mapping[str, str] = attrs.field(factory=dict)
@@ -179,16 +207,20 @@ def make_job(
     """
     spec = launch.spec
     refuse(spec, settings)
+    devices = device_args(gpus, places)
+    if devices and settings.setuid:
+        why = "it needs a device under another name than on the host, which takes a user namespace"
+        raise UnsupportedOptionError(NAME, "gpus", why)
     args = [
-        *unshare_args(spec, settings, places),
-        *device_args(gpus, places),
+        *(waiting_args(places) if settings.setuid else unshare_args(spec, settings, places)),
+        *devices,
         *exec_args(launch, settings, places),
         *gpu_args(gpus, places),
         places.root,
         *prelude_args(spec, places, settings, gpus),
     ]
     return Job(
-        program=find_program("unshare") or "unshare",
+        program="/bin/sh" if settings.setuid else find_program("unshare") or "unshare",
         args=tuple(args),
         env=environment(os.environ),
         directory=places.files,
@@ -196,6 +228,7 @@ def make_job(
         layers=layers,
         root=places.root,
         points=points(launch, settings, places, gpus),
+        copied=places.copied,
         read_only=spec.read_only_rootfs,
     )
 
@@ -204,12 +237,16 @@ def points(launch: Launch, settings: Settings, places: Places, gpus: Gpus) -> di
     """Return the mount points that a root must have: directories with a mode, or files."""
     found: dict[str, int | None] = dict.fromkeys(("/dev", "/proc", "/sys"), 0o755)
     found |= dict.fromkeys(("/tmp", "/var/tmp"), 0o1777)  # noqa: S108 - in the container
-    found |= dict.fromkeys(("/etc/hosts", "/etc/resolv.conf"))
+    found |= dict.fromkeys(
+        ("/etc/hosts", "/etc/resolv.conf", *(SITE_FILES if settings.setuid else ()))
+    )
     for mount in (*all_mounts(launch, settings, places), *gpu_mounts(gpus, places)):
         found.setdefault(mount.target, 0o755 if os.path.isdir(mount.source) else None)
-    if gpus.nv:
-        found[NV_LIBRARIES] = 0o755
-        found |= {f"/usr/bin/{name}": None for name in NV_PROGRAMS if find_program(name)}
+    if gpus.flag:
+        found[FLAG_LIBRARIES] = 0o755
+        programs = FLAG_PROGRAMS[gpus.flag]
+        found |= {f"/usr/bin/{name}": None for name in programs if find_program(name)}
+    if gpus.flag == NV:
         found |= {NV_SOCKET: None} if os.path.exists(NV_SOCKET) else {}
     return found
 
@@ -224,6 +261,8 @@ def refuse(spec: ContainerSpec, settings: Settings) -> None:
     Raises:
         UnsupportedOptionError: a field cannot be honoured on this machine.
     """
+    if settings.setuid:
+        _refuse_setuid(spec)
     if spec.user is not None and not is_root(spec.user) and not settings.users:
         raise UnsupportedOptionError(NAME, "user", NO_IDS)
     if spec.network == "bridge":
@@ -244,6 +283,25 @@ def refuse(spec: ContainerSpec, settings: Settings) -> None:
     if spec.limits.pids is not None and spec.limits.pids < MIN_PIDS:
         why = f"Apptainer itself takes about 15 of them; ask for at least {MIN_PIDS}"
         raise UnsupportedOptionError(NAME, "limits.pids", why)
+
+
+def _refuse_setuid(spec: ContainerSpec) -> None:
+    if spec.user is not None:
+        why = (
+            "Apptainer's setuid program gives a container one user, which is you; leave it at None"
+        )
+        raise UnsupportedOptionError(NAME, "user", why)
+    for field in UNSIZED:
+        if getattr(spec.limits, field) is not None:
+            why = "Apptainer's setuid program mounts no memory file system of a size; leave it at None"
+            raise UnsupportedOptionError(NAME, f"limits.{field}", why)
+
+
+def waiting_args(places: Places) -> list[str]:
+    """Return a shell that waits for the program after it, and has the container's directory among
+    its arguments. ``starter-suid`` hides its own arguments.
+    """
+    return ["/bin/sh", "-c", WAIT, places.files]
 
 
 def unshare_args(spec: ContainerSpec, settings: Settings, places: Places) -> list[str]:
@@ -276,7 +334,7 @@ def memory_mounts(spec: ContainerSpec, places: Places) -> list[tuple[str, str, s
     its mount options.
     """
     limits = spec.limits
-    mounts = []
+    mounts: list[tuple[str, str, str]] = []
     if limits.tmpfs_bytes is not None or needs_own_tmp(spec):
         mounts.append((places.tmp, "/tmp", _memory(limits.tmpfs_bytes)))  # noqa: S108 - in the container
     if limits.shm_bytes is not None:
@@ -300,11 +358,11 @@ def process_limit(limits: Limits, settings: Settings) -> str:
 def exec_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
     """Return ``apptainer exec`` with its options, without GPUs, the image and the command."""
     spec = launch.spec
+    own_config = [] if settings.setuid else ["--config", places.config]
     args = [
-        "apptainer",
+        program(),
         "--silent",
-        "--config",
-        places.config,
+        *own_config,
         "exec",
         "--containall",
         "--pid",
@@ -320,6 +378,8 @@ def exec_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
         "/",
         "--no-privs",
     ]
+    if settings.setuid:
+        args += ["--no-mount", SITE_MOUNTS]
     if settings.users:
         args += ["--add-caps", ",".join(f"CAP_{name}" for name in CAPABILITIES)]
     if settings.seccomp:
@@ -333,7 +393,7 @@ def exec_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
             "--memory-swap",
             str(spec.limits.memory_bytes),
         ]
-    if places.own_root:
+    if places.own_root or places.copied:
         args += ["--writable"]
     elif not spec.read_only_rootfs:
         args += ["--overlay", places.files]  # it makes "upper" and "work" there
@@ -368,10 +428,12 @@ def device_args(gpus: Gpus, places: Places) -> list[str]:
 
 def gpu_args(gpus: Gpus, places: Places) -> list[str]:
     """Return the options of ``apptainer exec`` that give GPUs to a container."""
+    if gpus.names:
+        return ["--device", ",".join(gpus.names), "--cdi-dirs", ",".join(gpus.directories)]
     nodes = [Mount(source=node.path, target=node.path, read_only=False) for node in gpus.nodes]
     mounts = [*nodes, *gpu_mounts(gpus, places)]
     options = [word for mount in mounts for word in ("--mount", mount_option(NAME, mount))]
-    return ["--nv", *options] if gpus.nv else options
+    return [gpus.flag, *options] if gpus.flag else options
 
 
 def gpu_mounts(gpus: Gpus, places: Places) -> list[Mount]:
@@ -386,7 +448,7 @@ def sys_mounts(spec: ContainerSpec, settings: Settings, places: Places) -> list[
     """
     if has_private_sys(spec, settings):
         return [Mount(source=places.sys, target="/sys")]
-    if spec.network == "host":
+    if spec.network == "host" and not settings.setuid:
         return [Mount(source=f"/sys/{name}", target=f"/sys/{name}") for name in HOST_SYS]
     return []
 

@@ -14,16 +14,15 @@ from hyperruntime.images.packages.network import proxies
 from hyperruntime.layers.scratch import scratch_directory
 from hyperruntime_apptainer import read_only_host
 from hyperruntime_apptainer.args import environment
+from hyperruntime_apptainer.program import PROGRAMS, variables
 
 # Without the user's cache: two concurrent builds can corrupt it.
 BUILD = ("build", "--force", "--sandbox")
-_CREDENTIALS = (
-    "APPTAINER_DOCKER_USERNAME",
-    "APPTAINER_DOCKER_PASSWORD",
-    "DOCKER_CONFIG",
-    "REGISTRY_AUTH_FILE",
+_CREDENTIALS = ("DOCKER_USERNAME", "DOCKER_PASSWORD")
+_KEPT = (
+    *(f"{name.upper()}_{one}" for name in PROGRAMS for one in _CREDENTIALS),
+    *("DOCKER_CONFIG", "REGISTRY_AUTH_FILE", "SSL_CERT_FILE", "SSL_CERT_DIR"),
 )
-_KEPT = ("SSL_CERT_FILE", "SSL_CERT_DIR", *_CREDENTIALS)
 
 
 @contextmanager
@@ -44,10 +43,10 @@ def confined(args: Sequence[str], *writable: Path) -> Iterator[tuple[list[str], 
     }
     kept |= proxies(os.environ)
     with owned_directory(root=Path(scratch_directory())) as scratch:
-        own = {"APPTAINER_TMPDIR": scratch, "TMPDIR": scratch}
+        own = {**variables(TMPDIR=scratch), "TMPDIR": scratch}
         places = map(str, (*writable, scratch))
-        program = python_args("-I", "-S", read_only_host.__file__)
+        confining = python_args("-I", "-S", read_only_host.__file__)
         yield (
-            [*program, *places, "--", *args],
+            [*confining, *places, "--", *args],
             MappingProxyType({**environment(os.environ), **kept, **own}),
         )

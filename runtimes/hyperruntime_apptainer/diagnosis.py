@@ -7,13 +7,20 @@ from collections.abc import Iterator
 from hyperruntime.driver import Finding
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.host.engine_findings import limit_findings, space_finding
-from hyperruntime.host.engine_program import NEED_IDS
+from hyperruntime.host.engine_program import ALLOW_NAMESPACES, NEED_IDS
 from hyperruntime.host.process import find_program
 from hyperruntime.layers.overlays import attribute_findings
 from hyperruntime.layers.scratch import candidates, scratch_directory
 from hyperruntime.layers.store import VARIABLE, Store
-from hyperruntime_apptainer.probe import INSTALL_HINT, Probe, probe
+from hyperruntime_apptainer.args import NAME
+from hyperruntime_apptainer.probe import INSTALL_HINT, NO_PROGRAM, Probe, probe
+from hyperruntime_apptainer.program import program
 
+SETUID = (
+    "none for you: Apptainer runs with rights of its own, as a setuid program. You are one user "
+    "inside, not root; the image is copied for each container that may write; there are no limits on "
+    "processes and no builds"
+)
 _TOOLS = (
     ("unsquashfs", "only needed to run a SIF", "install squashfs-tools"),
     (
@@ -31,11 +38,11 @@ _TOOLS = (
 
 def findings() -> Iterator[Finding]:
     """Probe, and yield the findings; never raises."""
-    path = find_program("apptainer")
+    path = find_program(program())
     if path is None:
-        yield Finding(subject="apptainer", ok=False, detail="not on PATH", next_step=INSTALL_HINT)
+        yield Finding(subject=NAME, ok=False, detail=NO_PROGRAM, next_step=INSTALL_HINT)
         return
-    yield Finding(subject="apptainer", ok=True, detail=path)
+    yield Finding(subject=program(), ok=True, detail=path)
     for name, use, step in _TOOLS:
         found = find_program(name)
         ok = True if found else None
@@ -77,8 +84,12 @@ def _tried(found: Probe) -> Iterator[Finding]:
     yield Finding(
         subject="running a container",
         ok=True,
-        detail=f"Apptainer {found.version}, root on {found.root}",
+        detail=f"{program()} {found.version}, root on {found.root}",
     )
+    if found.settings.setuid:
+        yield Finding(subject="user namespaces", ok=None, detail=SETUID, next_step=ALLOW_NAMESPACES)
+        yield from _limits(found)
+        return
     if found.root != "overlay":
         step = (
             "use Linux 5.11 or newer: ordinary users can then mount overlays, which is several "
@@ -96,6 +107,10 @@ def _tried(found: Probe) -> Iterator[Finding]:
         yield Finding(
             subject="seccomp", ok=None, detail=why, next_step="install a package that has it"
         )
+    yield from _limits(found)
+
+
+def _limits(found: Probe) -> Iterator[Finding]:
     for what, why in found.tried:
         yield Finding(subject="tried", ok=None, detail=f"{what}: {why}")
     note = " (before Linux 5.14 the kernel counts all of this user's processes)"

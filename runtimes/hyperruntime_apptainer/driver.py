@@ -1,5 +1,5 @@
-"""The Apptainer driver: runs as an ordinary user, without a daemon, a setuid program or an
-instance.
+"""The Apptainer driver: runs as an ordinary user, without a daemon or an instance, and without a
+setuid program where the kernel allows user namespaces.
 """
 
 from __future__ import annotations
@@ -10,13 +10,19 @@ import re
 import attrs
 
 from hyperruntime.driver import Driver, Launch
-from hyperruntime.errors import HyperRuntimeError, SpecError, UnsupportedOptionError
+from hyperruntime.errors import (
+    HyperRuntimeError,
+    ImageError,
+    SpecError,
+    UnsupportedOptionError,
+)
 from hyperruntime.gpu.devices import cannot_give
 from hyperruntime.host.inherited import process_ceiling
 from hyperruntime.host.process import last_line
 from hyperruntime.layers.images import ImageSource
 from hyperruntime.layers.namespace import Job, Layers
 from hyperruntime.layers.sandboxes import Means, SandboxContainer, SandboxDriver
+from hyperruntime.layers.snapshots.freezing import Users
 from hyperruntime_apptainer.args import NAME, Places, Settings, make_job, refuse
 from hyperruntime_apptainer.diagnosis import findings
 from hyperruntime_apptainer.files import make_files
@@ -44,7 +50,7 @@ class ApptainerContainer(SandboxContainer):
             UnsupportedOptionError: a field of the spec cannot be honoured.
             DeviceError: a requested GPU is unknown, or a file that it needs does not exist.
         """
-        self._gpus = find_gpus(launch.spec.gpus)
+        self._gpus = find_gpus(launch.spec.gpus, cdi=settings.cdi)
         self._settings = settings
         self._image = image
         self.exec_env = self._gpus.env
@@ -56,11 +62,16 @@ class ApptainerContainer(SandboxContainer):
             files=self._files,
             workdir=self._image.workdir,
             own_root=self._settings.overlay and os.path.isdir(self._image.files),
+            copied=self._settings.setuid and not self._launch.spec.read_only_rootfs,
         )
 
     def _make_files(self) -> Layers | None:
         places = self._places()
         make_files(places, self._launch.spec, self._gpus)
+        if self._settings.setuid:
+            self.layer = places.tmp  # the changes of a container whose root is read-only
+        if places.copied:
+            self._copy()
         return self._make_layers() if places.own_root else None
 
     def _job(self) -> Job:
@@ -91,7 +102,7 @@ class ApptainerContainer(SandboxContainer):
 
 
 class ApptainerDriver(SandboxDriver[Probe, ApptainerImages]):
-    """Driver for Apptainer 1.3 and 1.4."""
+    """Driver for Apptainer 1.3 and newer, and SingularityCE 4."""
 
     name = NAME
 
@@ -99,8 +110,9 @@ class ApptainerDriver(SandboxDriver[Probe, ApptainerImages]):
         """Create a driver; the probe runs when it is first needed."""
         super().__init__(cached_probe, findings, ApptainerImages())
 
-    def _has_users(self) -> bool:
-        return self._probe.get().settings.users
+    def _users(self) -> Users:
+        settings = self._probe.get().settings
+        return None if settings.setuid else settings.users
 
     def launch(self, launch: Launch) -> ApptainerContainer:
         """Start a container with its shell attached.
@@ -109,6 +121,7 @@ class ApptainerDriver(SandboxDriver[Probe, ApptainerImages]):
             UnsupportedOptionError: a field of the spec cannot be honoured.
             SpecError: the spec does not fit in a command line.
             ImageNotFoundError: the image is not on this machine.
+            ImageError: there is no space to unpack the image.
             EngineUnavailableError: Apptainer cannot run.
         """
         # Today's process limit may be lower than at the probe.
@@ -116,7 +129,9 @@ class ApptainerDriver(SandboxDriver[Probe, ApptainerImages]):
         refuse(launch.spec, settings)
         tree = launch.layers[-1] if launch.layers else ""
         image = self.images.source(launch.spec.image, tree, mounts=settings.overlay)
-        return ApptainerContainer(launch, settings, image, self._means(users=settings.users))
+        if settings.setuid and not os.path.isdir(image.files):
+            raise ImageError(f"there is no space to unpack {image.files}; free space there")
+        return ApptainerContainer(launch, settings, image, self._means(users=self._users()))
 
 
 _: type[Driver] = ApptainerDriver

@@ -18,7 +18,8 @@ def make_files(places: Places, spec: ContainerSpec, gpus: Gpus) -> None:
     """
     for directory in (places.sys, places.tmp, places.shm, places.devices, places.libraries):
         os.mkdir(directory)
-    needs_none = places.own_root and not gpus.nv
+    os.chmod(places.tmp, 0o1777)
+    needs_none = places.own_root and not gpus.flag
     Path(places.config).write_text(config_text(spec, places.devices if needs_none else ""))
     Path(places.filter).write_text(filter_profile())
     for name, path in gpus.libraries.items():

@@ -1,5 +1,9 @@
-"""Give GPUs to Apptainer, which does not know CDI: apply the CDI spec here, or use ``--nv`` if
-there is none.
+"""Give GPUs to Apptainer: by its own ``--device``, or by applying the CDI spec here, or by ``--nv``
+or ``--rocm`` if there is no spec.
+
+Apptainer before 1.5 does not know CDI, and SingularityCE 4 only with ``--oci``. Apptainer 1.5
+applies variables, mounts and device files of a spec, but no hooks; source: its release notes. So
+a spec with hooks, as NVIDIA's, is always applied here.
 
 The hooks of NVIDIA's specs refresh the dynamic linker's cache and make links. Instead, this module
 mounts a directory of links to the driver's libraries, which the linker searches, and mounts each
@@ -22,14 +26,16 @@ import attrs
 from hyperruntime.errors import DeviceError, DeviceNotFoundError, UnsupportedOptionError
 from hyperruntime.gpu.cdi import Edits, Hook
 from hyperruntime.gpu.devices import load_devices, merge_edits
-from hyperruntime.gpu.grant import NVIDIA_KIND, gpu_devices
+from hyperruntime.gpu.grant import AMD_DEVICE, NVIDIA_KIND, gpu_devices
 from hyperruntime.gpu.nvidia import PROGRAM, list_gpus
 from hyperruntime.host.process import find_program
 from hyperruntime.spec import Mount
-from hyperruntime_apptainer.args import NAME, NO_GPUS, NV_LIBRARIES, Gpus
+from hyperruntime_apptainer.args import FLAG_LIBRARIES, NAME, NO_GPUS, NV, ROCM, Gpus
 
 _LIBRARY = re.compile(r"\.so(\.[0-9A-Za-z.]+)?$")
 _PATH_VARIABLE = "LD_LIBRARY_PATH"
+# What ROCm reads to choose GPUs; Slurm sets them for a job.
+AMD_VARIABLES = ("ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 _STALE = "is the CDI spec out of date?"
 # chmod: the directories are ours already. The other hook stops the driver's library from making
 # device files, and a container of ours cannot make any.
@@ -66,8 +72,12 @@ class Wishes:
     driver_major: str = ""
 
 
-def find_gpus(gpus: str | Sequence[str] | None) -> Gpus:
+def find_gpus(gpus: str | Sequence[str] | None, *, cdi: bool = False) -> Gpus:
     """Return what a container needs for the GPUs of its spec; ``auto`` must be resolved before.
+
+    Args:
+        gpus: the GPUs of the spec.
+        cdi: whether Apptainer applies CDI specs itself.
 
     Raises:
         DeviceNotFoundError: no CDI spec describes one of the GPUs.
@@ -78,14 +88,31 @@ def find_gpus(gpus: str | Sequence[str] | None) -> Gpus:
         return NO_GPUS
     registry = load_devices()
     try:
-        edits = merge_edits(gpu_devices(gpus, registry))
+        devices = gpu_devices(gpus, registry)
     except DeviceNotFoundError:
         names = (gpus,) if isinstance(gpus, str) else tuple(gpus)
-        unknown = not registry.names(NVIDIA_KIND) and not any("=" in name for name in names)
-        if unknown and find_program(PROGRAM) is not None:
+        if registry.names(NVIDIA_KIND) or any("=" in name for name in names):
+            raise
+        if find_program(PROGRAM) is not None:
             return _by_nv(names)
+        if os.path.exists(AMD_DEVICE):
+            return _by_rocm(names)
         raise
-    return apply_edits(edits)
+    edits = merge_edits(devices)
+    found = apply_edits(edits)
+    directories = tuple(str(path) for path in registry.directories)
+    if not cdi or not _is_simple(edits, directories):
+        return found
+    return attrs.evolve(
+        found, names=tuple(device.name for device in devices), directories=directories
+    )
+
+
+def _is_simple(edits: Edits, directories: Sequence[str]) -> bool:
+    """Return whether Apptainer's own ``--device`` does all that the edits ask for."""
+    renamed = any(node.path != node.host_path for node in edits.device_nodes)
+    quoted = any("," in path for path in directories)
+    return not (edits.hooks or renamed or quoted or _PATH_VARIABLE in edits.env)
 
 
 def apply_edits(edits: Edits) -> Gpus:
@@ -130,7 +157,25 @@ def _by_nv(names: Sequence[str]) -> Gpus:
             "HYPERRUNTIME_CDI_DIRS=DIRECTORY"
         )
         raise UnsupportedOptionError(NAME, "gpus", f"{why} CDI spec with {step}")
-    return Gpus(nv=True, library_path=NV_LIBRARIES)
+    return Gpus(flag=NV, library_path=FLAG_LIBRARIES)
+
+
+def _by_rocm(names: Sequence[str]) -> Gpus:
+    """Return the use of ``--rocm``, which gives all GPUs; the variables of a batch system say which
+    of them are this job's.
+
+    Raises:
+        UnsupportedOptionError: the names are not all GPUs.
+    """
+    if tuple(names) != ("all",):
+        why = (
+            "without a CDI spec `--rocm` gives all AMD GPUs of this machine or none; ask for 'all', "
+            "or make a CDI spec with `amd-ctk cdi generate` and set HYPERRUNTIME_CDI_DIRS to its "
+            "directory"
+        )
+        raise UnsupportedOptionError(NAME, "gpus", why)
+    env = {name: os.environ[name] for name in AMD_VARIABLES if name in os.environ}
+    return Gpus(flag=ROCM, library_path=FLAG_LIBRARIES, env=env)
 
 
 def _check(edits: Edits) -> None:

@@ -18,6 +18,7 @@ from hyperruntime.layers.store import Store
 from hyperruntime.spec import is_image_path
 from hyperruntime_apptainer import build
 from hyperruntime_apptainer.args import NAME
+from hyperruntime_apptainer.program import program, variables
 
 # What Apptainer says when all parts of an image are in its cache, and it begins to unpack them.
 _FETCHED = "Extracting OCI image"
@@ -43,7 +44,12 @@ class ApptainerImages(StoredImages):
         super().__init__(NAME, store)
 
     def _fetch(self, reference: str, directory: Path, on_output: Callable[[str], None]) -> Path:
-        """Let Apptainer download an image into a cache of its own, which is of the OCI layout."""
+        """Let Apptainer download an image into a cache of its own, which is of the OCI layout.
+
+        Without user namespaces it could write elsewhere, so another program does that there.
+        """
+        if self._probe is not None and not self._probe().root:
+            return super()._fetch(reference, directory, on_output)
 
         def on_line(line: str) -> None:
             on_output(line)
@@ -54,13 +60,13 @@ class ApptainerImages(StoredImages):
         args = pull_args(reference, str(directory / "unused"))
         with build.confined(args, directory) as (pull, env):
             try:
-                own = {**env, "APPTAINER_CACHEDIR": str(cache)}
+                own = {**env, **variables(CACHEDIR=str(cache))}
                 result = stream_process(pull, on_line=on_line, cwd="/", env=own)
             except _FetchedError:  # what follows is done by this library
                 return cache / _LAYOUT
         if result.exit_code != 0:
             output = result.stderr.decode(errors="replace")
-            login = "apptainer registry login --username NAME"
+            login = f"{program()} registry login --username NAME"
             raise explain_pull(reference, output, login, "docker://")
         return cache / _LAYOUT
 
@@ -75,7 +81,7 @@ class ApptainerImages(StoredImages):
         with self._store.scratch() as directory:
             sif = directory / "base.sif"
             plain = ["--no-https"] if is_loopback(reference.partition("://")[2]) else []
-            args = ["apptainer", "pull", "--disable-cache", *plain, str(sif), reference]
+            args = [program(), "pull", "--disable-cache", *plain, str(sif), reference]
             with build.confined(args, directory) as (pull, env):
                 result = stream_process(pull, on_line=on_output, cwd="/", env=env)
             if result.exit_code != 0:
@@ -105,4 +111,4 @@ def pull_args(reference: str, rootfs: str) -> list[str]:
         rootfs: where Apptainer would unpack it.
     """
     plain = ["--no-https"] if is_loopback(reference) else []
-    return ["apptainer", *build.BUILD, *plain, rootfs, f"docker://{with_tag(reference)}"]
+    return [program(), *build.BUILD, *plain, rootfs, f"docker://{with_tag(reference)}"]

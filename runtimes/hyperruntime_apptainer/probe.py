@@ -6,8 +6,10 @@ The result is cached per boot, Apptainer binary, user, process limit and scratch
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -28,18 +30,34 @@ from hyperruntime.host.inherited import process_ceiling
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.probe_cache import ProbeFile
 from hyperruntime.host.process import find_program
+from hyperruntime.layers.images import has_puller
 from hyperruntime.layers.namespace import Layers, trial_args
 from hyperruntime.layers.overlays import has_overlay
 from hyperruntime.layers.scratch import remove_tree, scratch_directory
+from hyperruntime.layers.snapshots.freezing import copy_files
 from hyperruntime.layers.unpack import make_mount_points
 from hyperruntime.spec import ContainerSpec, Limits, Mount
-from hyperruntime_apptainer.args import NAME, NO_GPUS, Places, Settings, environment, make_job
+from hyperruntime_apptainer.args import (
+    NAME,
+    NO_GPUS,
+    UNSIZED,
+    Gpus,
+    Places,
+    Settings,
+    environment,
+    make_job,
+)
 from hyperruntime_apptainer.files import make_files
+from hyperruntime_apptainer.program import program
 
 INSTALL_HINT = (
     "install Apptainer 1.3 or newer (apptainer.org; Debian unstable and Fedora have packages)"
 )
+NO_PROGRAM = "there is no `apptainer` and no `singularity` on PATH"
+_OR_SETUID = "; or for Apptainer's setuid program (package apptainer-suid)"
+_ITS_RIGHTS = "rights of its own"
 _UTIL_LINUX = "install util-linux"
+_CDI_MOUNT = "/run/hyperruntime-cdi"
 _PIDS = 64
 _MEMORY_BYTES = 64 * 1024**2
 _NETWORK_SCRIPT = (
@@ -48,7 +66,8 @@ while read -r name rest; do case $name in *:) echo "link ${name%:}";; esac; done
 while read -r name value rest; do case $name in Seccomp:) echo "seccomp $value";; esac; done </proc/self/status
 """
     + f"""{TRY_USERS}
-[ "$(id -u)" = 0 ] && echo >/usr-is-writable && echo works
+echo "uid $(id -u)"
+echo >/usr-is-writable && echo works
 """
 )
 # Only the first line of output counts: if sh is bash, it retries a failed fork for 15 s.
@@ -77,24 +96,28 @@ class Probe:
 
     def to_info(self) -> EngineInfo:
         """Return the result in the library's form."""
+        sized: Enforcement = "no" if self.settings.setuid else "cgroup"
+        can_pull = not self.settings.setuid or has_puller()
         return EngineInfo(
             engine=NAME,
             version=self.version,
             rootless=True,
             storage=self.root,
             networks=("none", "host"),
-            limits={**self.settings.limits, "tmpfs_bytes": "cgroup", "shm_bytes": "cgroup"},
+            limits={**self.settings.limits, **dict.fromkeys(UNSIZED, sized)},
             gpus=True,
+            root=not self.settings.setuid,
             users=self.settings.users,
             ignores_modes=self.settings.users,
             image_owners=self.settings.users,
             unfiltered=""
             if self.settings.seccomp
             else "this Apptainer was built without libseccomp",
-            snapshots=self.settings.overlay,
+            snapshots=self.settings.overlay or self.settings.setuid,
             reclaim_args=("unshare", *ALL_IDS) if self.settings.users else (),
             refuses=frozenset(() if self.settings.users else ("user",))
-            | frozenset(() if self.settings.overlay else ("images.build",)),
+            | frozenset(() if self.settings.overlay else ("images.build",))
+            | frozenset(() if can_pull else ("images.pull",)),
         )
 
 
@@ -127,41 +150,70 @@ def probe() -> Probe:
     tried: list[tuple[str, str]] = []
     with owned_directory(short=True) as directory:
         tester = _Tester(directory)
-        overlays: dict[bool, bool] = {}
-        for users, seccomp, sysfs in itertools.product((True, False), repeat=3):
-            if users not in overlays:
-                overlays[users] = has_overlay(tester.trials, users=users)
-            settings = Settings(
-                nproc=process_ceiling(),
-                users=users,
-                seccomp=seccomp,
-                sysfs=sysfs,
-                overlay=overlays[users],
-            )
+        for settings in _ways(tester.trials, tried):
             result = tester.run(settings, Limits(pids=None), _NETWORK_SCRIPT)
             if _holds(settings, result.stdout.decode(errors="replace").splitlines()):
+                root = "copy" if settings.setuid else tester.root
+                able = attrs.evolve(settings, cdi=tester.applies_cdi(settings))
                 found = Probe(
                     version=version,
-                    root=tester.root,
-                    settings=tester.limits(settings, tried),
+                    root=root,
+                    settings=tester.limits(able, tried),
                     tried=tuple(tried),
                 )
                 if not tester.trials.late:
                     probe_file().write(found)
                 return found
-            wanted = {"other users": users, "a seccomp filter": seccomp, "a private /sys": sysfs}
+            wanted = {
+                "other users": settings.users,
+                "a seccomp filter": settings.seccomp,
+                "a private /sys": settings.sysfs,
+                _ITS_RIGHTS: settings.setuid,
+            }
             what = ", ".join(name for name, is_wanted in wanted.items() if is_wanted)
             tried.append((f"a container with {what or 'none of these'}", result.error_text))
             if tester.trials.is_over:
                 raise tester.trials.error(f"it is installed ({version})")
-    why = f"it is installed ({version}) but no container runs: {tried[-1][1]}"
-    raise EngineUnavailableError(NAME, why, namespace_step(why))
+    first = [said for what, said in tried if _ITS_RIGHTS not in what][-1]
+    why = f"it is installed ({version}) but no container runs: {first}"
+    raise EngineUnavailableError(
+        NAME, f"{why}; with rights of its own: {tried[-1][1]}", f"{namespace_step(why)}{_OR_SETUID}"
+    )
+
+
+def _ways(trials: Trials, tried: list[tuple[str, str]]) -> Iterator[Settings]:
+    """Yield the ways to call Apptainer, the best first; those without user namespaces are last.
+
+    Args:
+        trials: runs trials.
+        tried: extended by the reason why there are no namespaces.
+    """
+    overlays: dict[bool, bool] = {}
+    for users, seccomp, sysfs in itertools.product((True, False), repeat=3):
+        is_second = users and seccomp and not sysfs
+        if is_second and not trials.late:  # else it is not known why the first did not run
+            result = trials.run(["unshare", *ONE_ID, "true"])
+            if result.exit_code != 0 and not result.is_late:
+                tried.append(("a user namespace", result.error_text))
+                break
+        if users not in overlays:
+            overlays[users] = has_overlay(trials, users=users)
+        yield Settings(
+            nproc=process_ceiling(),
+            users=users,
+            seccomp=seccomp,
+            sysfs=sysfs,
+            overlay=overlays[users],
+        )
+    for seccomp in (True, False):
+        yield Settings(setuid=True, seccomp=seccomp, sysfs=False)
 
 
 def _holds(settings: Settings, lines: list[str]) -> bool:
     """Return whether a trial container printed what its settings promise."""
     wanted = {
         "works",
+        f"uid {os.geteuid() if settings.setuid else 0}",
         *(["users"] if settings.users else []),
         *(["seccomp 2"] if settings.seccomp else []),
     }
@@ -176,14 +228,15 @@ def installed_version() -> str:
     Raises:
         EngineUnavailableError: Apptainer, ``unshare`` or ``mount`` is missing or does not run.
     """
-    for program, step in ((NAME, INSTALL_HINT), ("unshare", _UTIL_LINUX), ("mount", _UTIL_LINUX)):
-        if find_program(program) is None:
-            raise EngineUnavailableError(NAME, f"there is no `{program}` on PATH", step)
-    result = _trials().run(["apptainer", "--version"])
+    if find_program(name := program()) is None:
+        raise EngineUnavailableError(NAME, NO_PROGRAM, INSTALL_HINT)
+    for other in ("unshare", "mount"):
+        if find_program(other) is None:
+            raise EngineUnavailableError(NAME, f"there is no `{other}` on PATH", _UTIL_LINUX)
+    result = _trials().run([name, "--version"])
     if result.exit_code != 0:
-        raise EngineUnavailableError(
-            NAME, f"`apptainer --version` fails: {result.error_text}", INSTALL_HINT
-        )
+        why = f"`{name} --version` fails: {result.error_text}"
+        raise EngineUnavailableError(NAME, why, INSTALL_HINT)
     return result.stdout.decode().split()[-1].partition("-")[0]
 
 
@@ -203,16 +256,24 @@ class _Tester:
         userland = make_userland(self._rootfs)
         self._userland = tuple(Mount(source=path, target=path) for path in userland)
 
-    def run(self, settings: Settings, limits: Limits, script: str) -> TrialResult:
+    def run(
+        self, settings: Settings, limits: Limits, script: str, gpus: Gpus = NO_GPUS
+    ) -> TrialResult:
         """Run a script in a container and return its result.
 
         Args:
             settings: how to call Apptainer.
             limits: the container's limits.
             script: shell commands for the attached shell.
+            gpus: devices of the container.
         """
         files = f"{scratch_directory()}/hyperruntime-probe-{secrets.token_hex(8)}"
-        places = Places(image=str(self._rootfs), files=files, own_root=settings.overlay)
+        places = Places(
+            image=str(self._rootfs),
+            files=files,
+            own_root=settings.overlay,
+            copied=settings.setuid,
+        )
         spec = ContainerSpec(image="probe", mounts=self._userland, limits=limits)
         exchange = Mount(source=self._directory, target="/run/hyperruntime")
         launch = Launch(
@@ -221,12 +282,17 @@ class _Tester:
         for directory in (files, f"{files}/upper", f"{files}/work"):
             os.mkdir(directory)
         os.chmod(f"{files}/upper", 0o755)  # it is `/` of other users, whatever the umask is
-        make_files(places, spec, NO_GPUS)
+        make_files(places, spec, gpus)
+        if places.copied:
+            os.mkdir(places.root)
+            copy_files(f"{places.image}/.", places.root, users=None)
         layers = Layers(
             directory=files, layers=(places.image,), upperdir="upper", workdir="work", at="upper"
         )
-        job = make_job(launch, settings, places, layers=layers if settings.overlay else None)
-        args = trial_args(job, ALL_IDS if settings.users else ONE_ID, f"{files}/job")
+        mounted = layers if settings.overlay else None
+        job = make_job(launch, settings, places, gpus, layers=mounted)
+        ids = () if settings.setuid else ALL_IDS if settings.users else ONE_ID
+        args = trial_args(job, ids, f"{files}/job")
         show = 'while read -r d p t o; do case $p in /) echo "root $t";; esac; done </proc/mounts\n'
         try:
             result = self.trials.run(args, (show + script + "\n").encode())
@@ -237,6 +303,28 @@ class _Tester:
                 self.root = line.split()[1]
         return result
 
+    def applies_cdi(self, settings: Settings) -> bool:
+        """Return whether ``--device`` applies a CDI spec of any directory; not all that know this
+        option do.
+        """
+        shown = self.trials.run([program(), "exec", "--help"]).stdout
+        if b"--cdi-dirs" not in shown:
+            return False
+        directory = Path(self._directory, "cdi")
+        directory.mkdir()
+        mount = {"hostPath": str(directory), "containerPath": _CDI_MOUNT, "options": ["ro", "bind"]}
+        device = {"name": "one", "containerEdits": {"mounts": [mount]}}
+        kind = "hyperruntime.test/trial"
+        spec = {"cdiVersion": "0.5.0", "kind": kind, "devices": [device]}
+        (directory / "trial.json").write_text(json.dumps(spec))
+        gpus = Gpus(
+            names=(f"{kind}=one",),
+            directories=(str(directory),),
+            mounts=(Mount(source=str(directory), target=_CDI_MOUNT),),
+        )
+        script = f"[ -e {_CDI_MOUNT}/trial.json ] && echo applied"
+        return b"applied" in self.run(settings, Limits(pids=None), script, gpus).stdout
+
     def limits(self, settings: Settings, tried: list[tuple[str, str]]) -> Settings:
         """Return the settings with the limits that work.
 
@@ -245,19 +333,8 @@ class _Tester:
             tried: extended by the limits that do not work.
         """
         kinds: dict[str, Enforcement] = {"pids": "no", "memory_bytes": "no", "cpus": "no"}
-        result = self.run(
-            attrs.evolve(settings, limits={"pids": "rlimit"}), Limits(pids=_PIDS), _FORK_SCRIPT
-        )
-        if result.is_fork_limited:
-            kinds["pids"] = "rlimit"
-        else:
-            why = "a script started more processes than the limit allows"
-            tried.append(
-                (
-                    "a limit on processes",
-                    why if b"unlimited" in result.stdout else result.error_text,
-                )
-            )
+        if not settings.setuid:  # the kernel would count all of this user's processes
+            kinds["pids"] = self._pids_limit(settings, tried)
         wanted = Limits(pids=None, memory_bytes=_MEMORY_BYTES)
         result = self.run(
             attrs.evolve(settings, limits={"memory_bytes": "cgroup"}), wanted, _MEMORY_SCRIPT
@@ -267,6 +344,16 @@ class _Tester:
         else:
             tried.append(("a limit on memory", result.error_text))
         return attrs.evolve(settings, limits=kinds)
+
+    def _pids_limit(self, settings: Settings, tried: list[tuple[str, str]]) -> Enforcement:
+        settings = attrs.evolve(settings, limits={"pids": "rlimit"})
+        result = self.run(settings, Limits(pids=_PIDS), _FORK_SCRIPT)
+        if result.is_fork_limited:
+            return "rlimit"
+        why = "a script started more processes than the limit allows"
+        said = why if b"unlimited" in result.stdout else result.error_text
+        tried.append(("a limit on processes", said))
+        return "no"
 
 
 def _trials() -> Trials:
@@ -278,5 +365,7 @@ def probe_file() -> ProbeFile[Probe]:
     scratch directory.
     """
     return ProbeFile(
-        NAME, (program_facts(NAME), process_ceiling(), os.path.realpath(scratch_directory())), Probe
+        NAME,
+        (program_facts(program()), process_ceiling(), os.path.realpath(scratch_directory())),
+        Probe,
     )

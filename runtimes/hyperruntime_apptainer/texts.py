@@ -47,6 +47,8 @@ shift
 mount --rbind "$staging" /dev
 exec "$@"
 """
+# The argument after the script is the name of the shell, which others look for.
+WAIT = '"$@"; exit $?'
 WORKDIR_MARK = "hyperruntime: no such workdir"
 LIMIT_MARK = "hyperruntime: no limit on processes"
 PRELUDE = f"""

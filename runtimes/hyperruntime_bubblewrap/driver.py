@@ -33,7 +33,7 @@ class BubblewrapContainer(PlainContainer):
             self._files,
             filter_path=self._filter_path,
             layers=self._layers,
-            users=self._means.users,
+            users=self._found.users,
         )
 
     def explain_start_failure(self, error_text: str, user: str | None = None) -> HyperRuntimeError:

@@ -31,7 +31,7 @@ class CharliecloudDriver(PlainDriver[StoredImages]):
         """Create a driver; the probe runs when it is first needed."""
         super().__init__(cached_probe, findings, StoredImages(NAME))
 
-    def _has_users(self) -> bool:
+    def _users(self) -> bool:
         return has_all_ids()  # as owners of files: the store is that of all engines
 
 

@@ -74,6 +74,13 @@ class Settings:
     run_root: str = ""
     capabilities: tuple[str, ...] = ()
 
+    @property
+    def has_users(self) -> bool:
+        """Whether a container has other users than root; a user without subordinate ids has one
+        id.
+        """
+        return self.uids != 1
+
 
 def command_args(settings: Settings, verb: str) -> list[str]:
     """Return the first words of a command that runs something: the store, the verb and the OCI

@@ -31,7 +31,12 @@ from hyperruntime.gpu.devices import (
 )
 from hyperruntime.gpu.grant import gpu_devices
 from hyperruntime.host.engine_driver import ShellContainer
-from hyperruntime.host.engine_program import mount_option, start_refusal, unknown_failure
+from hyperruntime.host.engine_program import (
+    NO_IDS,
+    mount_option,
+    start_refusal,
+    unknown_failure,
+)
 from hyperruntime.host.process import ProcessShell, last_line
 from hyperruntime.layers.snapshots.kept_images import Labels, facts
 from hyperruntime_podman.args import NAME, Settings, exec_args, own_args, pidfile, run_args
@@ -43,6 +48,7 @@ _NOT_THERE = 1  # source: podman-container-exists(1)
 _NO_PROCESS = re.compile(
     r"cannot fork|resource temporarily unavailable|can't get final child's PID", re.I
 )
+_NO_ID = re.compile(r"unmapped [ug]id|doesn't map [UG]ID")
 _PASSES = re.compile(r"did not die|could not be stopped|state improper|removing", re.IGNORECASE)
 
 
@@ -132,6 +138,8 @@ class PodmanContainer(ShellContainer):
                 "(`kernel.keys.maxkeys`)"
             )
             return EngineUnavailableError(NAME, why, step)
+        if not self._settings.has_users and _NO_ID.search(error_text):
+            return UnsupportedOptionError(NAME, "user", NO_IDS)
         full = f"Podman's storage is full: {text}; `{program()} system df` shows of what"
         if (refusal := start_refusal(error_text, spec, user, full)) is not None:
             return refusal

@@ -6,10 +6,12 @@ import os
 from functools import partial
 
 from hyperruntime.driver import ContainerRecord, Driver, Launch
-from hyperruntime.errors import SpecError
+from hyperruntime.errors import SpecError, UnsupportedOptionError
 from hyperruntime.host.engine_driver import EngineDriver
+from hyperruntime.host.engine_program import NO_IDS
 from hyperruntime.layers.snapshots.kept_images import SNAPSHOTS, ImageSnapshots, KeptImages, Labels
 from hyperruntime.logs import get_logger
+from hyperruntime.run_as import is_root
 from hyperruntime_podman.args import (
     NAME,
     OWN_DIRECTORY,
@@ -96,6 +98,9 @@ class PodmanDriver(EngineDriver[Probe]):
         found = self._probe.get_with(launch.spec.network)
         self._warn(found)
         settings = found.settings
+        user = launch.spec.user
+        if user is not None and not is_root(user) and not settings.has_users:
+            raise UnsupportedOptionError(NAME, "user", NO_IDS)
         image = "".join(launch.layers)
         if image:
             settings = self._stores.get(image) or self._settings_of(image, settings)

@@ -31,6 +31,11 @@ _TIDY_S = 8.0
 _ROUND_S = 0.1
 _HEREDOCS = "hyperruntime-heredocs"  # the name of a build context
 _LISTINGS = 5
+NO_OWNERS = (
+    "its files have owners for which this user has no subordinate ids; ask for some (/etc/subuid, "
+    '/etc/subgid), or set ignore_chown_errors = "true" below [storage.options.overlay] in '
+    "~/.config/containers/storage.conf, so that all files are root's"
+)
 _UNKNOWN = re.compile(r"image not known|no such image", re.IGNORECASE)
 _GONE = re.compile(r"(image|layer) not known|file does not exist")  # messages of containers/storage
 
@@ -279,6 +284,8 @@ def _run(what: str, *args: str) -> ProcessResult:
             if is_odd
             else result.error_text
         )
+        if b"insufficient UIDs or GIDs" in result.stderr:
+            why = NO_OWNERS
         raise ImageError(f"{what}: {why}")
     return result
 

@@ -111,15 +111,22 @@ class Probe:
             ),
             limits={**self.settings.limits, "tmpfs_bytes": "cgroup", "shm_bytes": "cgroup"},
             gpus=True,
-            users=True,
+            users=self.settings.has_users,
+            image_owners=self.settings.has_users,
             # older ones cannot remove an image and leave an unnamed one below it
             snapshots=re.match(r"4\.[0-2]\.", self.version) is None,
             slow_rollbacks=True,
             unfiltered="no file of a filter works here" if self.unfiltered else "",
-            # the kernel hides files in a FUSE mount of another namespace from us
-            refuses=frozenset({"terminal"} if self.is_fuse and self.settings.rootless else ()),
+            refuses=frozenset(self._refused()),
             reclaim_args=unshare_args() if self.settings.rootless else (),
         )
+
+    def _refused(self) -> Iterator[str]:
+        if not self.settings.has_users:
+            yield "user"
+        # the kernel hides files in a FUSE mount of another namespace from us
+        if self.is_fuse and self.settings.rootless:
+            yield "terminal"
 
 
 def cached_probe() -> tuple[Probe, bool]:

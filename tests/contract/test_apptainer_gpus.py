@@ -1,4 +1,4 @@
-"""Apptainer supports neither CDI nor hooks; the driver does what the hooks of NVIDIA's specs do."""
+"""Apptainer before 1.5 knows no CDI, and none runs hooks; the driver does what those of NVIDIA do."""
 
 from __future__ import annotations
 

@@ -23,6 +23,8 @@ log = get_logger(__name__)
 MOST_LAYERS = 120  # as many have room in the options of a mount
 MERGED_ABOVE = 60  # starts over 100 layers take as long as over one
 _MORE_LAYERS = 10  # until another try to merge them
+# Whether files may belong to this user's subordinate ids; None: there are no user namespaces here.
+Users = bool | None
 
 
 class KeptLayers:
@@ -49,7 +51,7 @@ class KeptLayers:
         self._one_merge = threading.Lock()  # held while one runs
 
     def freeze(
-        self, record: Record, changes: str, lower: Sequence[str], *, running: bool, users: bool
+        self, record: Record, changes: str, lower: Sequence[str], *, running: bool, users: Users
     ) -> tuple[str, ...]:
         """Keep the directory with the changes of a container; return the layers of a snapshot.
 
@@ -142,7 +144,7 @@ class KeptLayers:
         return layers
 
     def _begin_merge(
-        self, record: Record, layers: tuple[str, ...], *, users: bool, is_last_try: bool
+        self, record: Record, layers: tuple[str, ...], *, users: Users, is_last_try: bool
     ) -> None:
         """Merge the layers over an image in the background, if they are many; after a failure not
         at once again.
@@ -162,7 +164,7 @@ class KeptLayers:
         for thread in running:
             thread.join()
 
-    def _merge(self, record: Record, layers: tuple[str, ...], users: bool) -> None:
+    def _merge(self, record: Record, layers: tuple[str, ...], users: Users) -> None:
         try:
             with self._one_merge:
                 self._try_merge(record, layers, users)
@@ -177,7 +179,7 @@ class KeptLayers:
             with self._lock:
                 del self._merging[layers[0]]
 
-    def _try_merge(self, record: Record, layers: tuple[str, ...], users: bool) -> None:
+    def _try_merge(self, record: Record, layers: tuple[str, ...], users: Users) -> None:
         if self._is_closed:
             raise InterruptedError
         self._unfinished = kept = self._new(record, layers[-1:])
@@ -218,13 +220,13 @@ def new_directory(
     return records.write(name, image, source, labels, os.getpid(), f"{place}/{name}")
 
 
-def copy_files(source: str, target: str, *, users: bool) -> None:
+def copy_files(source: str, target: str, *, users: Users) -> None:
     """Copy files as they are; blocks are shared if the file system can.
 
     Args:
         source: the directory, or its files as ``source/.``.
         target: the new one, or an existing one for files.
-        users: whether files may belong to this user's subordinate ids.
+        users: see :data:`Users`.
 
     Raises:
         OSError: the copy failed.
@@ -244,7 +246,7 @@ def sync_files(path: str) -> None:
 
 
 def merge_layers(
-    stack: Sequence[str], lower: Sequence[str], target: str, *, users: bool, some: bool = False
+    stack: Sequence[str], lower: Sequence[str], target: str, *, users: Users, some: bool = False
 ) -> int:
     """Copy layers into one, which does not exist yet; return how many.
 
@@ -271,14 +273,16 @@ def program(*words: str) -> tuple[str, ...]:
     return python_args("-I", "-S", merging.__file__, *words)
 
 
-def inside(users: bool, *args: str, trees: Collection[str]) -> list[str]:
+def inside(users: Users, *args: str, trees: Collection[str]) -> list[str]:
     """Return the argv that runs a program as root of a user namespace, with this user's ids.
 
     Args:
-        users: whether they are subordinate ids too.
+        users: see :data:`Users`.
         *args: the program.
         trees: the lowest layers that it reads, which may be images of one file.
     """
+    if users is None:
+        return [*args]
     return ["unshare", *(ALL_IDS if users else ONE_ID), "--mount", *mounting(trees, args)]
 
 

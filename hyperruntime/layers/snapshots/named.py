@@ -29,6 +29,7 @@ from hyperruntime.layers.holder import lowest
 from hyperruntime.layers.records import KEPT, Record, Records, discard, user_of, users_of
 from hyperruntime.layers.scratch import own_scratch, scratch_directory
 from hyperruntime.layers.snapshots.freezing import (
+    Users,
     inside,
     merge_layers,
     new_directory,
@@ -55,14 +56,14 @@ class LayeredSnapshots(Snapshots):
         self,
         records: Records,
         config: Callable[[str, str], ImageConfig],
-        users: Callable[[], bool],
+        users: Callable[[], Users],
     ) -> None:
         """Read nothing.
 
         Args:
             records: those of the engine.
             config: returns the configuration of an image from its reference and its tree.
-            users: returns whether files may belong to this user's subordinate ids.
+            users: returns the ids of files.
         """
         self._records = records
         self._engine = records.engine

@@ -174,7 +174,8 @@ def other_user(context: Context) -> None:
     """
     container = context.container
     script = 'id -u; echo by-name >"$(tty)"; echo by-dev >/dev/tty; read -r line'
-    user, uid = (OWNER, OWNER.uid) if context.info.users else (None, 0)
+    own = 0 if context.info.root else os.geteuid()
+    user, uid = (OWNER, OWNER.uid) if context.info.users else (None, own)
     with start(container, script, user=user) as terminal:
         said = read_until(context, terminal, b"by-dev\r\n")
         expect_equal(

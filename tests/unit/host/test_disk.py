@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -132,11 +133,27 @@ def test_a_missing_directory_is_not_an_error(tmp_path: Path) -> None:
     assert free_space([str(tmp_path / "none")]) == {}
 
 
-def watch(top: Path, limit_bytes: int) -> list[tuple[str, str]]:
+def watch(top: Path, limit_bytes: int, copied_bytes: int = 0) -> list[tuple[str, str]]:
     """Watch a directory; return the list to which the watch appends its reports."""
     said: list[tuple[str, str]] = []
-    DiskWatch(limit_bytes, [str(top)], None, lambda why, limit: said.append((why, limit)))
+    DiskWatch(
+        limit_bytes,
+        [str(top)],
+        None,
+        lambda why, limit: said.append((why, limit)),
+        copied_bytes,
+    )
     return said
+
+
+def test_files_of_an_image_that_were_copied_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "image").write_bytes(os.urandom(5 * MIB))
+    said = watch(tmp_path, 2 * MIB, measure([str(tmp_path)], None, 2**60).used_bytes)
+    (tmp_path / "new").write_bytes(os.urandom(3 * MIB))
+    assert wait_until(lambda: bool(said), 60)
+    used = re.search("at least ([0-9]+) bytes", said[0][0])
+    assert used is not None
+    assert 3 * MIB <= int(used[1]) < 5 * MIB
 
 
 def test_usage_above_the_limit_is_reported_once(tmp_path: Path) -> None:

@@ -60,6 +60,7 @@ def test_the_last_line_of_a_crashed_go_program_is_the_one_before_its_stack() -> 
         last_line("level=warning\nfatal error: failed to reserve memory" + stack)
         == "fatal error: failed to reserve memory"
     )
+    assert last_line("\x1b[91mERROR  : no namespace\n\x1b[0m") == "ERROR  : no namespace"
     assert last_line("panic: no\n\ngoroutine 1 [running]:\nmain.main()") == "panic: no"
     abort = (
         "runtime/cgo: pthread_create failed: no room\nSIGABRT: abort\n\ngoroutine 0 "

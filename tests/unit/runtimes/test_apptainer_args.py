@@ -10,23 +10,36 @@ import pytest
 
 from hyperruntime.driver import Launch
 from hyperruntime.errors import UnsupportedOptionError
+from hyperruntime.gpu.cdi import DeviceNode
 from hyperruntime.host.engine_program import mount_option
 from hyperruntime.spec import ContainerSpec, Limits, Mount
-from hyperruntime_apptainer.args import Places, Settings, config_text, environment, make_job, refuse
+from hyperruntime_apptainer.args import (
+    Gpus,
+    Places,
+    Settings,
+    config_text,
+    environment,
+    make_job,
+    refuse,
+)
+from hyperruntime_apptainer.program import program
 
 PLACES = Places(image="/store/rootfs", files="/scratch/c", workdir="/image")
 SETTINGS = Settings(limits={"pids": "rlimit", "memory_bytes": "no", "cpus": "no"})
 
 
-def args_of(settings: Settings = SETTINGS, **fields: Any) -> list[str]:
-    launch = Launch(
+def launch_of(**fields: Any) -> Launch:
+    return Launch(
         spec=ContainerSpec(**{"image": "i", **fields}),
         name="hyperruntime-1",
         labels={},
         exchange=Mount(source="/x", target="/run/hyperruntime"),
         private_dir="/private",
     )
-    return [*make_job(launch, settings, PLACES).args]
+
+
+def args_of(settings: Settings = SETTINGS, **fields: Any) -> list[str]:
+    return [*make_job(launch_of(**fields), settings, PLACES).args]
 
 
 def value_of(args: list[str], flag: str) -> str | None:
@@ -69,6 +82,26 @@ def test_containers_on_the_hosts_network_see_its_devices_and_resolver_but_not_it
     for network, answer in (("none", "no"), ("host", "yes")):
         spec = ContainerSpec(image="i", network=network)  # type: ignore[arg-type]
         assert f"config resolv_conf = {answer}\n" in config_text(spec)
+
+
+def test_a_setuid_program_gets_no_namespaces_and_no_configuration_of_ours() -> None:
+    """A shell that waits has the directory's name; what needs a mount of ours is refused."""
+    setuid = Settings(setuid=True, sysfs=False, limits={"pids": "no"})
+    free = Limits(pids=None)
+    args = args_of(setuid, limits=free, network="host", read_only_rootfs=True)
+    assert args[:2] == ["/bin/sh", "-c"]
+    assert args[3:5] == ["/scratch/c", program()]
+    assert not {"unshare", "mount", "--config", "--userns", "--fakeroot", "--overlay"} & {*args}
+    assert value_of(args, "--no-mount") == "home,tmp,hostfs,cwd"
+    copied = attrs.evolve(PLACES, copied=True)
+    job = make_job(launch_of(limits=free), setuid, copied)
+    assert (job.copied, job.root, job.layers) == (True, "/scratch/c/root", None)
+    assert "--writable" in job.args
+    renamed = Gpus(nodes=(DeviceNode(path="/dev/a", host_path="/dev/null"),))
+    with pytest.raises(UnsupportedOptionError, match="under another name than on the host"):
+        make_job(launch_of(limits=free), setuid, PLACES, renamed)
+    with pytest.raises(UnsupportedOptionError, match="which is you"):
+        refuse(ContainerSpec(image="i", user="root"), setuid)
 
 
 @pytest.mark.parametrize("path", ["/plain", "/a,b", '/a "b"', "/a:b", "/a\nb", "/a b,c"])

@@ -213,3 +213,19 @@ def test_a_file_that_is_not_a_library_has_no_soname(tmp_path: Path, content: byt
     path.write_bytes(content)
     assert read_soname(path) is None
     assert read_soname(tmp_path / "gone") is None
+
+
+def test_without_a_cdi_spec_amd_gpus_are_passed_with_the_option_rocm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not tried on a machine with such a GPU; the names are those of Apptainer's documentation."""
+    (device := tmp_path / "kfd").touch()
+    monkeypatch.setattr("hyperruntime_apptainer.gpus.AMD_DEVICE", str(device))
+    monkeypatch.setattr("hyperruntime_apptainer.gpus.PROGRAM", "no-such-program")
+    monkeypatch.setenv("HYPERRUNTIME_CDI_DIRS", str(tmp_path / "none"))
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "2,3")
+    found = find_gpus("all")
+    assert gpu_args(found, PLACES) == ["--rocm"]
+    assert found.env == {"ROCR_VISIBLE_DEVICES": "2,3"}
+    with pytest.raises(UnsupportedOptionError, match="amd-ctk cdi generate"):
+        find_gpus(("0",))

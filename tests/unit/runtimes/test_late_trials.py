@@ -27,7 +27,7 @@ PODMAN = {"info": "4.3.1 overlay", "--memory": WORKS, "run": WITHOUT_LIMITS}
 
 APPTAINER = {
     "--version": "apptainer version 1.4.5",
-    STARTS: "root overlay\nlink lo\nseccomp 2\nusers\nworks",
+    STARTS: "root overlay\nlink lo\nseccomp 2\nusers\nuid 0\nworks",
     FORKS: "root overlay\nfirst sh: 2: Cannot fork",
     MEMORY: "root overlay\nKilled",
 }
