@@ -93,9 +93,20 @@ class Registry:
 
 @contextmanager
 def run_registry(
-    directory: Path, *, locked: bool = False, host: str = "127.0.0.1"
+    directory: Path,
+    *,
+    locked: bool = False,
+    host: str = "127.0.0.1",
+    certificates: Path | None = None,
 ) -> Iterator[Registry]:
-    """Run a registry with plain HTTP on a free port; a locked one requires USER and PASSWORD."""
+    """Run a registry on a free port.
+
+    Args:
+        directory: for its files.
+        locked: whether it requires USER and PASSWORD.
+        host: the address of this machine.
+        certificates: a directory with ``server.pem`` and ``server.key``; None means plain HTTP.
+    """
     program = shutil.which("docker-registry") or UNPACKED
     assert Path(program).is_file(), "docker-registry is missing; run `scripts/setup all` as root"
     with socket.create_server((host, 0)) as free:
@@ -107,12 +118,16 @@ def run_registry(
         if locked
         else {}
     )
+    tls = {}
+    if certificates is not None:
+        names = {"certificate": "server.pem", "key": "server.key"}
+        tls = {"tls": {key: str(certificates / name) for key, name in names.items()}}
     storage = {"filesystem": {"rootdirectory": str(directory / "data")}}
     config = {
         "version": "0.1",
         "log": {"level": "error"},
         "storage": storage,
-        "http": {"addr": address},
+        "http": {"addr": address, **tls},
         **auth,
     }
     (directory / "config.yml").write_text(json.dumps(config))

@@ -15,7 +15,7 @@ import click
 from hyperruntime.cli.app import PROGRAM, app
 from hyperruntime.cli.command import State
 from hyperruntime.cli.messages import note
-from hyperruntime.cli.signals import EXIT_BY_SIGNAL, interrupting
+from hyperruntime.cli.signals import EXIT_BY_SIGNAL, interrupting, is_drawing
 from hyperruntime.cli.streams import OutputError, finish_output, guarded_streams, without_colour
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.host.python import make_safe
@@ -39,7 +39,21 @@ def main(args: Sequence[str] | None = None) -> int:
             time.
     """
     make_safe(os.environ)
-    state = State()
+    code = _guarded(args, State(), is_whole=args is not None)
+    if args is None and is_drawing():
+        # at the end of the interpreter, C++ code of that thread would abort the process
+        os._exit(code)
+    return code
+
+
+def _guarded(args: Sequence[str] | None, state: State, *, is_whole: bool) -> int:
+    """Run a command inside of what protects its output and its end; return the exit code.
+
+    Args:
+        args: as for :func:`main`.
+        state: new.
+        is_whole: whether to end the signal watch.
+    """
     try:
         with guarded_streams(), interrupting(state):
             code = _run(args, state)
@@ -49,7 +63,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # raised outside of the command
         return EXIT_BY_SIGNAL + state.signal
     finally:
-        if state.watch is not None and args is not None:
+        if state.watch is not None and is_whole:
             state.watch.close()
 
 

@@ -21,13 +21,14 @@ T = TypeVar("T")
 Listener = Callable[[int], None]
 
 EXIT_BY_SIGNAL = 128
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 # from the first signal; cleaning up takes a few seconds, and schedulers often wait 30
 GRACE_S = 30.0
 _WAKE = 0  # no signal has this number
-_BURST_S = 1.0  # one cause can send several signals: a closing session sends SIGTERM and SIGHUP
+BURST_S = 1.0  # one cause can send several signals: a closing session sends SIGTERM and SIGHUP
 _NUDGE = signal.SIGURG  # ignored by default, and not used otherwise here
 _LATE = "the command did not end within {:g} s"
+_DRAWING = "hyperrun-plots"
 _TWICE = "a second signal came before the command ended"
 
 
@@ -56,6 +57,7 @@ class SignalWatch:
         self._grace_s = grace_s
         self._seen: list[int] = []
         self._listeners: list[Listener] = []
+        self._takes: Callable[[int], bool] = lambda number: False
         self._lock = threading.Lock()
         self._closed = False
         # set_wakeup_fd takes only a descriptor that does not block
@@ -81,6 +83,20 @@ class SignalWatch:
         finally:
             self._listeners.remove(listener)
 
+    @contextmanager
+    def holding(self, takes: Callable[[int], bool]) -> Iterator[None]:
+        """Record no signal for which ``takes`` returns True inside the ``with`` block.
+
+        Args:
+            takes: called with the number of each ending signal, in any thread, before others see
+                it; it must return at once.
+        """
+        self._takes = takes
+        try:
+            yield
+        finally:
+            self._takes = lambda number: False
+
     def close(self) -> None:
         """Stop watching."""
         signal.set_wakeup_fd(self._before)
@@ -94,9 +110,10 @@ class SignalWatch:
         """Record new signals; return whether there were any. Any thread may call this."""
         with self._lock:
             try:
-                numbers = [number for number in os.read(self._readable, 4096) if number in ENDING]
+                found = [number for number in os.read(self._readable, 4096) if number in ENDING]
             except BlockingIOError:
                 return False
+            numbers = [number for number in found if not self._takes(number)]
             self._seen.extend(numbers)
         return bool(numbers)
 
@@ -138,6 +155,8 @@ class Interruption:
         signal: number of the ending signal, for the exit code; SIGINT before one comes.
         ending: whether an ending signal came; errors after it are reported with its exit code.
         ended_at: monotonic time of the first ending signal; 0 before.
+        first_signal: number of the signal that began a drain, which gives the exit code; 0 without
+            one.
         watch: records ending signals; None outside of :func:`hyperruntime.cli.main`, in other
             threads than the main one, or if it could not start.
     """
@@ -147,6 +166,7 @@ class Interruption:
         self.signal: int = signal.SIGINT
         self.ending = False
         self.ended_at = 0.0
+        self.first_signal = 0
         self.watch: SignalWatch | None = None
 
     def check_interrupted(self) -> None:
@@ -181,8 +201,8 @@ def leave(number: int, why: str) -> NoReturn:
 
 @contextmanager
 def interrupting(state: Interruption) -> Iterator[None]:
-    """Make SIGTERM and SIGHUP raise KeyboardInterrupt as SIGINT does, so that the command cleans
-    up.
+    """Make SIGTERM, SIGHUP and SIGUSR1 raise KeyboardInterrupt as SIGINT does, so that the
+    command cleans up.
 
     A second signal ends the process at once, because an exception during cleanup would leak
     resources. A signal within one second of the first is ignored. ``state.watch`` is set. In other
@@ -203,7 +223,7 @@ def interrupting(state: Interruption) -> Iterator[None]:
         for number in ENDING
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
     ]
-    with _handled([_NUDGE], lambda number, frame: None), _handled(ours, interrupt):
+    with handled([_NUDGE], lambda number, frame: None), handled(ours, interrupt):
         yield
 
 
@@ -213,18 +233,20 @@ def _is_first(number: int, state: Interruption) -> bool:
     """
     now = time.monotonic()
     if not state.ending:
-        state.signal = number
+        state.signal = state.first_signal or number
         state.ending = True
         state.ended_at = now
         hurry()
         return True
-    if now - state.ended_at >= _BURST_S:
+    if number == signal.SIGUSR1:  # it only says that the job ends soon
+        return False
+    if now - state.ended_at >= BURST_S:
         leave(number, _TWICE)
     return False
 
 
 @contextmanager
-def _handled(
+def handled(
     numbers: Iterable[int], handler: Callable[[int, FrameType | None], None]
 ) -> Iterator[None]:
     """Handle the signals with ``handler``; restore the earlier handlers afterwards."""
@@ -273,12 +295,24 @@ def last_signal(state: Interruption) -> Iterator[Callable[[], int]]:
     count = len(watch.since(0))
     seen: tuple[int, ...] = ()
     try:
-        yield lambda: seen[-1] if seen else 0
+        yield lambda: state.first_signal or (seen[-1] if seen else 0)
     finally:
         seen = watch.since(count)
         if seen:
-            state.signal = seen[-1]
+            state.signal = state.first_signal or seen[-1]
             state.ending = True
+
+
+def draw_for(seconds: float, draw: Callable[[], None]) -> None:
+    """Call ``draw`` in a thread, which may be left behind, and wait for it for so long."""
+    drawing = threading.Thread(target=draw, name=_DRAWING, daemon=True)
+    drawing.start()
+    drawing.join(seconds)
+
+
+def is_drawing() -> bool:
+    """Return whether :func:`draw_for` has left a thread behind that still runs."""
+    return any(thread.name == _DRAWING for thread in threading.enumerate())
 
 
 def run_until_signal(work: Coroutine[Any, Any, T], state: Interruption) -> T:
@@ -302,7 +336,7 @@ def run_until_signal(work: Coroutine[Any, Any, T], state: Interruption) -> T:
         return asyncio.run(work)
     cancelling = _Cancelling(state)
     ours = [number for number in ENDING if signal.getsignal(number) not in (signal.SIG_IGN, None)]
-    with watch.listening(cancelling.on_signal), _handled(ours, lambda number, frame: None):
+    with watch.listening(cancelling.on_signal), handled(ours, lambda number, frame: None):
         try:
             state.check_interrupted()
             return asyncio.run(cancelling.run(work))

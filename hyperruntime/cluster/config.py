@@ -17,7 +17,6 @@ from hyperruntime.settings.files import read_table
 from hyperruntime.settings.reader import read
 
 # variables that the script of a node's job sets
-SCRATCH = "HYPERRUNTIME_NODE_SCRATCH"  # the node's directory for temporary files
 JOB_BEGAN = "HYPERRUNTIME_JOB_BEGAN"  # when the job began, in seconds since 1970
 _BY_HAND = "command"
 PROVIDERS = ("slurm", "pbs", "lsf", "gridengine", "htcondor", "ray", "local", _BY_HAND)
@@ -70,8 +69,8 @@ class ClusterConfig:
             at the same path.
         withhold: variables of the head's environment that no job gets, besides the usual ones with
             API keys.
-        scratch: path of a local directory of each node, with variables if needed; "" means
-            ``TMPDIR``, or ``/tmp``.
+        scratch: path of a local directory of each node, with variables if needed, which is its
+            ``HYPERRUNTIME_SCRATCH``; "" leaves the choice to the node.
         images: recipe names or references that each node must have before it gets work.
         runtime: the engine on the nodes; ``auto`` means the first that works there.
         address: of the head, as nodes reach it; "" means that of the interface with the default

@@ -67,9 +67,15 @@ class Invitation:
 
 @attrs.frozen(kw_only=True)
 class _Leaving:
-    """The arguments of ``leaving``: why a node takes no new work."""
+    """The arguments of ``leaving``: why a node takes no new work.
+
+    Attributes:
+        why: in words.
+        in_time: whether what runs there may be finished: only the node server got a signal.
+    """
 
     why: str = attrs.field(validator=Line(500))
+    in_time: bool = False
 
 
 class Node:
@@ -344,8 +350,10 @@ class Head:
 
     async def _leaving(self, call: Call) -> Answer:
         node = self.nodes[call.caller]
-        node.job_ends_at = node.job_ends_at or asyncio.get_running_loop().time()
-        node.leave(call.values(_Leaving).why)
+        leaving = call.values(_Leaving)
+        if not leaving.in_time:
+            node.job_ends_at = node.job_ends_at or asyncio.get_running_loop().time()
+        node.leave(leaving.why)
         return Answer()
 
     async def _connected(self, request: web.Request) -> web.StreamResponse:

@@ -27,7 +27,7 @@ import attrs
 
 from hyperruntime import registry
 from hyperruntime.cluster import node_job
-from hyperruntime.cluster.config import JOB_BEGAN, SCRATCH, ClusterConfig
+from hyperruntime.cluster.config import JOB_BEGAN, ClusterConfig
 from hyperruntime.cluster.head import Invitation
 from hyperruntime.cluster.job_directory import JOBS_PREFIX, job_directory
 from hyperruntime.cluster.launchers.launcher import JobState, Launcher
@@ -37,6 +37,7 @@ from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import ClusterError
 from hyperruntime.host import python
 from hyperruntime.host.python import PYTHONPATH, python_args
+from hyperruntime.host.temporary import SCRATCH
 from hyperruntime.logs import get_logger
 from hyperruntime.secrets.env_file import KEY_VARIABLES
 from hyperruntime.storage.atomic import storage_errors
@@ -74,7 +75,7 @@ trap 'hyperruntime_end $? failed' ERR EXIT
 {setup}
 trap - ERR
 unset {withheld}
-export {scratch}
+{scratch}
 export PATH={programs}:$PATH
 {python_path}
 [ -x {python} ] || {{
@@ -337,7 +338,8 @@ def job_script(
         excluded=" ".join(sorted(excluded)),
         setup="\n".join(config.setup) or ":",
         withheld=shlex.join((*KEY_VARIABLES, *config.withhold)),
-        scratch=f'{SCRATCH}="{config.scratch}"',  # the shell replaces variables
+        # the shell replaces variables
+        scratch=f'export {SCRATCH}="{config.scratch}"' if config.scratch else ":",
         programs=shlex.quote(os.path.dirname(there)),
         python=shlex.quote(there),
         python_path=path,

@@ -200,7 +200,7 @@ async def run_node(
 
     After SIGTERM (a batch system's notice, such as before a preemption) the head gives this node no
     new work. Running work goes on until the job is killed, or the head says ``end``, or the head is
-    away.
+    away. SIGUSR1 does the same, and results stay valid: nothing in a container got it.
 
     Args:
         invitation: from the head.
@@ -225,7 +225,7 @@ async def run_node(
     handlers = {name: handler for service in services for name, handler in service.handlers.items()}
     server = NodeServer(invitation, {**handlers, "end": end})
     context.head = server.peer
-    with _noticing_sigterm(server.peer, context.told_to_end):
+    with _noticing_signals(server.peer, context.told_to_end):
         serving = asyncio.ensure_future(server.serve())
         ending = asyncio.ensure_future(ended.wait())
         leaving = asyncio.ensure_future(_leave_alone(server.peer, context.told_to_end))
@@ -267,18 +267,26 @@ def _log_to(path: Path) -> None:
 
 
 @contextmanager
-def _noticing_sigterm(head: Peer, noticed: asyncio.Event) -> Iterator[None]:
-    """Report SIGTERM to the head once, and set an event; does nothing outside the main thread."""
+def _noticing_signals(head: Peer, noticed: asyncio.Event) -> Iterator[None]:
+    """Report SIGTERM to the head once, and set an event; report SIGUSR1, which only this process
+    gets (``sbatch --signal=B:USR1@300``). Does nothing outside the main thread.
+    """
     telling = BackgroundTasks("the node server")
 
     def tell() -> None:
-        noticed.set()
-        if not telling:
+        if not noticed.is_set():
+            noticed.set()
             telling.start(head.call("leaving", {"why": "the batch system ends its job"}))
+
+    def tell_early() -> None:
+        if not telling:
+            why = "the batch system sent SIGUSR1, and ends its job soon"
+            telling.start(head.call("leaving", {"why": why, "in_time": True}))
 
     loop = asyncio.get_running_loop()
     try:
         loop.add_signal_handler(signal.SIGTERM, tell)
+        loop.add_signal_handler(signal.SIGUSR1, tell_early)
     except (RuntimeError, ValueError):  # not the main thread
         yield
         return
@@ -286,4 +294,5 @@ def _noticing_sigterm(head: Peer, noticed: asyncio.Event) -> Iterator[None]:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGTERM)
+        loop.remove_signal_handler(signal.SIGUSR1)
         telling.cancel()

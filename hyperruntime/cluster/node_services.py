@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import os
 import signal
-import tempfile
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -16,6 +15,7 @@ import attrs
 
 from hyperruntime.errors import ClusterError, HyperRuntimeError, SandboxLostError
 from hyperruntime.host.owner import owned_directory
+from hyperruntime.host.temporary import temporary_directory, why_unusable
 from hyperruntime.logs import get_logger
 from hyperruntime.runtime import Runtime, open_runtime
 from hyperruntime.wire.peer import Handler, Peer
@@ -32,8 +32,8 @@ class NodeSettings:
 
     Attributes:
         runtime: the engine; ``auto`` means the first that works on the node.
-        scratch: path of a local directory, with variables if needed; "" means ``TMPDIR``, or
-            ``/tmp``.
+        scratch: path of a local directory, with variables if needed; "" means the one of
+            :func:`~hyperruntime.host.temporary.temporary_directory`.
         logs: a directory for ``NODE.log``; "" means no log.
     """
 
@@ -49,14 +49,12 @@ def scratch_directory(asked: str) -> Path:
         asked: as in :class:`NodeSettings`.
 
     Raises:
-        ClusterError: it does not exist, cannot be written, or names a variable that the job does
-            not have.
+        ClusterError: it does not exist, cannot be written, is on a network file system, or names a
+            variable that the job does not have.
     """
-    place = os.path.expandvars(asked) or tempfile.gettempdir()
-    if "$" in place or not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
-        raise ClusterError(
-            f"scratch: {place} is not a writable directory; name one that exists in each job"
-        )
+    place = os.path.expandvars(asked) or temporary_directory()
+    if why := why_unusable(place, for_programs=False):
+        raise ClusterError(f"scratch: {place}: {why}; name a local directory that each job has")
     return Path(place)
 
 

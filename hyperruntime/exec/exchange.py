@@ -19,6 +19,7 @@ from importlib import resources
 from pathlib import Path
 
 from hyperruntime.errors import write_error
+from hyperruntime.host.temporary import STEP
 
 EXCHANGE_TARGET = "/run/hyperruntime"
 _SUPERVISOR = "supervisor.sh"
@@ -65,7 +66,7 @@ class Exchanges:
                 self._link(program, f"{exchange}/{program}")
         except OSError as error:
             raise write_error(
-                f"the exchange directory cannot be made: {error}; free space or set TMPDIR", error
+                f"the exchange directory cannot be made: {error}; free space, or {STEP}", error
             ) from error
         return private, exchange
 

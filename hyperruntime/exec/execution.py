@@ -28,6 +28,7 @@ from hyperruntime.exec.lane import Lane
 from hyperruntime.exec.options import ExecOptions
 from hyperruntime.exec.session import Session, is_number
 from hyperruntime.exec.streams import InputSource, OutputStreams, Stdin
+from hyperruntime.host.temporary import STEP
 from hyperruntime.logs import get_logger
 from hyperruntime.run_as import RunAs
 from hyperruntime.spec import ExecResult
@@ -373,8 +374,5 @@ def no_user_error(user: RunAs | None) -> ExecStartError:
 
 def storage_error(error: OSError) -> StorageError:
     """Return the error for a host that has no space or no file descriptors left."""
-    message = (
-        f"the exchange directory cannot be used: {error}; free space there, or set TMPDIR to "
-        "another disk"
-    )
+    message = f"the exchange directory cannot be used: {error}; free space there, or {STEP}"
     return too_many_files(error) or write_error(message, error)

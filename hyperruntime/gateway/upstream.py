@@ -19,6 +19,7 @@ from hyperruntime.gateway.answer.judgement import USABLE, Judgement, broken, jud
 from hyperruntime.gateway.answer.screen import Screened
 from hyperruntime.gateway.answer.sse import EventSplitter, event_data
 from hyperruntime.gateway.answer.usage import asks_for_tokens, usage_of
+from hyperruntime.gateway.config.site_proxy import site_proxy
 from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream
 from hyperruntime.gateway.formats import FORMATS
 from hyperruntime.gateway.log.budget import Tokens
@@ -108,8 +109,12 @@ class Sender:
         }
         for key in self._keys.values():
             redactor.add(key)
-        for upstream in config.upstreams:
-            redactor.add(urlsplit(upstream.proxy or "").password or "")
+        self._proxies = {
+            upstream.name: site_proxy(upstream.url) if upstream.proxy is None else upstream.proxy
+            for upstream in config.upstreams
+        }
+        for proxy in self._proxies.values():
+            redactor.add(urlsplit(proxy or "").password or "")
 
     @cached_property
     def _session(self) -> aiohttp.ClientSession:
@@ -232,7 +237,7 @@ class Sender:
             FORMATS[upstream.wire].url(upstream.url, call.path),
             data=payload(body),
             headers=headers,
-            proxy=upstream.proxy,
+            proxy=self._proxies[upstream.name] or None,
             allow_redirects=False,  # the key would go to the other address too
         )
         if 300 <= response.status < 400:

@@ -6,19 +6,25 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import attrs
 
 from hyperruntime.host.process import find_program, run_process
 from hyperruntime.logs import get_logger
+from hyperruntime.units import MIB
 
 log = get_logger(__name__)
 
 # A promise to who waits: a controller that says nothing for so long is not asked further, and the
 # job counts as alive.
 _ASK_S = 10.0
+_NO_LIMIT = 1 << 60  # cgroup v1 has a number near 2^63 in place of a word
 _UNKNOWN_ID = "Invalid job id"  # squeue(1) of a job that ended some minutes ago
 _GONE = frozenset(
     "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED NODE_FAIL OUT_OF_MEMORY PREEMPTED "
@@ -94,6 +100,30 @@ class BatchJob:
             return True
         return bool(states := said[0].split()) and all(state in _GONE for state in states)
 
+    def seconds_left(self) -> float | None:
+        """Return the seconds until Slurm ends the job, 0 if it is being ended; None if unknown, or
+        if it has no end.
+
+        Preemption with ``GraceTime`` moves the end. Source: squeue(1), ``%e``; slurm.conf(5).
+        """
+        said = _run(
+            "squeue",
+            "--noheader",
+            "--states=all",
+            "--format=%T %e",
+            f"--jobs={self.slurm_job}",
+            SLURM_TIME_FORMAT="standard",
+        )
+        words = said[0].split() if said is not None else []
+        if not words:
+            return None
+        if words[0] != "RUNNING":
+            return 0.0
+        try:
+            return max(0.0, datetime.fromisoformat(words[-1]).timestamp() - time.time())
+        except ValueError:
+            return None
+
     def _is_of_this_cluster(self) -> bool:
         if not self.slurm_cluster:
             return True
@@ -104,10 +134,43 @@ class BatchJob:
         return found is not None and found[1] == self.slurm_cluster
 
 
-def _run(*args: str) -> tuple[str, str] | None:
+def memory_limit_bytes() -> int | None:
+    """Return how much memory this process and the others of its job may use together: the lowest
+    limit of its cgroups, and of Slurm's job; None if there is none.
+
+    Files on a tmpfs count. Source: cgroups(7); the kernel's cgroup-v2.rst, "Memory"; sbatch(1).
+    """
+    limits = [*_cgroup_limits()]
+    if (megabytes := os.environ.get("SLURM_MEM_PER_NODE", "")).isdigit():
+        limits.append(int(megabytes) * MIB)
+    known = [limit for limit in limits if 0 < limit < _NO_LIMIT]
+    return min(known, default=None)
+
+
+def _cgroup_limits() -> Iterator[int]:
+    with suppress(OSError):
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and "memory" not in controllers.split(","):
+                continue
+            own = Path("/sys/fs/cgroup", "memory" if controllers else "", path.strip("/"))
+            name = "memory.limit_in_bytes" if controllers else "memory.max"
+            for folder in (own, *own.parents):
+                with suppress(OSError, ValueError):
+                    yield int((folder / name).read_text())
+
+
+def in_step() -> bool:
+    """Return whether this process was started by ``srun``: Slurm sends the signals of a step to all
+    its processes, and so to those in containers. Source: srun(1), "OUTPUT ENVIRONMENT VARIABLES".
+    """
+    return "SLURM_STEP_ID" in os.environ
+
+
+def _run(*args: str, **environ: str) -> tuple[str, str] | None:
     """Return the output and the errors of a program of Slurm; None if it does not answer."""
     try:
-        result = run_process(args, timeout_s=_ASK_S)
+        result = run_process(args, env={**os.environ, **environ}, timeout_s=_ASK_S)
     except (OSError, TimeoutError) as error:
         log.warning("batch system not asked", program=args[0], error=str(error))
         return None

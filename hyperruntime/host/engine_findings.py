@@ -13,7 +13,8 @@ from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.units import GIB, format_size
 
 NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "afs", "cifs", "smb3", "panfs"}
+    "nfs nfs4 lustre gpfs beegfs ceph afs cifs smb3 panfs dvs wekafs orangefs pvfs2 fuse.sshfs "
+    "fuse.glusterfs fuse.ceph-fuse".split()
 )
 
 

@@ -33,6 +33,7 @@ from hyperruntime.errors import (
 )
 from hyperruntime.host.engine_limits import engine_call
 from hyperruntime.host.process import ProcessResult, find_program, run_process
+from hyperruntime.host.temporary import SCRATCH
 from hyperruntime.spec import ContainerSpec, Limits, Mount
 
 # A root shell in a container needs these: files of any owner and other users, but nothing of the
@@ -442,7 +443,7 @@ def _temporary_refusal(error_text: str) -> StorageError | None:
         return StorageError(
             f"TMPDIR={chosen!r} is not a directory; create it, or set TMPDIR to another directory"
         )
-    for folder in filter(None, (chosen, "/var/tmp", "/tmp")):  # noqa: S108 - the engines' own
+    for folder in filter(None, (os.environ.get(SCRATCH), chosen, "/var/tmp", "/tmp")):  # noqa: S108 - the engines' own
         if re.search(
             rf"{re.escape(folder.rstrip('/'))}/\S*: no space left", error_text, re.IGNORECASE
         ):

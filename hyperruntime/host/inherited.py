@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from hyperruntime.host.python import find_program, make_safe, python_args
+from hyperruntime.host.temporary import SCRATCH, temporary_directory
 
 # Variables that make a shell read a file or define functions. Source: bash(1), "Bash Startup
 # Files", "Functions".
@@ -57,13 +58,17 @@ def program_environment(environ: Mapping[str, str]) -> dict[str, str]:
     libraries.
 
     Environment modules set these variables for their own programs, but not for an engine, its
-    helpers and its OCI runtime.
+    helpers and its OCI runtime. Their temporary files are where ours are: see
+    :data:`~hyperruntime.host.temporary.SCRATCH`.
     """
-    return {
+    kept = {
         name: value
         for name, value in shell_environment(environ).items()
         if name not in LINKER_VARIABLES
     }
+    if environ.get(SCRATCH):
+        kept["TMPDIR"] = temporary_directory()
+    return kept
 
 
 def named_environment(environ: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:

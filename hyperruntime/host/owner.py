@@ -16,7 +16,6 @@ import re
 import secrets
 import shutil
 import socket
-import tempfile
 import threading
 import uuid
 import weakref
@@ -41,6 +40,13 @@ from hyperruntime.host.process import (
 )
 from hyperruntime.host.removals import Removals
 from hyperruntime.host.rmtree import remove_tree
+from hyperruntime.host.temporary import (
+    SCRATCH,
+    STEP,
+    scratch_directory,
+    temporary_directory,
+    why_unusable,
+)
 from hyperruntime.json_values import parse_json
 
 LABEL = "io.hyperruntime.owner"
@@ -351,11 +357,17 @@ def stale_directories(*more_roots: Path) -> Iterator[Path]:
     """Yield this user's private directories whose owner is dead.
 
     Args:
-        more_roots: directories to search, besides those for temporary files and sockets.
+        more_roots: directories to search, besides those for temporary files, large ones included,
+            and sockets.
     """
     roots = {
         os.path.realpath(root)
-        for root in (tempfile.gettempdir(), *_short_roots(), *map(str, more_roots))
+        for root in (
+            temporary_directory(),
+            scratch_directory(),
+            *_short_roots(),
+            *map(str, more_roots),
+        )
     }
     for path in (path for root in sorted(roots) for path in Path(root).glob(f"{_prefix()}*")):
         try:
@@ -374,12 +386,10 @@ def _new_path(identity: OwnerIdentity, root: str | None = None) -> str:
     """
     try:
         return os.path.join(
-            root or tempfile.gettempdir(), f"{_prefix()}{identity.token}-{secrets.token_hex(4)}"
+            root or temporary_directory(), f"{_prefix()}{identity.token}-{secrets.token_hex(4)}"
         )
     except FileNotFoundError as error:
-        raise write_error(
-            f"{error}; free space there, or set TMPDIR to another disk", error
-        ) from error
+        raise write_error(f"{error}; free space there, or {STEP}", error) from error
 
 
 def _make_owned(directory: str, identity: OwnerIdentity) -> None:
@@ -393,7 +403,7 @@ def _make_owned(directory: str, identity: OwnerIdentity) -> None:
             raise
     except OSError as error:
         where = os.path.dirname(directory)
-        step = "free space there, or set TMPDIR to another disk"
+        step = f"free space there, or {STEP}"
         raise write_error(
             f"no temporary directory can be written in {where}: {error}; {step}", error
         ) from error
@@ -404,14 +414,13 @@ def _require_text(directory: str) -> None:
     try:
         os.fsencode(directory).decode()
     except UnicodeDecodeError:
-        raise StorageError(
-            f"the temporary directory {directory!r} is not UTF-8; set TMPDIR to one that is"
-        ) from None
+        raise StorageError(f"the temporary directory {directory!r} is not UTF-8; {STEP}") from None
 
 
 def _short_roots() -> Iterator[str]:
-    for root in (os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp", "/var/tmp"):  # noqa: S108 - the directories made there are private
-        if _PLAIN_PATH.fullmatch(root) and os.access(root, os.W_OK | os.X_OK):
+    environ = os.environ
+    for root in (environ.get("XDG_RUNTIME_DIR", ""), "/tmp", "/var/tmp", environ.get(SCRATCH, "")):  # noqa: S108 - the directories made there are private
+        if _PLAIN_PATH.fullmatch(root) and not why_unusable(root, for_programs=False):
             yield root
 
 
@@ -419,7 +428,7 @@ def _short_root() -> str:
     for root in _short_roots():
         return root
     raise StorageError(
-        "neither XDG_RUNTIME_DIR, /tmp nor /var/tmp can hold sockets; make one of them writable"
+        f"neither XDG_RUNTIME_DIR, /tmp nor /var/tmp can hold sockets; {STEP}, with a short path"
     )
 
 

@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -21,11 +22,13 @@ from pathlib import Path
 import psutil
 
 from hyperruntime.errors import ImageBuildError
+from hyperruntime.host.batch_job import memory_limit_bytes
 from hyperruntime.host.engine_limits import limit_s
 from hyperruntime.host.engine_program import ALL_IDS, ONE_ID
 from hyperruntime.host.inherited import program_environment
 from hyperruntime.host.process import ProcessResult, python_args, run_process, stream_process
 from hyperruntime.host.seccomp import owners_program
+from hyperruntime.host.temporary import SCRATCH, scratch_directory
 from hyperruntime.images.packages.network import proxies
 from hyperruntime.logs import get_logger
 
@@ -118,7 +121,7 @@ _OR_LOAD = "or load what `hyperrun image save` wrote on another machine"
 _CAUSES: tuple[tuple[str, str], ...] = (
     (
         r"No space left on device|Disk quota exceeded",
-        "the disk is full; free 1 GiB in the directory of the image and in TMPDIR",
+        f"the disk is full; free 1 GiB in the directory of the image and in that of {SCRATCH}",
     ),
     (
         r"Temporary failure resolving|Could not resolve|Network is unreachable|Unable to connect"
@@ -358,30 +361,32 @@ def mount_points_under(path: Path, mountinfo: str) -> list[str]:
     return [point for point in points if point == top or point.startswith(f"{top}/")]
 
 
-def _scratch_parent() -> str | None:
-    """Return the directory of the scratch tree: TMPDIR, /dev/shm if a root filesystem fits, else
-    /tmp.
+def _scratch_parent() -> str:
+    """Return the directory of the scratch tree: the one that a variable names, /dev/shm if a root
+    filesystem fits, else /tmp.
 
     An ordinary user's build runs as other users of a user namespace, who cannot enter a TMPDIR
     below a private home.
     """
-    wanted = tempfile.gettempdir() if os.environ.get("TMPDIR") else None
-    if wanted and (os.geteuid() == 0 or _can_others_enter(Path(wanted))):
-        return wanted
-    if wanted:
+    usual = "/tmp"  # noqa: S108 - the directory in it is made by mkdtemp
+    shm = "/dev/shm"  # noqa: S108 - likewise
+    wanted = scratch_directory()
+    if wanted != usual:
+        if os.geteuid() == 0 or _can_others_enter(Path(wanted)):
+            return wanted
         log.info(
             "scratch directory elsewhere",
-            tmpdir=wanted,
-            reason="the users of the build cannot enter TMPDIR",
+            directory=wanted,
+            reason="the users of the build cannot enter it",
         )
-    shm = "/dev/shm"  # noqa: S108 - the directory in it is made by mkdtemp
     if os.access(shm, os.W_OK | os.X_OK):
         there = os.statvfs(shm)
         forbidden = there.f_flag & (os.ST_NOEXEC | os.ST_NODEV)
-        free = min(there.f_bavail * there.f_frsize, psutil.virtual_memory().available // 2)
+        memory = min(psutil.virtual_memory().available, memory_limit_bytes() or sys.maxsize)
+        free = min(there.f_bavail * there.f_frsize, memory // 2)
         if not forbidden and free >= _WORK_BYTES:
             return shm
-    return "/tmp" if wanted else None  # noqa: S108 - likewise
+    return usual
 
 
 def _can_others_enter(path: Path) -> bool:

@@ -50,7 +50,7 @@ _LAST_WORD_S = 10.0  # for a starter that is stopped, or has no processor
 _MOST_STEPS = 4096
 _MOST_FILES = 64  # that the holder removes itself
 # a batch system that ends a job sends one to all processes; the owner's end counts
-_IGNORED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
+_IGNORED = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE)
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

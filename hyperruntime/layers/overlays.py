@@ -13,8 +13,9 @@ from hyperruntime.driver import Finding
 from hyperruntime.host.engine_program import ALL_IDS, ONE_ID, Trials
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.process import find_program
+from hyperruntime.host.temporary import SCRATCH, scratch_directory
 from hyperruntime.layers.namespace import Job, Layers, trial_args
-from hyperruntime.layers.scratch import remove_tree, scratch_directory
+from hyperruntime.layers.scratch import remove_tree
 from hyperruntime.layers.store import VARIABLE, Store
 
 FUSE = "fuse-overlayfs"
@@ -84,7 +85,7 @@ def attribute_findings() -> Iterator[Finding]:
     before Linux 6.6.
     """
     for subject, place, lost, variable in (
-        ("scratch", scratch_directory(), "overlays only partly work there", "TMPDIR"),
+        ("scratch", scratch_directory(), "overlays only partly work there", SCRATCH),
         ("image store", str(Store().root), "images lose those of their files", VARIABLE),
     ):
         if not _takes_attributes(place):

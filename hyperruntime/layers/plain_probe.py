@@ -29,10 +29,10 @@ from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.probe_cache import ProbeFile
 from hyperruntime.host.process import find_program
 from hyperruntime.host.seccomp import UNKNOWN_MACHINE, write_filter
+from hyperruntime.host.temporary import scratch_directory
 from hyperruntime.layers.images import has_puller
 from hyperruntime.layers.overlays import FUSE, attribute_findings, storage_kind
 from hyperruntime.layers.owners import has_all_ids
-from hyperruntime.layers.scratch import scratch_directory
 
 SCRIPT = f"echo works;{TRY_FORKS}\n".encode()
 

@@ -25,12 +25,12 @@ from hyperruntime.host.engine_driver import EngineDriver, ShellContainer
 from hyperruntime.host.engine_program import ALL_IDS, ONE_ID, start_refusal, unknown_failure
 from hyperruntime.host.probe_cache import P
 from hyperruntime.host.process import last_line
+from hyperruntime.host.temporary import STEP, scratch_directory
 from hyperruntime.layers.images import ImageSource, StoredImages
 from hyperruntime.layers.namespace import Job, Layers, Namespace
 from hyperruntime.layers.one_file import mount_of
 from hyperruntime.layers.overlays import COPY, FUSE, mounting_program
 from hyperruntime.layers.records import Records, discard
-from hyperruntime.layers.scratch import scratch_directory
 from hyperruntime.layers.snapshots.freezing import (
     KeptLayers,
     Users,
@@ -121,7 +121,7 @@ class SandboxContainer(ShellContainer):
                 self._layers = self._make_files()
             except OSError as error:
                 raise write_error(
-                    f"{self._files} cannot be written: {error}; free space, or set TMPDIR", error
+                    f"{self._files} cannot be written: {error}; free space, or {STEP}", error
                 ) from error
             self.shell = means.namespace.start(self._job())
         except BaseException:
@@ -197,7 +197,7 @@ class SandboxContainer(ShellContainer):
         spec = self._launch.spec
         if "is a link" in text or "too many links" in text:
             return ImageError(f"image {spec.image!r} cannot be started: {text}")
-        full = f"{self._means.place} is full: {text}; free space there, or set TMPDIR"
+        full = f"{self._means.place} is full: {text}; free space there, or {STEP}"
         if (refusal := start_refusal(error_text, spec, user, full)) is not None:
             return refusal
         self._means.distrust()

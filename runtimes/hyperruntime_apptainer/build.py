@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.process import python_args
+from hyperruntime.host.temporary import scratch_directory
 from hyperruntime.images.packages.network import proxies
-from hyperruntime.layers.scratch import scratch_directory
 from hyperruntime_apptainer import read_only_host
 from hyperruntime_apptainer.args import environment
 from hyperruntime_apptainer.program import PROGRAMS, variables

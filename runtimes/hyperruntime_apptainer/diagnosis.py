@@ -9,8 +9,8 @@ from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.host.engine_findings import limit_findings, space_finding
 from hyperruntime.host.engine_program import ALLOW_NAMESPACES, NEED_IDS
 from hyperruntime.host.process import find_program
+from hyperruntime.host.temporary import STEP, scratch_directory
 from hyperruntime.layers.overlays import attribute_findings
-from hyperruntime.layers.scratch import candidates, scratch_directory
 from hyperruntime.layers.store import VARIABLE, Store
 from hyperruntime_apptainer.args import NAME
 from hyperruntime_apptainer.probe import INSTALL_HINT, NO_PROGRAM, Probe, probe
@@ -67,13 +67,10 @@ def findings() -> Iterator[Finding]:
 
 
 def _places() -> Iterator[Finding]:
-    for name, path, why in candidates():
-        if why:
-            yield Finding(subject=f"scratch ({name})", ok=None, detail=f"{path}: {why}")
     scratch = scratch_directory()
     store = Store().root
     for subject, place, step in (
-        ("scratch", scratch, "set APPTAINER_TMPDIR to a directory on a larger local disk"),
+        ("scratch", scratch, STEP),
         ("image store", str(store), f"set {VARIABLE} to a directory on a larger disk"),
     ):
         yield space_finding(subject, place, step)

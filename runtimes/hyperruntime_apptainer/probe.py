@@ -30,10 +30,11 @@ from hyperruntime.host.inherited import process_ceiling
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.probe_cache import ProbeFile
 from hyperruntime.host.process import find_program
+from hyperruntime.host.temporary import scratch_directory
 from hyperruntime.layers.images import has_puller
 from hyperruntime.layers.namespace import Layers, trial_args
 from hyperruntime.layers.overlays import has_overlay
-from hyperruntime.layers.scratch import remove_tree, scratch_directory
+from hyperruntime.layers.scratch import remove_tree
 from hyperruntime.layers.snapshots.freezing import copy_files
 from hyperruntime.layers.unpack import make_mount_points
 from hyperruntime.spec import ContainerSpec, Limits, Mount

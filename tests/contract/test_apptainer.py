@@ -19,9 +19,9 @@ import pytest
 import hyperruntime as hr
 from hyperruntime.errors import EngineUnavailableError, ImageBuildError
 from hyperruntime.host.process import run_process, spawn, wait_until
+from hyperruntime.host.temporary import scratch_directory
 from hyperruntime.layers.owners import has_all_ids
 from hyperruntime.layers.records import Records, processes_of
-from hyperruntime.layers.scratch import scratch_directory
 from hyperruntime.layers.store import VARIABLE, Store
 from hyperruntime_apptainer import ApptainerDriver
 from hyperruntime_apptainer.probe import probe

@@ -1,4 +1,4 @@
-"""Apptainer before 1.5 knows no CDI, and none runs hooks; the driver does what those of NVIDIA do."""
+"""Apptainer before 1.5 knows no CDI, and none runs hooks; the driver does what NVIDIA's do."""
 
 from __future__ import annotations
 

@@ -21,6 +21,8 @@ from hyperruntime.errors import (
 from hyperruntime.host.process import ProcessResult, run_process
 from hyperruntime.spec import Pull
 from tests.command import cli
+from tests.doubles.packages import make_certificates
+from tests.doubles.site_proxy import run_site_proxy
 from tests.registry import PASSWORD, USER, Registry, run_registry
 
 pytestmark = pytest.mark.engine
@@ -189,6 +191,39 @@ def test_plain_http_is_used_only_on_the_loopback_interface(
         ):
             runtime.images.pull(reference)
         assert not runtime.images.exists(reference)
+
+
+def test_a_pull_goes_through_the_proxy_of_the_site_which_no_container_sees(
+    runtime: hr.Runtime, runtime_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the proxy knows the host of the registry."""
+    if runtime_name == "docker":
+        pytest.skip("its daemon pulls, through the proxy of its own configuration")
+    with run_registry(tmp_path / "registry") as filling:
+        filling.push_busybox("some/image", "1", "through a proxy\n")
+    monkeypatch.setenv("SSL_CERT_FILE", str(make_certificates(tmp_path, "registry.invalid")))
+    with (
+        run_registry(tmp_path / "registry", certificates=tmp_path) as running,
+        run_site_proxy({"registry.invalid:443": int(running.address.rpartition(":")[2])}) as proxy,
+    ):
+        for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "NO_PROXY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        reference = "registry.invalid/some/image:1"
+        try:
+            runtime.images.pull(reference)
+            assert set(proxy.asked) == {"registry.invalid:443"}
+            with runtime.container(hr.ContainerSpec(image=reference)) as container:
+                assert container.exec(["cat", "/greeting"]).stdout == b"through a proxy\n"
+                assert b"proxy" not in container.exec(["env"]).stdout.lower()
+        finally:
+            if runtime.images.exists(reference):
+                runtime.images.remove(reference)
+        asked = len(proxy.asked)
+        monkeypatch.setenv("no_proxy", "registry.invalid")
+        with pytest.raises(RegistryUnreachableError):
+            runtime.images.pull(reference)
+        assert len(proxy.asked) == asked
 
 
 @pytest.mark.slow

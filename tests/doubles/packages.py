@@ -155,7 +155,7 @@ def serve_packages(folder: Path) -> Iterator[PackageIndex]:
     """
     files = folder / "files"
     files.mkdir()
-    authority = _make_certificates(folder)
+    authority = make_certificates(folder, HOST)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder / "server.pem", folder / "server.key")
     index = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Index, directory=str(folder)))
@@ -250,9 +250,9 @@ def _copy(source: socket.socket, target: socket.socket) -> None:
         target.shutdown(socket.SHUT_WR)
 
 
-def _make_certificates(folder: Path) -> Path:
-    """Write an authority, and the certificate of the index that it signed; return the file of the
-    authority.
+def make_certificates(folder: Path, host: str) -> Path:
+    """Write an authority, and the certificate of a host that it signed (``server.pem``, ``.key``);
+    return the file of the authority.
     """
     authority, key = folder / "authority.pem", folder / "authority.key"
     new = ["openssl", "req", "-newkey", "rsa:2048", "-nodes", "-subj"]
@@ -267,13 +267,13 @@ def _make_certificates(folder: Path) -> Path:
         str(authority),
     ]
     asked = [
-        f"/CN={HOST}",
+        f"/CN={host}",
         "-keyout",
         str(folder / "server.key"),
         "-out",
         str(folder / "server.csr"),
     ]
-    (folder / "names").write_text(f"subjectAltName=DNS:{HOST}\n")
+    (folder / "names").write_text(f"subjectAltName=DNS:{host}\n")
     sign = [
         "openssl",
         "x509",

@@ -233,6 +233,27 @@ def test_an_interrupt_ends_everything_in_time_even_if_agents_ignore_signals(
     assert json.loads((run_dir / "archive.jsonl").read_text())["archive"] == ["initial"]
 
 
+SLOW = "import time; time.sleep(4); improve()"
+
+
+@pytest.mark.slow
+def test_a_signal_before_the_end_of_a_job_lets_a_run_finish_what_it_has_begun(
+    tmp_path: Path, sit: Sit, start_args: Callable[..., list[str]], runtime: Runtime
+) -> None:
+    run_dir = tmp_path / f"generate_{tmp_path.name}"
+    args = start_args(
+        tmp_path.name, dict.fromkeys(range(1, GENERATIONS + 1), SLOW), "--parallel", "2"
+    )
+    until = (f"{run_dir}/work/gen_*/generate.log", "== meta agent\n", 2)
+    assert sit(0.1, signal.SIGUSR1, *args, until=until) == (True, 128 + signal.SIGUSR1)
+    assert load_run(run_dir).state == "interrupted"
+    assert {record.genid for record in load_run(run_dir).generations} == {"initial", 1, 2}
+    assert not list((run_dir / "work").glob("gen_*"))
+    assert sit(120, signal.SIGUSR1, "resume", str(run_dir)) == (False, 0)
+    check_whole(load_run(run_dir))
+    wait_until_none(lambda: left_of(runtime, tmp_path))
+
+
 @pytest.fixture
 def own_image(base_image: str, tmp_path: Path) -> Iterator[str]:
     """Yield an image of its own: Podman lists a build's container under any name of the image that

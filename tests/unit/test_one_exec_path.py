@@ -45,6 +45,7 @@ BECOMES_ANOTHER = (
     "runtimes/hyperruntime_apptainer/read_only_host.py",
     "runtimes/hyperruntime_charliecloud/enter.py",
     "hyperruntime/layers/holder.py",
+    "hyperruntime/cluster/node_job.py",
 )
 RUNS_COMMANDS = "hyperruntime/exec/execution.py"
 MAKES_EXECUTIONS = (

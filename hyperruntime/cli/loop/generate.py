@@ -17,6 +17,7 @@ from hyperruntime.agents import agent_folder, template_path
 from hyperruntime.cli.command import SpreadingCommand, State, example
 from hyperruntime.cli.config_file import agent_domains, config_option, config_table, use_limits
 from hyperruntime.cli.consent import trust_option, with_consent
+from hyperruntime.cli.draining import drained_by_signals
 from hyperruntime.cli.field_options import (
     add_options,
     all_options,
@@ -229,6 +230,7 @@ def go_on(
         showing_what_there_is(lambda: Path(run_dir), as_json),
         _machines(state, plan, cluster) as machines,
         last_signal(state) as number,
+        drained_by_signals(state, here=cluster is None) as drain,
         shown_progress(tracker) as on_event,
         live_page(state) as start_page,
     ):
@@ -240,7 +242,7 @@ def go_on(
             start_page(path)
 
         summary = resume_run(
-            machines.runtime, machines.with_executor(plan), on_event, on_start=on_start
+            machines.runtime, machines.with_executor(plan), on_event, on_start=on_start, drain=drain
         )
     return finish(summary, number(), view.options, as_json)
 
@@ -281,6 +283,7 @@ def run_generations(
         tracker = Tracker(options.max_generation + 1)
         with (
             last_signal(state) as number,
+            drained_by_signals(state, here=cluster is None) as drain,
             shown_progress(tracker) as on_event,
             live_page(state) as start_page,
         ):
@@ -291,7 +294,11 @@ def run_generations(
                 start_page(path)
 
             summary = start_run(
-                machines.runtime, machines.with_executor(plan), on_event, on_start=on_start
+                machines.runtime,
+                machines.with_executor(plan),
+                on_event,
+                on_start=on_start,
+                drain=drain,
             )
     return summary, number()
 

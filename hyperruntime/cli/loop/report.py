@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,7 +33,7 @@ from collections.abc import Callable
 from socket import socket as Listener  # noqa: N812 - `socket` is the option
 
 from hyperruntime.cli.command import State
-from hyperruntime.cli.signals import ended_by_interrupt, run_until_signal
+from hyperruntime.cli.signals import draw_for, ended_by_interrupt, run_until_signal
 from hyperruntime.cli.streams import on_end_of_input
 from hyperruntime.report.live.followed import FollowedRun
 
@@ -149,9 +148,7 @@ def plots_at_end(
     if most_s is None:
         draw()
     else:
-        drawing = threading.Thread(target=draw, name="hyperrun-plots", daemon=True)
-        drawing.start()
-        drawing.join(most_s)
+        draw_for(most_s, draw)
     note(said[-1])
     note(f"look at it with: hyperrun report {shlex.quote(run_dir)}")
 

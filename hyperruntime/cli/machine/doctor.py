@@ -6,7 +6,6 @@ import os
 import platform
 import shutil
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -15,19 +14,21 @@ import click
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.machine.engines import diagnose_engine, engine_names, view_engine
 from hyperruntime.cli.machine.job_findings import job_findings, look_around
+from hyperruntime.cli.machine.storage_findings import storage_findings
 from hyperruntime.cli.params import GPUS
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.driver import Finding
 from hyperruntime.gpu.devices import load_devices
 from hyperruntime.host.cache_dir import cache_directory
+from hyperruntime.host.temporary import SCRATCH, temporary_directory
 from hyperruntime.units import GIB, MIB, format_size
 
 _LEAST_MEMORY = GIB
 _EXIT_NO_RUNTIME = 3
-_OTHER_PLACE = "name another directory: TMPDIR, XDG_CACHE_HOME or --output-dir-parent"
+_OTHER_PLACE = f"name another directory: {SCRATCH}, XDG_CACHE_HOME or --output-dir-parent"
 # by name: how to find it, and the least free space
 _DIRECTORIES: dict[str, tuple[Callable[[], Path], int]] = {
-    "temporary files": (lambda: Path(tempfile.gettempdir()), 256 * MIB),
+    "temporary files": (lambda: Path(temporary_directory()), 256 * MIB),
     "cache": (cache_directory, 64 * MIB),
     "current directory": (Path.cwd, 64 * MIB),
 }
@@ -81,7 +82,8 @@ def all_findings(
         on_part: called before each part, with a text such as ``podman``; an engine takes seconds.
     """
     on_part("the machine")
-    found = {"machine": [*machine_findings(), *job_findings(look_around())]}
+    own = (*machine_findings(), *storage_findings(), *job_findings(look_around()))
+    found = {"machine": list(own)}
     for engine in engines:
         on_part(engine)
         found[engine] = diagnose_engine(engine)

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import os
 import resource
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from hyperruntime.host.inherited import (
     own_runtime_directory,
 )
 from hyperruntime.host.python import LIBRARY_PATH, given_environment, safe_library_path
+from hyperruntime.host.temporary import STEP, temporary_directory
 from hyperruntime.units import GIB, format_size
 
 # Numbers of Linux; Python does not name all of them.
@@ -82,7 +82,7 @@ def look_around() -> Surroundings:
 
 def _temporary() -> tuple[str, bool]:
     try:
-        path = tempfile.gettempdir()
+        path = temporary_directory()
         return path, bool(os.statvfs(path).f_flag & os.ST_NOEXEC)
     except OSError:
         return "", False  # the doctor reports this elsewhere
@@ -195,7 +195,7 @@ def _temporary_files(found: Surroundings) -> Iterator[Finding]:
             f"{path} is mounted noexec: no program starts from there, so containers' files go "
             "elsewhere"
         )
-        yield _note("TMPDIR", detail, "set TMPDIR to a directory on a disk without noexec")
+        yield _note("TMPDIR", detail, f"{STEP} without noexec")
     words = []
     if len(os.fsencode(path)) > _SOCKET_PATH:
         words.append("too long for a socket in it")
@@ -209,7 +209,7 @@ def _temporary_files(found: Surroundings) -> Iterator[Finding]:
         yield _note(
             "TMPDIR",
             detail,
-            "set TMPDIR to a short path without blanks if they must be on its disk",
+            f"{STEP}, with a short path without blanks, if they must be on its disk",
         )
 
 

@@ -20,6 +20,7 @@ import click
 from hyperruntime.cli.command import SpreadingCommand, State, example
 from hyperruntime.cli.config_file import config_option, generate_table
 from hyperruntime.cli.consent import trust_option, with_consent
+from hyperruntime.cli.draining import drained_by_signals
 from hyperruntime.cli.field_options import all_options, field_values, given_changes
 from hyperruntime.cli.live_page import live_page, watch_option
 from hyperruntime.cli.messages import WrongUsageError, note
@@ -133,6 +134,7 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
         place as run_dir,
         _showing_what_there_is(run_dir),
         _machines(state, options, config, run_dir) as (where, run_on),
+        drained_by_signals(state, here=config is None) as drain,
         shown_progress(Tracker()) as on_event,
         live_page(state) as start_page,
     ):
@@ -141,8 +143,11 @@ def run(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: AN
             note(f"run {run_dir}, seed {options.seed}, {where}")
             start_page(run_dir)
 
-        work = run_on(options, run_dir=run_dir, on_event=on_event, on_start=on_start)
+        work = run_on(options, run_dir=run_dir, on_event=on_event, on_start=on_start, drain=drain)
         summary = run_until_signal(work, state)  # slots are released first
+        if summary.interrupted:
+            state.signal = state.first_signal
+            raise KeyboardInterrupt
     _print(summary, as_json)
     return 0 if summary.scored else 1
 

@@ -56,6 +56,7 @@ from hyperruntime.rollout.run.runner import CompleteParts, Parts, run_episodes
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
 from hyperruntime.rollout.run_files.turn_journal import CALL, UNSAID, TurnJournal, valid_lines
+from hyperruntime.runs.drain import Drain
 from hyperruntime.runs.retry import Losses, LostTooOftenError
 from hyperruntime.settings.reader import read
 from hyperruntime.wire.checks import Line, Within
@@ -83,6 +84,7 @@ async def run_rollouts_on(
     on_event: Callable[[RolloutEvent], None] = lambda _: None,
     keep: Keep = lambda _: None,
     on_start: Callable[[], None] = lambda: None,
+    drain: Drain | None = None,
 ) -> RolloutSummary:
     """Run all trajectories that are not recorded yet on nodes, and return the summary of the whole
     run.
@@ -99,6 +101,7 @@ async def run_rollouts_on(
         on_event: as of ``run_rollouts``.
         keep: as of ``run_rollouts``.
         on_start: as of ``run_rollouts``.
+        drain: as of ``run_rollouts``.
 
     Raises:
         ClusterError: no node can be started, or nodes cannot open the run.
@@ -121,6 +124,7 @@ async def run_rollouts_on(
         on_event=on_event,
         keep=keep,
         on_start=on_start,
+        drain=drain,
     )
 
 

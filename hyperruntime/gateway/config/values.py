@@ -38,7 +38,8 @@ class Upstream:
         key_file: file of the host that holds the API key; only without ``key_env``.
         key_name: name of the variable in ``key_file`` that is the key, for a ``.env`` file; None if
             the whole file is.
-        proxy: URL of an HTTP proxy for this server, or None.
+        proxy: URL of an HTTP proxy for this server; "" means none; None means that of the
+            environment (``http_proxy``, ``https_proxy``, ``no_proxy``).
         token_ids: whether the server sends token ids on request, as vLLM does.
 
     Example:

@@ -24,6 +24,7 @@ from hyperruntime.driver import ContainerRecord
 from hyperruntime.errors import EngineError, HyperRuntimeError, SpecError, StorageError, write_error
 from hyperruntime.host.cache_dir import cache_directory
 from hyperruntime.host.owner import OwnerIdentity, owned_directory
+from hyperruntime.host.temporary import STEP
 from hyperruntime.layers.archive import write_archive
 from hyperruntime.layers.config import ImageConfig
 from hyperruntime.layers.snapshots.snapshot import (
@@ -278,7 +279,7 @@ class ImageSnapshots(Snapshots):
                 tar = Path(place, "files.tar")
                 self._images.export(reference, tar, OwnerIdentity.current().to_labels())
             except OSError as error:
-                why = f"{place} cannot be written: {error}; free space, or set TMPDIR"
+                why = f"{place} cannot be written: {error}; free space, or {STEP}"
                 raise write_error(why, error) from error
             yield tar
 

@@ -23,11 +23,12 @@ from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
 from hyperruntime.host.inherited import english_environment
 from hyperruntime.host.owner import OwnerIdentity, owned_directory
 from hyperruntime.host.process import run_process
+from hyperruntime.host.temporary import scratch_directory
 from hyperruntime.layers.archive import check_packed, write_archive
 from hyperruntime.layers.config import ImageConfig
 from hyperruntime.layers.holder import lowest
 from hyperruntime.layers.records import KEPT, Record, Records, discard, user_of, users_of
-from hyperruntime.layers.scratch import own_scratch, scratch_directory
+from hyperruntime.layers.scratch import own_scratch
 from hyperruntime.layers.snapshots.freezing import (
     Users,
     inside,

@@ -31,6 +31,7 @@ from hyperruntime.host.engine_program import ALL_IDS, ONE_ID
 from hyperruntime.host.inherited import english_environment
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.process import python_args, run_process
+from hyperruntime.host.temporary import STEP, scratch_directory
 from hyperruntime.images.building.context import Context
 from hyperruntime.images.building.read import Containerfile
 from hyperruntime.images.building.sources import resolve
@@ -39,7 +40,7 @@ from hyperruntime.images.dockerfile import refuse
 from hyperruntime.layers.archive import ENV_FILE, architecture
 from hyperruntime.layers.config import ImageConfig
 from hyperruntime.layers.namespace import Layers
-from hyperruntime.layers.scratch import remove_tree, scratch_directory
+from hyperruntime.layers.scratch import remove_tree
 from hyperruntime.layers.snapshots.freezing import forget
 from hyperruntime.layers.snapshots.snapshot import new_snapshot
 from hyperruntime.layers.stepwise.build_cache import BuildCache
@@ -214,7 +215,7 @@ class ImageBuild:
             except (HyperRuntimeError, OSError) as error:
                 why = str(error)
                 if not isinstance(error, HyperRuntimeError):
-                    why = f"a file of the step cannot be written: {why}; free space, or set TMPDIR"
+                    why = f"a file of the step cannot be written: {why}; free space, or {STEP}"
                 self._on_output(why)
                 raise ImageBuildError(f"line {step.line}: {step.text}: {why}") from error
         else:

@@ -34,6 +34,7 @@ from hyperruntime.loop.workbench.open_containers import (
     LoopRuntime,
     on_interrupt,
 )
+from hyperruntime.runs.drain import Drain
 from hyperruntime.runs.lock import RunLock
 from hyperruntime.runs.retry import ITEMS_IN_A_ROW, Streak
 from hyperruntime.runs.run_file import INTERRUPTED, note_end, reason_of
@@ -117,6 +118,7 @@ def start_run(
     on_event: OnEvent | None = None,
     *,
     on_start: Callable[[Path], None] | None = None,
+    drain: Drain | None = None,
 ) -> RunSummary:
     """Make a new run and run all its generations.
 
@@ -129,6 +131,8 @@ def start_run(
         on_event: called with each event, from any thread, one at a time; None: no events.
         on_start: called with the run directory when it is complete, before the first generation;
             None: nothing is called.
+        drain: ends the run without interrupting the generations that it has begun; None: nothing
+            does.
 
     Raises:
         ImageNotFoundError: the image does not exist and cannot be made; no file was written.
@@ -146,7 +150,7 @@ def start_run(
             run = _Run(opened, opened.context(runtime, image, on_event, models), lock, models)
             if on_start is not None:
                 on_start(plan.layout.root)
-            return run.run(plan.make_executor)
+            return run.run(plan.make_executor, drain or Drain())
 
 
 def place_run(plan: NewRunPlan) -> NewRunPlan:
@@ -174,6 +178,7 @@ def resume_run(
     on_event: OnEvent | None = None,
     *,
     on_start: Callable[[Path], None] | None = None,
+    drain: Drain | None = None,
 ) -> RunSummary:
     """Store the changed options of a run, complete the steps that a kill left out, and run all
     missing generations.
@@ -184,6 +189,7 @@ def resume_run(
         on_event: as for :func:`start_run`.
         on_start: called with the run directory when nothing refuses the resume; None: nothing is
             called.
+        drain: as for :func:`start_run`.
 
     Raises:
         ArchiveError: a file of the run cannot be read.
@@ -199,7 +205,7 @@ def resume_run(
             run = _Run(opened, opened.context(runtime, image, on_event, models), lock, models)
             if on_start is not None:
                 on_start(plan.layout.root)
-            return run.run(plan.make_executor)
+            return run.run(plan.make_executor, drain or Drain())
 
 
 class _Run:
@@ -220,6 +226,7 @@ class _Run:
         self._pending: dict[Future[GenerationRecord], GenId] = {}
         self._streak = Streak(ITEMS_IN_A_ROW)
         self._made: list[GenId] = []
+        self._drain = Drain()
         self._evolved: ParentProgram | None = None
         if self._options.edit_select_parent:
             self._evolved = ParentProgram(context, self._archive, opened.commit_of, self._ask)
@@ -233,8 +240,9 @@ class _Run:
         if not any(record.valid_parent for record in self._archive):
             raise RunError(self._first_failure(self._archive.first) + "; start another run")
 
-    def run(self, make_executor: MakeExecutor) -> RunSummary:
+    def run(self, make_executor: MakeExecutor, drain: Drain) -> RunSummary:
         """Make all missing generations; return the summary of the run."""
+        self._drain = drain
         for problem in self._archive.problems:
             log.warning("archive problem", problem=problem)
         self._executor = executor = make_executor(self._options.parallel)
@@ -256,10 +264,15 @@ class _Run:
             run_dir=str(self._context.layout.root),
             generations=tuple(self._archive),
             best=self._archive.best(),
-            interrupted=self._containers.stopping,
+            interrupted=self._is_interrupted,
             used_up=self._models.used_up if self._lacks_any() else "",
             made=tuple(record for record in self._archive if record.genid in self._made),
         )
+
+    @property
+    def _is_interrupted(self) -> bool:
+        """Whether it ends early because somebody asked for that."""
+        return self._containers.stopping or (self._drain.begun and self._lacks_any())
 
     def _finish_files(self, reason: str) -> None:
         """Store why the run ended early, and complete ``archive.jsonl``.
@@ -267,7 +280,7 @@ class _Run:
         Args:
             reason: the reason of an error that ends the run; "" if none does.
         """
-        ended = reason or (INTERRUPTED if self._containers.stopping else self._models.used_up)
+        ended = reason or (INTERRUPTED if self._is_interrupted else self._models.used_up)
         if ended and self._lacks_any():
             note_end(self._context.layout.run, ended)
         try:
@@ -279,14 +292,14 @@ class _Run:
 
     def _run_all(self) -> None:
         start = self._opened.start
-        if start.genid not in self._archive:
+        if start.genid not in self._archive and not self._drain.begun:
             self._submit(GenerationPlan(genid=start.genid, parent=None, commit=start.commit))
             self._collect_all()
         for record in self._archive:
             self._judge_parent(record)  # a kill may have left a mark out
         missing = self._missing()
         while not self._containers.stopping:
-            while len(self._pending) < self._options.parallel and not self._models.used_up:
+            while len(self._pending) < self._options.parallel and self._takes_work:
                 number = next(missing, None)
                 if number is None:
                     break
@@ -299,6 +312,10 @@ class _Run:
             self._collect()
         self._containers.close_all()
         self._collect_all()
+
+    @property
+    def _takes_work(self) -> bool:
+        return not (self._models.used_up or self._drain.begun)
 
     def _missing(self) -> Iterator[int]:
         numbers = range(1, self._options.max_generation + 1)

@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import attrs
@@ -20,6 +21,7 @@ from hyperruntime.concurrency.retry import SHOULD_RETRY, with_retries
 from hyperruntime.errors import ContextLengthError, ModelError
 from hyperruntime.gateway.answer.headers import retry_after
 from hyperruntime.gateway.answer.judgement import Judgement, Kind, judge, read_body
+from hyperruntime.gateway.config.site_proxy import site_proxy
 from hyperruntime.logs import get_logger
 from hyperruntime.secrets.redact import Redactor
 
@@ -81,10 +83,11 @@ class Server:
     """A server with a JSON API; connections are opened on first use, in the caller's event loop."""
 
     def __init__(self, options: ModelOptions) -> None:
-        """Read the API key from the environment.
+        """Read the API key and the proxy from the environment.
 
         Raises:
             ModelError: the variable of the key is not set.
+            GatewayConfigError: as of :func:`site_proxy`.
         """
         self.url = options.base_url.rstrip("/")
         self._timeout_s = options.timeout_s
@@ -99,6 +102,8 @@ class Server:
                 )
             self._redactor.add(key)
             self._headers["Authorization"] = f"Bearer {key}"
+        self._proxy = site_proxy(self.url)
+        self._redactor.add(urlsplit(self._proxy or "").password or "")
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, url: str, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -177,7 +182,7 @@ class Server:
                 aiohttp.ClientSession(
                     timeout=timeout, headers={"User-Agent": "hyperruntime"}
                 ) as session,
-                session.get(self.url, allow_redirects=False) as response,
+                session.get(self.url, allow_redirects=False, proxy=self._proxy) as response,
             ):
                 return f"status {response.status}" if response.status in _GATEWAY_STATUSES else ""
         except aiohttp.ServerTimeoutError as error:
@@ -224,7 +229,9 @@ class Server:
                     **self._headers,
                 },
             )
-        async with self._session.post(url, data=data, allow_redirects=False) as response:
+        async with self._session.post(
+            url, data=data, allow_redirects=False, proxy=self._proxy
+        ) as response:
             text = (await response.read()).decode(errors="replace")
             asked_s = retry_after(response.headers.get("Retry-After", ""))
             is_final = response.headers.get(SHOULD_RETRY) == "false"

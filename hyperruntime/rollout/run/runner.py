@@ -37,6 +37,7 @@ from hyperruntime.rollout.run.progress import Keep, RolloutEvent, RunProgress
 from hyperruntime.rollout.run.store import RunStore
 from hyperruntime.rollout.run.summary import RolloutSummary
 from hyperruntime.rollout.run_files.record import INFRASTRUCTURE, Trajectory
+from hyperruntime.runs.drain import Drain
 from hyperruntime.runs.recording import owned
 from hyperruntime.runs.retry import Streak
 from hyperruntime.runs.run_file import RUN
@@ -102,6 +103,7 @@ async def run_rollouts(
     on_event: Callable[[RolloutEvent], None] = lambda _: None,
     keep: Keep = lambda _: None,
     on_start: Callable[[], None] = lambda: None,
+    drain: Drain | None = None,
 ) -> RolloutSummary:
     """Run all trajectories that are not recorded yet, and return the summary of the whole run.
 
@@ -116,6 +118,8 @@ async def run_rollouts(
         keep: called with every trajectory that ends in this call, and awaited if it is
             asynchronous.
         on_start: called once when all is checked and opened, before the first trajectory.
+        drain: ends the run without cancelling the trajectories that it has begun; None: nothing
+            does.
 
     Raises:
         RunLockedError, LeaseLostError: another live process owns the directory, or took it over.
@@ -125,7 +129,14 @@ async def run_rollouts(
     """
     here = partial(_open_as_asked, runtime)
     return await run_episodes(
-        here, options, run_dir=run_dir, parts=parts, on_event=on_event, keep=keep, on_start=on_start
+        here,
+        options,
+        run_dir=run_dir,
+        parts=parts,
+        on_event=on_event,
+        keep=keep,
+        on_start=on_start,
+        drain=drain,
     )
 
 
@@ -138,10 +149,12 @@ async def run_episodes(
     on_event: Callable[[RolloutEvent], None] = lambda _: None,
     keep: Keep = lambda _: None,
     on_start: Callable[[], None] = lambda: None,
+    drain: Drain | None = None,
 ) -> RolloutSummary:
     """Do what :func:`run_rollouts` does, with trajectories that are made where ``open_episodes``
     opens them.
     """
+    drain = drain or Drain()
     parts, resumed = parts or Parts(), run_dir is not None and (run_dir / RUN).is_file()
     async with AsyncExitStack() as stack:
         made = await complete_parts(stack, options, parts)  # validate before creating the directory
@@ -167,13 +180,14 @@ async def run_episodes(
             await check_model(options, parts)
         on_start()
         parallel = min(options.parallel, run.wanted, episodes.capacity)
-        await _run_jobs(episodes, options, run, parallel)
+        await _run_jobs(episodes, options, run, parallel, drain)
         await asyncio.to_thread(run.forget_journals)
-        return run.summary()
+        is_interrupted = drain.begun and next(run.jobs(), None) is not None
+        return attrs.evolve(run.summary(), interrupted=is_interrupted)
 
 
 async def _run_jobs(
-    episodes: Episodes, options: RolloutOptions, run: RunProgress, parallel: int
+    episodes: Episodes, options: RolloutOptions, run: RunProgress, parallel: int, drain: Drain
 ) -> None:
     """Make the trajectories that are not done, in order; on cancellation, release every slot before
     returning.
@@ -183,6 +197,7 @@ async def _run_jobs(
         options: they limit the retries.
         run: has the trajectories, and records each.
         parallel: maximum trajectories at the same time.
+        drain: when it has begun, no other trajectory begins.
 
     Raises:
         RunError: the infrastructure failed too often in a row.
@@ -192,6 +207,8 @@ async def _run_jobs(
 
     async def work() -> None:
         for job in waiting:  # all workers share one iterator
+            if drain.begun:
+                return
             begun = await run.on_start(job)
             attempt = partial(episodes.run, begun)
             trajectory = await until_done(attempt, options.attempts, streak)

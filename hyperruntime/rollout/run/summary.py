@@ -38,6 +38,7 @@ class RolloutSummary:
             tools, setup or verification; the wait for verification containers is included.
         cpu_s: processor seconds of this process in this call.
         left_out: why items of the data set were left out, by name.
+        interrupted: whether a drain ended it before all trajectories were made; it can be resumed.
     """
 
     run_dir: str
@@ -57,6 +58,7 @@ class RolloutSummary:
     own_share: float
     cpu_s: float
     left_out: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    interrupted: bool = False
 
     def to_json(self) -> dict[str, Any]:
         """Return the summary as a JSON value."""

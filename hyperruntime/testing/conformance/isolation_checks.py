@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 from hyperruntime.container import Container
 from hyperruntime.errors import UnsupportedOptionError
@@ -56,18 +57,17 @@ _LIST_STATES = 'for p in /proc/[0-9]*; do read -r line 2>/dev/null <"$p/stat" &&
 
 @check("isolation.no-host-environment", when="alone")  # it changes the environment of this process
 def no_host_environment(context: Context) -> None:
-    """No variable of the host's environment reaches a container."""
-    name = "HYPERRUNTIME_CONFORMANCE"
+    """No variable of the host's environment reaches a container, proxies included."""
     secret = secrets.token_hex(8)
-    os.environ[name] = secret
-    try:
-        with context.start() as container:
-            own = container.exec(["env"]).stdout.decode(errors="replace")
-            all_of_them = shell(container, "cat /proc/[0-9]*/environ 2>/dev/null").stdout.decode(
-                errors="replace"
-            )
-    finally:
-        del os.environ[name]
+    proxies = dict.fromkeys(("http_proxy", "https_proxy"), f"http://{secret}.invalid:3128")
+    known = {**proxies, "no_proxy": f"localhost,127.0.0.1,{secret}"}
+    capitals = {name.upper(): value for name, value in known.items()}
+    given = {"HYPERRUNTIME_CONFORMANCE": secret, **known, **capitals}
+    with patch.dict(os.environ, given), context.start() as container:
+        own = container.exec(["env"]).stdout.decode(errors="replace")
+        all_of_them = shell(container, "cat /proc/[0-9]*/environ 2>/dev/null").stdout.decode(
+            errors="replace"
+        )
     expect(secret not in own, "a variable of the host is in a command's environment")
     expect(
         secret not in all_of_them,

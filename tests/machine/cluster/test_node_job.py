@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,11 +14,12 @@ import attrs
 import psutil
 import pytest
 
-from hyperruntime.cluster.config import SCRATCH, ClusterConfig
+from hyperruntime.cluster.config import ClusterConfig
 from hyperruntime.cluster.head import Invitation
 from hyperruntime.cluster.node_jobs import job_script
 from hyperruntime.cluster.node_services import NodeSettings
 from hyperruntime.host.process import ProcessResult, run_process
+from hyperruntime.host.temporary import SCRATCH
 
 ORPHAN = """
 import subprocess, sys
@@ -26,7 +28,7 @@ sleep = "['sleep', '1000'], start_new_session=True, stdout=subprocess.DEVNULL, s
 inner = f"import subprocess; print(subprocess.Popen({sleep}).pid)"
 
 
-def serve(path):
+def serve(needs):
     print(subprocess.run([sys.executable, "-c", inner], capture_output=True, text=True).stdout, flush=True)
     return "done"
 
@@ -47,11 +49,42 @@ def end(folder: Path) -> Any:
 
 def test_orphans_of_the_node_server_are_ended(tmp_path: Path) -> None:
     env = {**os.environ, SCRATCH: str(tmp_path)}
+    needs = {"invitation": {"name": "node-1"}, "settings": attrs.asdict(NodeSettings())}
+    (tmp_path / "node-1.json").write_text(json.dumps(needs))
     words = [sys.executable, "-c", ORPHAN, str(tmp_path / "node-1.json")]
     done = run_process(words, timeout_s=120, env=env)
     assert done.exit_code == 0, done
     assert not psutil.pid_exists(int(done.stdout.split()[0]))
     assert end(tmp_path) == {"code": 0, "how": "done"}
+
+
+KILLED = ORPHAN.replace(
+    '    return "done"',
+    "    print(owned_directory().__enter__(), flush=True)\n    os.kill(os.getpid(), signal.SIGKILL)",
+).replace(
+    "import subprocess, sys",
+    "import os, signal, subprocess, sys\nfrom hyperruntime.host.owner import owned_directory",
+    1,
+)
+
+
+@pytest.mark.engine
+def test_a_node_server_that_is_killed_without_its_guards_leaves_no_process_and_no_directory(
+    tmp_path: Path, runtime_name: str
+) -> None:
+    env = {**os.environ, SCRATCH: str(tmp_path)}
+    settings = attrs.asdict(NodeSettings(runtime=runtime_name))
+    needs = {"invitation": {"name": "node-1"}, "settings": settings}
+    (tmp_path / "node-1.json").write_text(json.dumps(needs))
+    words = [sys.executable, "-c", KILLED, str(tmp_path / "node-1.json")]
+    done = run_process(words, timeout_s=120, env=env)
+    orphan, directory = done.stdout.decode().split()
+    assert done.exit_code == 128 + signal.SIGKILL, done
+    assert not psutil.pid_exists(int(orphan))
+    assert not Path(directory).exists()
+    assert Path(directory).parent == tmp_path
+    assert b"the node server was killed by signal 9" in done.stderr
+    assert end(tmp_path) == {"code": 128 + signal.SIGKILL, "how": "failed"}
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def test_a_temporary_directory_that_is_not_utf8_is_rejected(
     odd = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     os.mkdir(odd)
     monkeypatch.setattr("tempfile.tempdir", odd)
-    with pytest.raises(StorageError, match="set TMPDIR"):
+    with pytest.raises(StorageError, match="set HYPERRUNTIME_SCRATCH"):
         Owner(("true",), OwnerIdentity.current())
     assert os.listdir(odd) == []
 

@@ -16,9 +16,9 @@ from hyperruntime.errors import (
     ImagePullError,
     UnsupportedOptionError,
 )
+from hyperruntime.host.temporary import scratch_directory, why_unusable
 from hyperruntime.layers.images import ImageSource, StoredImages, pull_args
 from hyperruntime.layers.records import Records
-from hyperruntime.layers.scratch import scratch_directory, why_unusable
 from hyperruntime.layers.store import ROOTFS, Store
 from tests.doubles.layers import Oci, docker_archive, entry, layer
 

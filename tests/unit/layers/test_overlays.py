@@ -29,6 +29,6 @@ def test_directories_without_attributes_are_named_with_what_is_lost(
     assert scratch.detail == f"files in {tmp_path} {none}: overlays only partly work there"
     assert images.detail == f"files in {store} {none}: images lose those of their files"
     assert (scratch.ok, images.ok) == (None, None)
-    assert "TMPDIR" in scratch.next_step
+    assert "HYPERRUNTIME_SCRATCH" in scratch.next_step
     assert "HYPERRUNTIME_IMAGES" in images.next_step
     assert os.listdir(tmp_path) == []
