@@ -28,6 +28,7 @@ log = get_logger(__name__)
 _LOOK_S = 0.5  # between two looks at idle nodes
 _PAUSE_S = 60.0  # after failed starts, before more nodes are asked for while others work
 _END_S = 10.0  # for a node to end its containers
+_GRACE_S = 60.0  # for other nodes to join, after a cluster without nodes should give up
 
 
 class Cluster:
@@ -74,6 +75,7 @@ class Cluster:
         self._wanted = 0
         self._starts = Starts(has_hosts=config.provider != "local" or bool(config.parsl))
         self._coming = BackgroundTasks("the cluster's nodes")
+        self._under_way = 0  # starts that have neither failed nor ended with a node
         self._watching: tuple[asyncio.Task[None], ...] = ()
         self._file: ClusterFile | None = None
         self._images: ImageSource | None = None
@@ -284,6 +286,7 @@ class Cluster:
 
     async def _come(self) -> None:
         await asyncio.sleep(self._starts.pause_s)
+        self._under_way += 1
         try:
             await self.add_node()
             self.error = None
@@ -300,12 +303,24 @@ class Cluster:
             log.warning("node not started", error=repr(error))
             self._starts.ended(JobEnd(kind="failed", why=repr(error)))
             why = self._starts.error()
+        finally:
+            self._under_way -= 1
+            self._tell()
         if why is not None and self.connected():
             self._starts.forget()
             await asyncio.sleep(_PAUSE_S)
-        elif why is not None:
+        elif why is not None and not await self._joins_soon():
             self.error = why
             self._tell()
+
+    async def _joins_soon(self) -> bool:
+        """Return whether a node joins of those that are under way; three bad hosts of many may be
+        the first that have an answer.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_GRACE_S), self._changed:
+                await self._changed.wait_for(lambda: self.connected() or not self._under_way)
+        return bool(self.connected())
 
     def _came(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():

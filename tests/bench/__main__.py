@@ -36,7 +36,8 @@ CLUSTER_HEAD = """# Benchmarks of many nodes
 `make bench-cluster` measures all of this again and writes this page. It measures slots on nodes that are processes of
 this machine, 10,000 leases on simulated nodes, and runs on a real Slurm with four nodes on this machine, as an ordinary
 user.
-The nodes share its processors. A simulated node is a process without containers. Execs at a rate are measured in 16
+The nodes share its processors. A simulated node is a process without containers; those of the campaign are 256 node
+servers in four processes, each with a connection of its own. Execs at a rate are measured in 16
 blocks, on both sides in turn. The 8 count in which the host of this virtual machine took least processor time away; a
 figure is the median of theirs.
 """
@@ -54,7 +55,7 @@ SUITES = {
         "make bench-slots",
         ("slots", "rollouts", "searches"),
     ),
-    # measured by cluster.py, cluster_runs.py and losses.py
+    # measured by cluster.py, cluster_runs.py, losses.py and campaign.py
     "cluster": ("docs/benchmarks-cluster.md", "", "", ()),
 }
 

@@ -204,13 +204,15 @@ def compared(what: str, times: dict[str, list[list[float]]], *, promised: bool) 
 class SimulatedPool:
     """The service of a pool on a node whose slots have no container."""
 
+    slots = SLOTS_EACH
+
     def __init__(self, _: NodeContext) -> None:
         self.handlers = {
             "pool.start": self._start,
             "pool.stop": self._nothing,
             "pool.acquire": self._acquire,
             "pool.release": self._nothing,
-            "pool.tool": self._tool,
+            "slot.tool": self._tool,
         }
         self._made = 0
 
@@ -220,7 +222,7 @@ class SimulatedPool:
     async def _start(self, call: Call) -> Answer:
         pickle.loads(call.body)
         status = PoolStatus(
-            name="x", state="open", max_containers=SLOTS_EACH, slots_per_container=1
+            name="x", state="open", max_containers=self.slots, slots_per_container=1
         )
         return Answer(attrs.asdict(status))
 

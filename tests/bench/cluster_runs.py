@@ -93,6 +93,7 @@ def start_row(folder: Path, runtime: str) -> Row:
         with queue_time() as wait:
             (first,) = generate(folder, runtime, f"start{number}", 0, 1, "--cluster", "one.toml")
         times.append(started(first) - begin - wait[0])
+        print(f"{times[-1]:.2f} s, load {os.getloadavg()[0]:.1f}", file=sys.stderr)
         waits.append(wait[0])
         begin = time.time()
         (first,) = generate(folder, runtime, f"alone{number}", 0, 1)
@@ -105,8 +106,8 @@ def start_row(folder: Path, runtime: str) -> Row:
         unit="s",
         compared_to=f"without a cluster: {here:.1f} s",
         ratio=took / here,
-        wanted="at most 6 s beyond the queue",
-        holds=took <= 6,
+        wanted="at most 3 s beyond the queue",
+        holds=took <= 3,
     )
 
 
@@ -133,6 +134,7 @@ def rate_row(folder: Path, runtime: str) -> Row:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.cluster_runs", description=__doc__)
     parser.add_argument("--runtime", default="bubblewrap", help="engine on the nodes")
+    parser.add_argument("--only", choices=("start", "rate"), help="what to measure")
     parser.add_argument("--json", metavar="FILE", help="write the rows to this file")
     given = parser.parse_args()
     runtime = given.runtime
@@ -144,7 +146,9 @@ def main() -> int:
             (folder / f"{name}.toml").write_text(
                 f"{SLURM}min_nodes = {count}\nmax_nodes = {count}\n"
             )
-        rows = [start_row(folder, runtime), rate_row(folder, runtime)]
+        measured = {"start": start_row, "rate": rate_row}
+        chosen = [given.only] if given.only else measured
+        rows = [measured[name](folder, runtime) for name in chosen]
     return report(f"Runs on Slurm, {runtime}", rows, given.json)
 
 

@@ -6,7 +6,8 @@ twice.
                                                             [--only generations|trajectories]
                                                             [--count N] [--json FILE]
 
-Nodes are lost by `scancel` and by SIGKILL of their node servers; the head is killed, and the run
+Jobs are lost by `scancel`, node servers by SIGKILL, and nodes as when their power fails: Slurm's
+daemon and all processes of the job are killed at the same time. The head is killed, and the run
 resumed. All counts must be 0. What is left is looked for once, after the last job: node servers
 that come later remove what killed ones left on their machine, and all nodes are one machine here.
 """
@@ -43,7 +44,8 @@ from tests.e2e.test_rollout import number_of
 from tests.e2e.test_rollout_nodes import TURNS_EACH, counting
 from tests.slurm.conftest import containers, jobs, of_jobs, ready, sockets_of_python
 
-KINDS = {"scancel": 5, "node server killed": 10, "head killed": 1}  # with their weights
+# with their weights
+KINDS = {"scancel": 4, "node server killed": 8, "node killed": 3, "head killed": 2}
 HYPERRUN = (sys.executable, "-m", "hyperruntime.cli")
 COUNTS = {"generations": 200, "trajectories": 1000}
 
@@ -62,6 +64,8 @@ class Lossy:
         self.folder = folder
         (folder / "tmp").mkdir()
         table = f'max_nodes = {NODES}\npatience_s = 5\nheartbeat_s = 1\nscratch = "{folder}/tmp"\n'
+        # more nodes than it may use: those that boot are missing for a while
+        table += 'partition = "wide"\n'
         (folder / "cluster.toml").write_text(SLURM + table)
         self._words, self._again = words, again or words
         self._env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
@@ -93,6 +97,10 @@ class Lossy:
         node = chance.choice(nodes)
         if kind == "scancel":
             return run_process(["scancel", node["job"]], timeout_s=30).exit_code == 0
+        if kind == "node killed":
+            # `scripts/on-slurm` reads it, as root
+            Path(os.environ["SLURM_CONF"]).with_name("lose").write_text(f"{node['host']}\n")
+            return True
         with suppress(psutil.NoSuchProcess):
             psutil.Process(node["pid"]).kill()
             return True
@@ -116,7 +124,8 @@ def lose(run: Lossy, losses: int, seed: int) -> tuple[Row, list[object]]:
             f"the run ended with exit code {code}:\n{(run.folder / 'said').read_text()[-3000:]}"
         )
     took = time.monotonic() - begin
-    assert wait_until(lambda: not jobs(), 120, 0.2), "jobs do not end"
+    # Slurm asks a node that is away again after some minutes
+    assert wait_until(lambda: not jobs(), 400, 0.2), "jobs do not end"
     time.sleep(10)
     left: list[object] = [
         *of_jobs(),
@@ -169,18 +178,29 @@ def generation_rows(folder: Path, runtime: str, count: int, losses: int, seed: i
 
 
 class Watched:
-    """A model that counts the calls whose answer is in a journal already: those would be paid
-    twice.
+    """A model that counts the calls of which a journal has the turn already.
+
+    Attributes:
+        asked: all calls.
+        repeated: those with a conversation that it has answered: they are paid twice.
+        anew: the others: what a command said was void, because the batch system ended its job.
     """
 
     def __init__(self, run_dir: Path) -> None:
-        self.asked, self.repeated, self._run_dir = 0, 0, run_dir
+        """Have answered nothing."""
+        self.asked = self.repeated = self.anew = 0
+        self._run_dir = run_dir
+        self._answered: set[str] = set()
 
     def __call__(self, request: Mapping[str, Any]) -> ModelReply:
         turn = sum(message["role"] == "assistant" for message in request["messages"])
+        conversation = json.dumps(request["messages"], sort_keys=True)
         self.asked += 1
-        self.repeated += self._known(f"n{number_of(request)}/0") > turn
+        if self._known(f"n{number_of(request)}/0") > turn:
+            self.repeated += conversation in self._answered
+            self.anew += conversation not in self._answered
         time.sleep(0.05)
+        self._answered.add(conversation)
         return counting(request)
 
     def _known(self, trajectory: str) -> int:
@@ -217,9 +237,11 @@ def trajectory_rows(folder: Path, runtime: str, count: int, losses: int, seed: i
     }
     needed = count * (TURNS_EACH + 1)
     what = f"model calls for {count} trajectories"
+    void = "model calls after commands whose job the batch system ended, asked again"
     return [
         *zero(counts),
         lost,
+        Row(what=void, value=watched.anew, unit=""),
         Row(
             what=what,
             value=watched.asked,

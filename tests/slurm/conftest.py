@@ -62,10 +62,10 @@ def processes(word: str) -> list[list[str]]:
 
 
 def containers() -> set[str]:
-    """Return the names of all containers of this user, on every engine."""
+    """Return the names of the containers that nodes have started for this user, on every engine."""
     done = run_process(cli("ps", "--json"), timeout_s=60)
     assert done.exit_code == 0, done.stderr.decode()
-    return {container["name"] for container in json.loads(done.stdout)}
+    return {container["name"] for container in json.loads(done.stdout) if container["node"]}
 
 
 def sockets_of_python() -> set[str]:
@@ -77,11 +77,12 @@ def sockets_of_python() -> set[str]:
 
 
 def of_jobs() -> list[list[str]]:
-    """Return the command lines of this user's processes that a job of Slurm has started."""
+    """Return the command lines of this user's processes that a job of this Slurm has started."""
     found = []
     for process in psutil.process_iter(["cmdline"]):
         with suppress(psutil.Error):
-            if "SLURM_JOB_ID" in process.environ():
+            env = process.environ()
+            if "SLURM_JOB_ID" in env and env.get("SLURM_CONF") == os.environ["SLURM_CONF"]:
                 found.append(process.info["cmdline"])
     return found
 

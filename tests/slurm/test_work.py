@@ -26,7 +26,7 @@ from tests.command import cli
 from tests.doubles.fake_runtime import make_agent_repository
 from tests.e2e.rollout_world import rollout as run_rollouts
 from tests.e2e.test_rollout_nodes import counting
-from tests.slurm.conftest import SLURM, SOON_S, hyperrun, jobs
+from tests.slurm.conftest import SLURM, SOON_S, hyperrun, jobs, ready
 from tests.trees import shown_inside
 
 ENGINES = ("podman", "apptainer", "bubblewrap")
@@ -152,6 +152,30 @@ def test_a_run_survives_cancelled_jobs_and_a_killed_head(folder: Path) -> None:
         > 11
     )
     assert [path.name for path in (folder / "outputs").iterdir()] == ["generate_hit"]
+
+
+def test_a_run_whose_jobs_fail_on_three_hosts_of_eight_finishes_on_five(folder: Path) -> None:
+    """Each job has a host alone; those of the bad hosts fail before a node has joined."""
+    hosts = 'case "$SLURMD_NODENAME" in n[1-3]) echo the disk is full >&2; exit 3 ;; esac'
+    (folder / "cluster.toml").write_text(
+        SLURM.replace("max_nodes = 4", "max_nodes = 8")
+        + f"partition = \"wide\"\nmin_nodes = 8\nsetup = ['{hosts}']\n"
+        + 'options = ["#SBATCH --exclusive"]\n'
+    )
+    make_agent_repository(folder / "agent", dict.fromkeys(range(1, 11), SLEEPS))
+    words = generate("bubblewrap", "bad", "--max-generation", "10", "--parallel", "10", *ON_NODES)
+    used = set[str]()
+    with start(folder, *words) as head:
+        while head.poll() is None:
+            used |= {node["host"] for node in ready(folder)}
+            time.sleep(1)
+    assert head.returncode == 0, (folder / "said").read_text()
+    assert used == {"n4", "n5", "n6", "n7", "n8"}
+    assert [genid for genid, _, _ in lineage(folder, "bad")] == sorted(
+        ["initial", *map(str, range(1, 11))]
+    )
+    said = (folder / "said").read_text()
+    assert all(said.count(f"host={host}") == 1 for host in ("n1", "n2", "n3")), said
 
 
 def cancel_one(folder: Path) -> None:

@@ -31,6 +31,7 @@ from hyperruntime.errors import (
     ClusterError,
     ContextLengthError,
     EngineUnavailableError,
+    HyperRuntimeError,
     ModelError,
     NodeLostError,
     RunError,
@@ -452,6 +453,32 @@ def test_a_trajectory_that_was_lost_on_ten_nodes_failed_and_many_in_a_row_end_th
     found = read_trajectories(tmp_path)
     assert [each.status for each in found] == ["infrastructure"] * 2
     assert Counter(tried) == {each.id: 2 * MOST_LOSSES for each in found}
+
+
+def test_a_node_gets_no_turn_of_a_trajectory_of_another_node(
+    alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request comes from the other node first, which makes other trajectories."""
+    refused: list[Call] = []
+
+    def handler(model: Model, turns: Callable[[str], PaidTurns | None]) -> Handler:
+        ask = model_handler(model, turns)
+
+        async def answer(call: Call) -> Answer:
+            other = {"node-1": "node-2", "node-2": "node-1"}[call.caller]
+            with pytest.raises(HyperRuntimeError, match="is not made on this node"):
+                await ask(attrs.evolve(call, caller=other))
+            refused.append(call)
+            return await ask(call)
+
+        return answer
+
+    monkeypatch.setattr("hyperruntime.cluster.rollouts.node_episodes.model_handler", handler)
+    model = Seeded(wait_s=0.01)
+    on_nodes(model, tmp_path / "run")
+    assert {call.caller for call in refused} == {"node-1", "node-2"}
+    assert len(refused) == len(model.asked) == 12 * (COMMANDS + 1)
+    assert_same(tmp_path / "run", alone)
 
 
 def test_an_error_of_the_relayed_model_keeps_its_kind(tmp_path: Path) -> None:
