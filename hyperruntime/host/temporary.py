@@ -6,6 +6,7 @@ writable overlay and no socket, and is slow. Design: docs/design/engines.md#temp
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import tempfile
@@ -21,7 +22,6 @@ VARIABLES = (SCRATCH, "APPTAINER_TMPDIR", "SINGULARITY_TMPDIR", "TMPDIR", "SCRAT
 STEP = f"set {SCRATCH} to a directory on a local disk"
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9/._+-]+")
 _DEFAULTS = ("/tmp", "/var/tmp")  # noqa: S108 - a directory of our own is made in them
-_told: set[tuple[str, str]] = set()
 
 
 def temporary_directory() -> str:
@@ -92,11 +92,14 @@ def _first(tried: Iterator[tuple[str, str, str]]) -> str:
     left_out: list[tuple[str, str]] = []
     for name, path, why in tried:
         if not why:
-            for fact in left_out:
-                if fact not in _told:
-                    _told.add(fact)
-                    log.warning("directory not used", variable=fact[0], reason=fact[1], used=path)
+            for variable, reason in left_out:
+                _tell(variable, reason, path)
             return path
         if name not in ("default", "SCRATCH"):
             left_out.append((name, f"{path}: {why}"))
     return ""
+
+
+@functools.cache  # once
+def _tell(variable: str, reason: str, used: str) -> None:
+    log.warning("directory not used", variable=variable, reason=reason, used=used)
