@@ -297,10 +297,11 @@ class NodeEpisodes:
     async def _read_journal(self, call: Call) -> Answer:
         """Return a piece of the journal of a trajectory, for the node that makes it."""
         asked = call.values(_Piece)
-        journal = self._journals.get(asked.id)
-        if journal is None:
-            raise HyperRuntimeError(f"trajectory {asked.id!r} has ended")
-        return Answer(body=journal.data[asked.offset : asked.offset + PIECE_BYTES])
+        turns = self._turns.get(asked.id)
+        if turns is None or turns.node != call.caller:
+            raise HyperRuntimeError(f"trajectory {asked.id!r} is not made on this node")
+        data = self._journals[asked.id].data
+        return Answer(body=data[asked.offset : asked.offset + PIECE_BYTES])
 
     def _joined(self, node: Node) -> None:
         if not self._closed:

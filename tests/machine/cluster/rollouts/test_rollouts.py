@@ -455,11 +455,17 @@ def test_a_trajectory_that_was_lost_on_ten_nodes_failed_and_many_in_a_row_end_th
     assert Counter(tried) == {each.id: 2 * MOST_LOSSES for each in found}
 
 
-def test_a_node_gets_no_turn_of_a_trajectory_of_another_node(
+def test_a_node_gets_no_turn_and_no_journal_of_a_trajectory_of_another_node(
     alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each request comes from the other node first, which makes other trajectories."""
     refused: list[Call] = []
+    opened: list[NodeEpisodes] = []
+    enter = NodeEpisodes.__aenter__
+
+    async def kept(episodes: NodeEpisodes) -> NodeEpisodes:
+        opened.append(episodes)
+        return await enter(episodes)
 
     def handler(model: Model, turns: Callable[[str], PaidTurns | None]) -> Handler:
         ask = model_handler(model, turns)
@@ -468,12 +474,18 @@ def test_a_node_gets_no_turn_of_a_trajectory_of_another_node(
             other = {"node-1": "node-2", "node-2": "node-1"}[call.caller]
             with pytest.raises(HyperRuntimeError, match="is not made on this node"):
                 await ask(attrs.evolve(call, caller=other))
+            read = opened[0]._read_journal
+            wanted = attrs.evolve(call, args={"id": call.args["trajectory"], "offset": 0})
+            await read(wanted)
+            with pytest.raises(HyperRuntimeError, match="is not made on this node"):
+                await read(attrs.evolve(wanted, caller=other))
             refused.append(call)
             return await ask(call)
 
         return answer
 
     monkeypatch.setattr("hyperruntime.cluster.rollouts.node_episodes.model_handler", handler)
+    monkeypatch.setattr(NodeEpisodes, "__aenter__", kept)
     model = Seeded(wait_s=0.01)
     on_nodes(model, tmp_path / "run")
     assert {call.caller for call in refused} == {"node-1", "node-2"}
