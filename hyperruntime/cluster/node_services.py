@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib
 import os
-import signal
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Protocol
 import attrs
 
 from hyperruntime.errors import ClusterError, HyperRuntimeError, SandboxLostError
+from hyperruntime.host.batch_job import SETTLE_S, TERMINATED
 from hyperruntime.host.owner import owned_directory
 from hyperruntime.host.temporary import temporary_directory, why_unusable
 from hyperruntime.logs import get_logger
@@ -21,9 +21,6 @@ from hyperruntime.runtime import Runtime, open_runtime
 from hyperruntime.wire.peer import Handler, Peer
 
 log = get_logger(__name__)
-
-SETTLE_S = 0.5  # from the end of a command that SIGTERM ended to the SIGTERM of the node server
-_TERMINATED = 128 + signal.SIGTERM
 
 
 @attrs.frozen
@@ -127,7 +124,7 @@ class NodeContext:
         Raises:
             SandboxLostError: the batch system ends the job.
         """
-        if exit_code == _TERMINATED and not self.told_to_end.is_set():
+        if exit_code == TERMINATED and not self.told_to_end.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self.told_to_end.wait(), SETTLE_S)
         if self.told_to_end.is_set():

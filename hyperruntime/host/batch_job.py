@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -21,6 +22,9 @@ from hyperruntime.units import MIB
 
 log = get_logger(__name__)
 
+# a batch system's SIGTERM may reach a command in a container so long before its owner
+SETTLE_S = 0.5
+TERMINATED = 128 + signal.SIGTERM  # the exit code of such a command
 # A promise to who waits: a controller that says nothing for so long is not asked further, and the
 # job counts as alive.
 _ASK_S = 10.0

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from hyperruntime.cluster.node_services import SETTLE_S
 from hyperruntime.cluster.rollouts.relayed_model import RelayedModel
 from hyperruntime.cluster.rollouts.relayed_model import trajectory as trajectory_id
 from hyperruntime.errors import HyperRuntimeError, SpecError
+from hyperruntime.host.batch_job import SETTLE_S
 from hyperruntime.logs import get_logger
 from hyperruntime.option_fields import from_json
 from hyperruntime.rollout.agent.model import Model

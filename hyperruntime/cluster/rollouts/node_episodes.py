@@ -17,7 +17,6 @@ import attrs
 
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.head import Node
-from hyperruntime.cluster.node_services import SETTLE_S
 from hyperruntime.cluster.node_workers import NodeWorkers
 from hyperruntime.cluster.rollouts.episode_service import (
     CLOSE,
@@ -44,6 +43,7 @@ from hyperruntime.errors import (
     NodeLostError,
     SpecError,
 )
+from hyperruntime.host.batch_job import SETTLE_S
 from hyperruntime.json_values import count_values, parse_json, parse_json_slowly
 from hyperruntime.logs import get_logger
 from hyperruntime.option_fields import to_json

@@ -125,6 +125,7 @@ class Scorer:
                 timeout_s=trial.timeout_s,
                 output_limit_bytes=TRIAL_OUTPUT_BYTES,
             )
+            self._context.containers.check_ended(result)
         finally:
             self._context.containers.close(container)
         return TrialResult(

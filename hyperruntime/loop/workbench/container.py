@@ -146,6 +146,7 @@ class AgentContainer:
             BudgetExceededError: a budget refused a model request, even if the command succeeded.
             GatewayError: the upstream failed the last model request, even if the command succeeded.
             ContainerLostError: the container ended before the command did.
+            RunInterruptedError: the end of the run's job ended the command.
             HyperRuntimeError: the container cannot be started.
         """
         with self._starting:
@@ -154,7 +155,7 @@ class AgentContainer:
         assert self._container is not None
         self._until = time.monotonic() + timeout_s
         try:
-            return self._container.exec(
+            result = self._container.exec(
                 args,
                 workdir=self._workdir,
                 env=self._env if self._access is None else {**self._env, **self._access.env},
@@ -163,6 +164,7 @@ class AgentContainer:
                 on_output=on_output,
                 output_limit_bytes=KEPT_BYTES,
             )
+            return self._context.containers.check_ended(result)
         finally:
             if self._access is not None:
                 self._access.seat.check()

@@ -12,11 +12,14 @@ from typing import Any, Protocol, TypeVar, Unpack
 
 from hyperruntime.driver import EngineInfo
 from hyperruntime.exec.options import CommandKeywords
+from hyperruntime.host.batch_job import SETTLE_S, TERMINATED
+from hyperruntime.host.process import wait_until
 from hyperruntime.loop.workbench.failures import RunInterruptedError
 from hyperruntime.spec import ContainerSpec, ExecResult
 
 T = TypeVar("T")
 POLL_S = 0.5
+_LOOK_S = 0.02
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -128,6 +131,17 @@ class OpenContainers:
         """
         if self.stopping:
             raise RunInterruptedError("the run is being interrupted")
+
+    def check_ended(self, result: ExecResult) -> ExecResult:
+        """Return the result of a command, unless the end of the run's own job caused it: a batch
+        system sends SIGTERM to all processes of a job, and may reach a command first.
+
+        Raises:
+            RunInterruptedError: the run is being interrupted.
+        """
+        if result.exit_code == TERMINATED and wait_until(lambda: self.stopping, SETTLE_S, _LOOK_S):
+            self.check_running()
+        return result
 
     def run(self, work: Callable[[], T]) -> T:
         """Run ``work`` in a thread and return its result; an interrupt meanwhile ends all open
