@@ -235,7 +235,7 @@ def test_a_missing_apptainer_program_is_reported(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with pytest.raises(EngineUnavailableError, match="no `apptainer` on PATH"):
+    with pytest.raises(EngineUnavailableError, match="no `apptainer` and no `singularity` on PATH"):
         ApptainerDriver().probe()
 
 
