@@ -13,9 +13,12 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from hyperruntime.cli.streams import hurry, takes_output
+
+if TYPE_CHECKING:
+    from hyperruntime.runs.drain import Drain
 
 T = TypeVar("T")
 Listener = Callable[[int], None]
@@ -385,3 +388,61 @@ def _end_streams() -> None:
     from hyperruntime.host.process import end_streams
 
     end_streams()
+
+
+@contextmanager
+def drained_by_signals(state: Interruption, *, here: bool) -> Iterator[Drain]:
+    """Yield a drain that SIGUSR1 begins inside the ``with`` block; a batch system sends it before
+    it ends a job. A run then takes no new work, and what it has begun may be finished in the time
+    that is left. Other signals interrupt the run as everywhere, also during the drain.
+
+    Design: docs/design/runs.md#signals-of-a-batch-system.
+
+    Args:
+        state: its watch reports the signals; without a watch, nothing begins the drain.
+        here: whether the run's containers are on this machine. In a step of ``srun`` SIGUSR1
+            interrupts such a run: Slurm sends it to the processes in containers too.
+    """
+    from hyperruntime.host.batch_job import in_step
+    from hyperruntime.runs.drain import Drain
+
+    drain = Drain()
+    if state.watch is None or (here and in_step()):
+        yield drain
+        return
+    over = threading.Event()
+
+    def takes(number: int) -> bool:
+        if number != signal.SIGUSR1 or state.ending:
+            return False
+        if not drain.begun:
+            drain.begun = True
+            state.first_signal = number
+            threading.Thread(target=_wait_for_the_end, args=(over,), daemon=True).start()
+        return True
+
+    with handled([signal.SIGUSR1], lambda number, frame: None), state.watch.holding(takes):
+        try:
+            yield drain
+        finally:
+            over.set()
+
+
+def _wait_for_the_end(over: threading.Event) -> None:
+    """Interrupt the run shortly before Slurm ends its job, unless it is over."""
+    from hyperruntime.cli.messages import note
+    from hyperruntime.host.batch_job import BatchJob
+    from hyperruntime.units import format_duration
+
+    job = BatchJob.current()
+    left_s = None if job is None else job.seconds_left()
+    words = "SIGUSR1: no new work is taken; what has begun may be finished"
+    if left_s is None:
+        note(words)
+        return
+    left_s = max(0.0, left_s - GRACE_S)
+    note(f"{words}, for {format_duration(left_s)} at most")
+    if not over.wait(left_s):
+        main = threading.main_thread().ident
+        assert main is not None, "it runs"
+        signal.pthread_kill(main, signal.SIGTERM)

@@ -6,16 +6,9 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 
-import psutil
-
 from hyperruntime.driver import Enforcement, Finding
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.units import GIB, format_size
-
-NETWORK_FILE_SYSTEMS = frozenset(
-    "nfs nfs4 lustre gpfs beegfs ceph afs cifs smb3 panfs dvs wekafs orangefs pvfs2 fuse.sshfs "
-    "fuse.glusterfs fuse.ceph-fuse".split()
-)
 
 
 def failure_finding(subject: str, error: Exception, next_step: str = "") -> Finding:
@@ -67,15 +60,3 @@ def limit_findings(
         else:
             note = rlimit_note if how == "rlimit" else ""
             yield Finding(subject=f"limit {field}", ok=True, detail=f"enforced by {how}{note}")
-
-
-def file_system(path: str) -> str:
-    """Return the type of the file system of a path, or "" if it is unknown."""
-    wanted = os.path.realpath(path) + "/"
-    try:
-        mounts = reversed(psutil.disk_partitions(all=True))  # a later mount hides an earlier one
-    except OSError:
-        return ""
-    around = (mount for mount in mounts if wanted.startswith(mount.mountpoint.rstrip("/") + "/"))
-    found = max(around, key=lambda mount: len(mount.mountpoint), default=None)
-    return found.fstype if found else ""

@@ -12,11 +12,16 @@ import re
 import tempfile
 from collections.abc import Iterator
 
-from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
+import psutil
+
 from hyperruntime.logs import get_logger
 
 log = get_logger(__name__)
 
+NETWORK_FILE_SYSTEMS = frozenset(
+    "nfs nfs4 lustre gpfs beegfs ceph afs cifs smb3 panfs dvs wekafs orangefs pvfs2 fuse.sshfs "
+    "fuse.glusterfs fuse.ceph-fuse".split()
+)
 SCRATCH = "HYPERRUNTIME_SCRATCH"
 VARIABLES = (SCRATCH, "APPTAINER_TMPDIR", "SINGULARITY_TMPDIR", "TMPDIR", "SCRATCH")
 STEP = f"set {SCRATCH} to a directory on a local disk"
@@ -85,6 +90,18 @@ def why_unusable(path: str, *, for_programs: bool = True) -> str:
     if for_programs and os.statvfs(path).f_flag & os.ST_NOEXEC:
         return "mounted noexec: programs there cannot be started"
     return ""
+
+
+def file_system(path: str) -> str:
+    """Return the type of the file system of a path, or "" if it is unknown."""
+    wanted = os.path.realpath(path) + "/"
+    try:
+        mounts = reversed(psutil.disk_partitions(all=True))  # a later mount hides an earlier one
+    except OSError:
+        return ""
+    around = (mount for mount in mounts if wanted.startswith(mount.mountpoint.rstrip("/") + "/"))
+    found = max(around, key=lambda mount: len(mount.mountpoint), default=None)
+    return found.fstype if found else ""
 
 
 def _first(tried: Iterator[tuple[str, str, str]]) -> str:

@@ -25,7 +25,7 @@ from filelock import FileLock, Timeout
 from platformdirs import user_data_path
 
 from hyperruntime.errors import StorageError, write_error
-from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
+from hyperruntime.host.temporary import NETWORK_FILE_SYSTEMS, file_system
 from hyperruntime.images.pull_errors import with_tag
 from hyperruntime.layers import one_file
 from hyperruntime.layers.archive import pack

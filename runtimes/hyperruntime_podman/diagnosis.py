@@ -11,13 +11,12 @@ import psutil
 from hyperruntime.driver import Finding
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.host.engine_findings import (
-    NETWORK_FILE_SYSTEMS,
     failure_finding,
-    file_system,
     limit_findings,
     space_finding,
 )
 from hyperruntime.host.process import find_program
+from hyperruntime.host.temporary import NETWORK_FILE_SYSTEMS, file_system
 from hyperruntime_podman.args import Settings
 from hyperruntime_podman.edge import run_files
 from hyperruntime_podman.own_store import COST, SLOW, Store, slow_step, user_store

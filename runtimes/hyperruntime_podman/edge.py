@@ -21,7 +21,6 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from hyperruntime.errors import EngineError
-from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
 from hyperruntime.host.engine_limits import Verb, engine_call, limit_s
 from hyperruntime.host.engine_program import program_needed
 from hyperruntime.host.inherited import (
@@ -38,6 +37,7 @@ from hyperruntime.host.process import (
     spawn,
     stream_process,
 )
+from hyperruntime.host.temporary import NETWORK_FILE_SYSTEMS, file_system
 from hyperruntime.logs import get_logger
 from hyperruntime_podman.args import NAME, OWN_DIRECTORY
 from hyperruntime_podman.program import install_hint, needed_variables, program, pull_variables

@@ -20,9 +20,9 @@ import attrs
 
 from hyperruntime.driver import ContainerRecord
 from hyperruntime.errors import EngineError, HyperRuntimeError
-from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
 from hyperruntime.host.owner import LABEL
 from hyperruntime.host.process import find_program
+from hyperruntime.host.temporary import NETWORK_FILE_SYSTEMS, file_system
 from hyperruntime.logs import get_logger
 from hyperruntime_podman.args import OWN_DIRECTORY, store_args
 from hyperruntime_podman.edge import ask_podman, run_podman

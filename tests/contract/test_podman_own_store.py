@@ -91,9 +91,9 @@ def account() -> Iterator[Account]:
     made = Account()
     yield made
     made.migrate()
-    made.podman("system", "reset", "--force")
     made.kill_all()
-    shutil.rmtree(made.directory)
+    made.remove()
+    assert not made.directory.exists()
 
 
 def test_containers_of_an_account_with_vfs_run_in_an_overlay_store(account: Account) -> None:

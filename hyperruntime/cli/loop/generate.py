@@ -17,7 +17,6 @@ from hyperruntime.agents import agent_folder, template_path
 from hyperruntime.cli.command import SpreadingCommand, State, example
 from hyperruntime.cli.config_file import agent_domains, config_option, config_table, use_limits
 from hyperruntime.cli.consent import trust_option, with_consent
-from hyperruntime.cli.draining import drained_by_signals
 from hyperruntime.cli.field_options import (
     add_options,
     all_options,
@@ -31,7 +30,7 @@ from hyperruntime.cli.loop.progress import Tracker, finish, showing_what_there_i
 from hyperruntime.cli.messages import Lines, WrongUsageError, note
 from hyperruntime.cli.params import LIMITS, RUN_DIRECTORY
 from hyperruntime.cli.progress import shown_progress
-from hyperruntime.cli.signals import last_signal
+from hyperruntime.cli.signals import drained_by_signals, last_signal
 from hyperruntime.cli.tables import json_option
 from hyperruntime.errors import RunError, StorageError, unknown_name
 from hyperruntime.images.recipes import BASE, image_reference

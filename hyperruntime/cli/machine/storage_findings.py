@@ -8,8 +8,7 @@ from pathlib import Path
 
 from hyperruntime.driver import Finding
 from hyperruntime.host.batch_job import memory_limit_bytes
-from hyperruntime.host.engine_findings import file_system
-from hyperruntime.host.temporary import SCRATCH, STEP, candidates, scratch_directory
+from hyperruntime.host.temporary import SCRATCH, STEP, candidates, file_system, scratch_directory
 from hyperruntime.layers.one_file import VARIABLE as FORMAT
 from hyperruntime.layers.store import VARIABLE as IMAGES
 from hyperruntime.layers.store import Store

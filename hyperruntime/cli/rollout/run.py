@@ -20,13 +20,12 @@ import click
 from hyperruntime.cli.command import SpreadingCommand, State, example
 from hyperruntime.cli.config_file import config_option, generate_table
 from hyperruntime.cli.consent import trust_option, with_consent
-from hyperruntime.cli.draining import drained_by_signals
 from hyperruntime.cli.field_options import all_options, field_values, given_changes
 from hyperruntime.cli.live_page import live_page, watch_option
 from hyperruntime.cli.messages import WrongUsageError, note
 from hyperruntime.cli.progress import Line, Running, shown_progress
 from hyperruntime.cli.rollout.models import make_model
-from hyperruntime.cli.signals import run_until_signal
+from hyperruntime.cli.signals import drained_by_signals, run_until_signal
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.cli.trajectories import rollout_line
 from hyperruntime.cluster.config import ClusterConfig, read_config

@@ -19,11 +19,10 @@ from hyperruntime.errors import (
     UnsupportedOptionError,
     write_error,
 )
-from hyperruntime.host.engine_findings import NETWORK_FILE_SYSTEMS, file_system
 from hyperruntime.host.inherited import english_environment
 from hyperruntime.host.owner import OwnerIdentity, owned_directory
 from hyperruntime.host.process import run_process
-from hyperruntime.host.temporary import scratch_directory
+from hyperruntime.host.temporary import NETWORK_FILE_SYSTEMS, file_system, scratch_directory
 from hyperruntime.layers.archive import check_packed, write_archive
 from hyperruntime.layers.config import ImageConfig
 from hyperruntime.layers.holder import lowest

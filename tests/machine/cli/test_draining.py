@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[3]
 # It sends itself signals, one when the last one has had its effect.
 RUN = """
 import os, signal, sys, time
-from hyperruntime.cli import draining
-from hyperruntime.cli.draining import drained_by_signals
+from hyperruntime.cli import signals
+from hyperruntime.cli.signals import drained_by_signals
 from hyperruntime.cli.signals import Interruption, interrupting, last_signal
 
 here, grace_s, *numbers = map(int, sys.argv[1:])
-draining.GRACE_S = grace_s
+signals.GRACE_S = grace_s
 state = Interruption()
 with interrupting(state):
     try:

@@ -177,7 +177,8 @@ async def test_nodes_that_somebody_starts_by_the_command_join(tmp_path: Path) ->
         words = ["bash", str(secret.with_suffix(".sh"))]
         started = [await asyncio.create_subprocess_exec(*words) for _ in range(2)]
         await until(lambda: len(cluster.nodes()) == 2)
-        assert {node.facts.pid for node in cluster.nodes()} == {one.pid for one in started}
+        servers = {node.facts.pid for node in cluster.nodes()}
+        assert {psutil.Process(pid).ppid() for pid in servers} == {one.pid for one in started}
         assert len({node.name for node in cluster.nodes()}) == 2
         assert set(secret.parent.glob("*.json")) == {secret, secret.with_name("owner.json")}
         one = cluster.nodes()[0]
@@ -185,7 +186,7 @@ async def test_nodes_that_somebody_starts_by_the_command_join(tmp_path: Path) ->
         await until(lambda: len(cluster.nodes()) == 1)
         await asyncio.sleep(1)
         assert len(cluster.nodes()) == 1, "it was given back, though nobody could start another"
-    assert sorted([await one.wait() for one in started]) == [-signal.SIGKILL, 0]
+    assert sorted([await one.wait() for one in started]) == [0, 128 + signal.SIGKILL]
 
 
 async def test_nodes_that_never_come_are_an_error_that_says_why(tmp_path: Path) -> None:
