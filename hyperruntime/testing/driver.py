@@ -53,7 +53,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _WHY = "the fake driver does not support it"
 _MARK = "hyperruntime-fake"
 _PROGRAMS = ("unshare", "setpriv", "prlimit", "mount")
-# Where the program does not exist: Debian has it in util-linux-extra since 2026.
+# Where the program does not exist, as in Debian unstable.
 _PIVOT_ROOT = "import ctypes, sys; sys.exit(-ctypes.CDLL(None).pivot_root(b'.', b'old'))"
 _FORKS = b"echo up; i=0; while [ $i -lt 40 ]; do sleep 5 & i=$((i + 1)); done; echo unlimited\n"
 _CLEANUP = """

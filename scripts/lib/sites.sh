@@ -56,7 +56,7 @@ in_system() {
 
 # enter_system PLACE SUITE RESULTS COMMAND...: the half of in_system that runs in the namespaces. With pivot_root, since the
 # kernel forbids user namespaces to processes in a chroot (user_namespaces(7)). SITES_TMP=SIZE makes /tmp a file system in
-# memory; SITES_CHROOT=yes takes the chroot nevertheless.
+# memory.
 enter_system() {
     set -euo pipefail
     local place=$1 suite=$2 results=$3 root=$1/mount name settings=()
@@ -92,7 +92,6 @@ enter_system() {
     done < <(compgen -e | grep -E '^(PIP_.*|SITES_.*|(http|https|no|all)_proxy|(HTTP|HTTPS|NO|ALL)_PROXY|SSL_CERT_FILE|REQUESTS_CA_BUNDLE|TERM)$')
     settings=(env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 "${settings[@]}")
     cd "$root"
-    if [ -n "${SITES_CHROOT:-}" ]; then exec chroot . "${settings[@]}" "$@"; fi
     pivot_root . old
     umount -l /old
     exec "${settings[@]}" "$@"

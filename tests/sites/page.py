@@ -21,6 +21,7 @@ stands in for that of a site.
 On each engine, a row runs `hyperrun doctor`, `hyperrun selfcheck`, `selfcheck` again under the conditions of a
 cluster job (`scripts/under-weather combined`), two generations of `hyperrun demo`, and six rollouts with a scripted
 model. Counts are checks that passed, that the driver refused by name, and that failed.
+A row of `scripts/sites --list` that is not here has not run to its end.
 """
 
 REFUSALS = """
@@ -39,7 +40,7 @@ OTHERS = """
 |---|---|
 | a file system of many machines (Lustre, GPFS) | tests of late files and of locks that fail ([cluster](cluster.md)) |
 | GPUs and their libraries | tests with the files of a GPU driver, without the hardware |
-| queues with other users | a Slurm of four nodes on one machine, whose jobs are cancelled and preempted |
+| queues with other users | a Slurm on one machine, whose jobs are cancelled and preempted |
 | SELinux and AppArmor | nothing |
 """
 
