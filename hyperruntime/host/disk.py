@@ -23,7 +23,7 @@ import attrs
 from hyperruntime.concurrency.closing import closing_descriptor
 from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.host.process import read_proc
-from hyperruntime.host.process_tree import Namespace, members, tmpfs_bytes
+from hyperruntime.host.process_tree import Namespace, members, parent_of, tmpfs_bytes
 from hyperruntime.units import MIB, format_size
 
 LEAST_BYTES = 4096  # least size of each entry, because names and empty files also take space
@@ -75,18 +75,80 @@ def measure(tops: Iterable[str], namespace: Namespace | None, stop_at: int) -> U
     return Use(count.used, count.hidden)
 
 
-def overlay_layer(namespace: Namespace | None) -> str:
-    """Return the host directory of a container's changes to its image (the overlay's upper layer);
-    "" if unknown.
+@attrs.frozen
+class Layer:
+    """The host directory of a container's changes to its image.
+
+    Attributes:
+        path: the directory.
+        is_copy: whether the image's files are in it too.
     """
-    mounts = read_proc(namespace.visible, "mountinfo") if namespace is not None else b""
-    for line in os.fsdecode(mounts).splitlines():
+
+    path: str
+    is_copy: bool = False
+
+
+def changes_layer(namespace: Namespace | None) -> Layer | None:
+    """Return where the changes of a container to its image are; None if unknown.
+
+    The kernel's overlay names its upper directory. That of FUSE does not, and a plain directory
+    (Podman's ``vfs``) is named relative to its file system. Both are found among the mounts of the
+    process that started the container, which sees the engine's store.
+    """
+    if namespace is None:
+        return None
+    root = next((one for one in _mounts(namespace.visible) if one.target == "/"), None)
+    if root is None:
+        return None
+    upper = _UPPER.search(root.options)
+    if upper is not None:
+        path = _plain(upper[1]).replace("\\", "")
+        return Layer(path) if os.path.isdir(path) else None
+    return _layer_outside(root, _mounts(parent_of(namespace.init)))
+
+
+def _layer_outside(root: _Mount, mounts: Sequence[_Mount]) -> Layer | None:
+    same = [one for one in mounts if one.device == root.device]
+    if root.options.startswith("fuse"):
+        # the layout of containers/storage and of Docker: ID/merged beside ID/diff
+        merged = [one.target for one in same if os.path.basename(one.target) == "merged"]
+        paths = [os.path.join(os.path.dirname(target), "diff") for target in merged]
+    else:
+        inside = [one for one in same if _is_below(root.top, one.top) and root.top != one.top]
+        paths = [
+            os.path.normpath(f"{one.target}/{os.path.relpath(root.top, one.top)}")
+            for one in sorted(inside, key=lambda one: len(one.top), reverse=True)
+        ]
+    is_copy = not root.options.startswith("fuse")
+    return next((Layer(path, is_copy) for path in paths if os.path.isdir(path)), None)
+
+
+@attrs.frozen
+class _Mount:
+    """A line of mountinfo; source: proc_pid_mountinfo(5)."""
+
+    device: str
+    top: str  # of its file system
+    target: str
+    options: str  # the file system, its source and its own options
+
+
+def _mounts(pid: int) -> list[_Mount]:
+    found = []
+    for line in os.fsdecode(read_proc(pid, "mountinfo")).splitlines():
         before, _, after = line.partition(" - ")
-        upper = _UPPER.search(after)
-        if before.split()[4:5] == ["/"] and upper is not None:
-            path = _OCTAL.sub(lambda match: chr(int(match[1], 8)), upper[1]).replace("\\", "")
-            return path if os.path.isdir(path) else ""
-    return ""
+        fields = before.split()
+        if len(fields) > 4:
+            found.append(_Mount(fields[2], _plain(fields[3]), _plain(fields[4]), after))
+    return found
+
+
+def _plain(text: str) -> str:
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), text)
+
+
+def _is_below(path: str, top: str) -> bool:
+    return top == "/" or path.startswith(f"{top}/")
 
 
 class _Count:

@@ -123,6 +123,11 @@ def _first_of(member: str, inode: int) -> str:
     return ""
 
 
+def parent_of(pid: int) -> int:
+    """Return the parent of a process; 0 if it is gone or has none that is visible."""
+    return int(_parent(str(pid)) or 0)
+
+
 def members(namespaces: Iterable[Namespace]) -> dict[int, list[str]]:
     """Return the pids in each namespace, by its inode.
 

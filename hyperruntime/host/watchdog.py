@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ import attrs
 from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.driver import CopiesImage, EngineInfo, HasLayer, Launch, LiveContainer
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.host.disk import DiskWatch, overlay_layer
+from hyperruntime.host.disk import DiskWatch, Layer, changes_layer, measure
 from hyperruntime.host.process_tree import (
     Namespace,
     container_namespace,
@@ -140,6 +141,19 @@ class Watcher:
         self._watches: list[Watch] = []
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
+        self._uncounted: set[str] = set()
+
+    def say_uncounted(self, driver_name: str) -> None:
+        """Say once for each driver that disk limits count only directories and memory."""
+        with self._changed:
+            if driver_name in self._uncounted:
+                return
+            self._uncounted.add(driver_name)
+        log.warning(
+            "disk limit counts no changes to the image's files",
+            driver=driver_name,
+            why="the engine's store cannot be seen from here",
+        )
 
     def add(self, watch: Watch) -> None:
         """Watch a container from now on."""
@@ -231,16 +245,19 @@ def watch_container(
         raise UnsupportedOptionError(driver_name, "limits.memory_bytes", f"{why}; leave it at None")
     watch = Watch(watched, namespace, remove)
     if watched.disk_bytes is not None:
-        layer = live.layer if isinstance(live, HasLayer) else overlay_layer(namespace)
+        layer = Layer(live.layer) if isinstance(live, HasLayer) else changes_layer(namespace)
         tops = [
             mount.source
             for mount in launch.spec.mounts
             if not mount.read_only and os.path.isdir(mount.source)
         ]
         copied = live.copied_bytes if isinstance(live, CopiesImage) else 0
-        watch.disk = DiskWatch(
-            watched.disk_bytes, [*tops, *filter(None, (layer,))], namespace, watch.end, copied
-        )
+        if layer is None:
+            _watchers.get().say_uncounted(driver_name)
+        elif layer.path:
+            tops.append(layer.path)
+            copied += measure((layer.path,), None, sys.maxsize).used_bytes if layer.is_copy else 0
+        watch.disk = DiskWatch(watched.disk_bytes, tops, namespace, watch.end, copied)
     _watchers.get().add(watch)
     return watch
 

@@ -66,7 +66,7 @@ class PodmanAccount:
         place = Path(tempfile.mkdtemp(dir=self.run))
         (place / "bin").mkdir()
         shutil.copy(shutil.which("busybox") or "/bin/busybox", place / "bin" / "busybox")
-        for name in ("sh", "cat", "sleep", "mkdir", "mount", "grep", "true"):
+        for name in ("sh", "cat", "dd", "sleep", "mkdir", "mount", "grep", "true"):
             (place / "bin" / name).symlink_to("busybox")
         (place / "word").write_text(f"{word}\n")
         subprocess.run(["tar", "-C", str(place), "-cf", f"{place}.tar", "."], check=True)
