@@ -10,13 +10,28 @@ docs/design/loop.md#domains. Guide: docs/writing-a-domain.md.
 from __future__ import annotations
 
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
+from hyperruntime.errors import SpecError
+from hyperruntime.json_values import is_number
+
 SPLITS = ("train", "val", "test")
+_METRIC = re.compile(r"[A-Za-z0-9_.-]{1,60}")
+
+
+def _check_metrics(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ANN401 - checked
+    """Check metrics, as an attrs validator."""
+    for name, number in value.items():
+        if not isinstance(name, str) or not _METRIC.fullmatch(name):
+            allowed = "names of 1 to 60 letters, digits, '_', '-' and '.'"
+            raise SpecError(attribute.name, name, allowed)
+        if not is_number(number):
+            raise SpecError(f"{attribute.name}[{name!r}]", number, "a finite number")
 
 
 @attrs.frozen(kw_only=True)
@@ -47,6 +62,9 @@ class Score:
         valid: whether the prediction was well formed and feasible.
         detail: one readable sentence: why it is invalid, or the raw value.
         facts: raw values for reports; JSON values.
+        metrics: more figures of the answer by name, as finite numbers; they do not select parents,
+            but rules such as ``map_elites`` use them. Their means over the tasks are in each
+            generation's record.
 
     Example:
         >>> score = hr.Score(task_id="circles-26", value=0, valid=False, detail="they overlap")
@@ -59,6 +77,7 @@ class Score:
     valid: bool
     detail: str = ""
     facts: Mapping[str, Any] = attrs.field(factory=dict, hash=False)
+    metrics: Mapping[str, float] = attrs.field(factory=dict, hash=False, validator=_check_metrics)
 
 
 @attrs.frozen(kw_only=True)
@@ -178,14 +197,15 @@ class Domain(Protocol):
         agent: name of the agent template for it; the domain's package may publish one
             (``hyperruntime.agents``).
         protected_paths: paths of an agent repository that no patch may change (directories end with
-            ``/``).
+            ``/``); ``PATH#MARKER`` protects the lines of a file that are not between one with
+            ``MARKER-START`` and one with ``MARKER-END``.
         task_timeout_s: seconds that one task may take, all turns together.
 
     What it may leave out, with the defaults: :class:`DomainBase`. ``interface_version`` of the
     class is the version of this interface for which it was written (docs/versions.md).
 
     Example:
-        >>> from hyperdomain_circle_packing import CirclePacking
+        >>> from hyperdomain_math.packing import CirclePacking
         >>> domain: hr.Domain = CirclePacking()
         >>> domain.name, domain.splits[0].name
         ('circle_packing', 'train')
@@ -312,19 +332,29 @@ class CertifiedDomain(Protocol):
         ...
 
 
+def mean_metrics(scores: Sequence[Score]) -> dict[str, float]:
+    """Return the mean of each metric over the tasks that have it; names in alphabetical order."""
+    names = sorted({name for score in scores for name in score.metrics})
+    found = {n: [one.metrics[n] for one in scores if n in one.metrics] for n in names}
+    # divided first: a sum may be above all floats
+    return {n: math.fsum(x / len(values) for x in values) for n, values in found.items()}
+
+
 def mean_report(domain: str, split: str, scores: Sequence[Score]) -> dict[str, Any]:
-    """Return the standard report of a split: the mean score, the counts, and the facts of every
-    task.
+    """Return the standard report of a split: the mean score, the counts, the means of the metrics
+    if there are any, and the facts and metrics of every task.
 
     Args:
         domain: name of the domain.
         split: name of the split.
         scores: one score for each task; their values may lie outside of [0, 1].
     """
+    means = mean_metrics(scores)
     return {
         "domain": domain,
         "split": split,
         "score": math.fsum(score.value for score in scores) / len(scores) if scores else 0.0,
+        **({"metrics": means} if means else {}),
         "total": len(scores),
         "valid": sum(score.valid for score in scores),
         "tasks": {
@@ -332,6 +362,7 @@ def mean_report(domain: str, split: str, scores: Sequence[Score]) -> dict[str, A
                 "score": score.value,
                 "valid": score.valid,
                 "detail": score.detail,
+                **({"metrics": dict(score.metrics)} if score.metrics else {}),
                 **score.facts,
             }
             for score in scores

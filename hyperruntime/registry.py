@@ -46,8 +46,9 @@ TRAINERS = "hyperruntime.trainers"
 AGENTS = "hyperruntime.agents"
 SERVERS = "hyperruntime.servers"
 LAUNCHERS = "hyperruntime.launchers"
+SELECTION = "hyperruntime.selection"
 OURS = "hyperruntime"  # the distribution
-_DOMAIN_FILE = re.compile(r"[^:]+\.py:[A-Za-z_]\w*")
+_CODE_FILE = re.compile(r"[^:]+\.py:[A-Za-z_]\w*")
 _DOMAIN_MEMBERS = (
     "name description splits image needs_gpu agent protected_paths task_timeout_s tasks score report "
     "picture"
@@ -76,6 +77,7 @@ INTERFACES = {
     ENVIRONMENTS: Interface(seam="environment", version=1),
     EXECUTORS: Interface(seam="executor", version=1),
     TRAINERS: Interface(seam="trainer", version=1),
+    SELECTION: Interface(seam="selection rule", version=1),
 }
 
 
@@ -135,30 +137,47 @@ def load_domain(reference: str) -> DomainBase:
         DriverLoadError: the domain is installed but cannot be loaded.
         SpecError: the argument is missing, not allowed or invalid.
     """
-    if is_domain_file(reference):
+    if is_code_file(reference):
         allowed = (
             "the name of an installed domain; code of a file is loaded only if a user names it "
             "with --domains"
         )
         raise SpecError("domains", reference, allowed)
+    return _completed_domain(_made(DOMAINS, reference, "domains", DomainNotFoundError))
+
+
+def _made(
+    group: str,
+    reference: str,
+    option: str,
+    missing: Callable[[str, list[str]], Exception],
+) -> Any:  # noqa: ANN401 - of any class
+    """Return the object of a plug-in that is made by ``NAME`` or ``NAME:ARGUMENT``.
+
+    Args:
+        group: entry-point group of the plug-in.
+        reference: its name, perhaps with an argument.
+        option: the option that names it, for messages.
+        missing: makes the error about an unknown name, from the name and the known ones.
+    """
     name, colon, argument = reference.partition(":")
-    made = _load(DOMAINS, name, DomainNotFoundError)
-    with blaming(DOMAINS, name):
+    made = _load(group, name, missing)
+    with blaming(group, name):
         given = (argument,) if colon else ()
         try:
             inspect.signature(made).bind(*given)
         except TypeError:
             allowed = (
-                f"the domain {name!r} "
+                f"the {INTERFACES[group].seam} {name!r} "
                 f"{'takes no argument' if colon else f'needs an argument: {name}:ARGUMENT'}"
             )
-            raise SpecError("domains", reference, allowed) from None
-        return _completed_domain(made(*given))
+            raise SpecError(option, reference, allowed) from None
+        return made(*given)
 
 
-def is_domain_file(reference: str) -> bool:
-    """Return whether a reference of a domain is ``PATH/FILE.py:CLASS``."""
-    return _DOMAIN_FILE.fullmatch(reference) is not None
+def is_code_file(reference: str) -> bool:
+    """Return whether a reference of a domain or a selection rule is ``PATH/FILE.py:CLASS``."""
+    return _CODE_FILE.fullmatch(reference) is not None
 
 
 def load_domain_file(reference: str) -> DomainBase:
@@ -204,6 +223,32 @@ def completed(plugin: Any, base: Callable[[], T]) -> T:  # noqa: ANN401 - of any
 
     known = [name for name in dir(plugin) if not name.startswith("_")]
     return cast(T, type(type(plugin).__name__, (kind,), {one: member(one) for one in known})())
+
+
+def load_selection_rule(reference: str) -> Any:  # noqa: ANN401 - a loop.run_files.selection.SelectionRule
+    """Return a selection rule by ``NAME``, ``NAME:ARGUMENT`` or ``PATH/FILE.py:CLASS``; the last
+    form runs the file.
+
+    Raises:
+        SpecError: no installed rule has this name, the file or the class does not exist, or the
+            argument is missing, not allowed or invalid.
+        DriverLoadError: the rule cannot be loaded.
+    """
+    option = "parent_selection"
+    if is_code_file(reference):
+        with blaming_code("selection rule", reference):
+            made = load_code(reference, option, "NAME, NAME:ARGUMENT or PATH/FILE.py:CLASS")
+            check_interface(SELECTION, made, f"the selection rule {reference!r}")
+            rule = made()
+        if not callable(rule):
+            raise SpecError(option, reference, "a class whose objects can be called")
+        return rule
+    return _made(
+        SELECTION,
+        reference,
+        option,
+        lambda n, known: SpecError(option, reference, name_hint(n, known)),
+    )
 
 
 def load_executor(name: str) -> Any:  # noqa: ANN401 - a callable that returns a concurrent.futures.Executor

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from hyperdomain_circle_packing.picture import frame
 from hyperdomain_math.exact import kind
 from hyperdomain_math.judge import Verdict, judge
+from hyperdomain_math.picture import frame
 from hyperdomain_math.problem import Problem
 from hyperdomain_math.table import PROBLEMS
 from hyperruntime.domain import CertifiedDomain, DomainBase, Score, Split, Task

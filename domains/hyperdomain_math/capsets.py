@@ -7,7 +7,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from hyperdomain_math.exact import RefusedError, integer, items
+from hyperdomain_math.exact import RefusedError, integer, vectors
 from hyperdomain_math.picture import grid
 from hyperdomain_math.problem import Problem
 
@@ -43,14 +43,13 @@ def cap_set(answer: Any, dimension: int) -> Fraction:  # noqa: ANN401 - any JSON
 
 
 def _points(answer: Any, dimension: int) -> list[tuple[int, ...]]:  # noqa: ANN401
-    found = []
-    for i, point in enumerate(items(answer, "the answer", most=3**dimension)):
-        found.append(tuple(integer(x, f"point {i}") for x in items(point, f"point {i}", dimension)))
-        if not all(0 <= x <= 2 for x in found[-1]):
-            raise RefusedError(f"point {i} has a coordinate that is not 0, 1 or 2")
-    if not found:
-        raise RefusedError("the answer has no point")
-    return found
+    return list(map(tuple, vectors(answer, "point", dimension, _coordinate, most=3**dimension)))
+
+
+def _coordinate(value: object, what: str) -> int:
+    if not 0 <= (number := integer(value, what)) <= 2:
+        raise RefusedError(f"{what} is not 0, 1 or 2")
+    return number
 
 
 def _cube(dimension: int) -> list[list[int]]:

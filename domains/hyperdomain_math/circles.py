@@ -1,24 +1,51 @@
 """Circle packing in a square and in a rectangle of perimeter 4: the largest sum of radii.
 
-The geometry is that of the domain ``circle_packing``, at tolerance 0: two circles are disjoint if
-``(x1 - x2)^2 + (y1 - y2)^2 >= (r1 + r2)^2``, which needs no root.
+Two circles are disjoint if ``(x1 - x2)^2 + (y1 - y2)^2 >= (r1 + r2)^2``, which needs no root. There
+is no tolerance.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
-from hyperdomain_circle_packing import BEST_KNOWN
-from hyperdomain_circle_packing.picture import MARGIN, SIZE, colour, disc
-from hyperdomain_circle_packing.score import ExactCircle, first_overlap, first_violation
-from hyperdomain_math.exact import RefusedError, items, rationals
-from hyperdomain_math.picture import path
+from hyperdomain_math.exact import RefusedError, rational, vectors
+from hyperdomain_math.picture import discs, path
 from hyperdomain_math.problem import Problem
 
+ExactCircle = tuple[Fraction, Fraction, Fraction]
+BEST_KNOWN: Mapping[int, str] = MappingProxyType(
+    {
+        1: "0.5",
+        2: "0.585786437626",
+        8: "1.4238140",
+        11: "1.6800584",
+        14: "1.9056673",
+        17: "2.1111854",
+        20: "2.3011229",
+        23: "2.470",
+        26: "2.635983",
+        32: "2.939572",
+    }
+)
+"""Best known sum of radii of ``n`` disjoint circles in the unit square.
+
+Source: Erich Friedman, Packing Center, "Circles in Squares" by sum of radii
+(https://erich-friedman.github.io/packing/cirRsqu/). n=1 and n=2: 1/2 and 2 - sqrt(2), proven. For
+8 <= n <= 17 the page gives three decimals ("1.423+"); the other digits are from our own search,
+sequential quadratic programming from 700 to 12,000 starts each, rounded up. n=20: the same search,
+which the page does not list. n=23: an earlier search, known to three decimals. n=26 and n=32:
+Georgiev, Gomez-Serrano, Tao, Wagner 2025, arXiv:2511.02864; the page lists "2.63598+" and "2.939+".
+"""
+_SOURCES = {
+    26: "Georgiev et al. 2025, arXiv:2511.02864; 2.635 by AlphaEvolve, arXiv:2506.13131",
+    32: "Georgiev et al. 2025, arXiv:2511.02864; 2.937 by AlphaEvolve, arXiv:2506.13131",
+}
+_FRIEDMAN = "E. Friedman, Packing Center, https://erich-friedman.github.io/packing/cirRsqu/"
 _SQUARE = (
     "Place {n} circles in the unit square [0,1] x [0,1] so that no circle leaves the square and no "
     "two overlap; they may touch. Make the sum of their radii as large as you can. Everything is "
@@ -38,8 +65,8 @@ def square(circles: Any, n: int) -> Fraction:  # noqa: ANN401 - any JSON value
     Raises:
         RefusedError: they are no packing.
     """
-    exact = _circles(circles, n)
-    if problem := first_violation(exact, Fraction(0)):
+    exact = exact_circles(circles, n)
+    if problem := first_violation(exact):
         raise RefusedError(problem)
     return sum((r for _, _, r in exact), Fraction(0))
 
@@ -50,27 +77,57 @@ def rectangle(circles: Any, n: int) -> Fraction:  # noqa: ANN401
     Raises:
         RefusedError: they are no packing.
     """
-    exact = _circles(circles, n)
+    exact = exact_circles(circles, n)
     for i, (_, _, r) in enumerate(exact):
         if r < 0:
             raise RefusedError(f"circle {i} has a negative radius")
     corner, size = _box(exact)
     if size[0] + size[1] > 2:
-        excess = size[0] + size[1] - 2
-        by = f"{float(excess):.3g}" if excess < 1 else "1 or more"
+        by = _short(size[0] + size[1] - 2)
         raise RefusedError(f"the perimeter is too large: width + height exceed 2 by {by}")
     moved = [(x - corner[0], y - corner[1], r) for x, y, r in exact]
-    if problem := first_overlap(moved, Fraction(0)):
+    if problem := first_overlap(moved):
         raise RefusedError(problem)
     return sum((r for _, _, r in exact), Fraction(0))
 
 
-def _circles(value: Any, n: int) -> list[ExactCircle]:  # noqa: ANN401
-    found = []
-    for i, circle in enumerate(items(value, "the answer", n)):
-        x, y, r = rationals(circle, f"circle {i}", 3)
-        found.append((x, y, r))
-    return found
+def exact_circles(value: Any, n: int) -> list[ExactCircle]:  # noqa: ANN401
+    """Return ``n`` circles of an answer.
+
+    Raises:
+        RefusedError: it is not a list of ``n`` lists of three numbers.
+    """
+    return [(x, y, r) for x, y, r in vectors(value, "circle", 3, rational, n)]
+
+
+def first_violation(exact: Sequence[ExactCircle]) -> str:
+    """Return one sentence about the first fault of a packing of the unit square, or ""."""
+    for i, (x, y, r) in enumerate(exact):
+        if r < 0:
+            return f"circle {i} has a negative radius"
+        reach = r - min(x, y, 1 - x, 1 - y)
+        if reach > 0:
+            return f"circle {i} leaves the square by {_short(reach)}"
+    return first_overlap(exact)
+
+
+def first_overlap(circles: Sequence[ExactCircle]) -> str:
+    """Return one sentence about the first two circles that overlap, or ""; no radius is negative
+    and all circles are in a square of side 2.
+    """
+    for i, (x, y, r) in enumerate(circles):
+        for j in range(i):
+            square = (x - circles[j][0]) ** 2 + (y - circles[j][1]) ** 2
+            reach = r + circles[j][2]
+            if square < reach * reach:
+                # reach - distance, without the difference of two rounded numbers
+                overlap = float(reach * reach - square) / (float(reach) + math.sqrt(square))
+                return f"circles {j} and {i} overlap by {overlap:.3g}"
+    return ""
+
+
+def _short(value: Fraction) -> str:
+    return f"{float(value):.3g}" if abs(value) < 1 else "1 or more"
 
 
 def _box(circles: Sequence[ExactCircle]) -> tuple[tuple[Fraction, ...], tuple[Fraction, ...]]:
@@ -89,39 +146,42 @@ def _grid(n: int, width: Fraction) -> list[list[str]]:
     ]
 
 
-def _draw(n: int, circles: Any) -> list[str]:  # noqa: ANN401
-    exact = _circles(circles, n)
+def drawn(exact: Sequence[ExactCircle]) -> list[str]:
+    """Return shapes that show circles near the unit square."""
+    return discs([(float(x), float(y), float(r)) for x, y, r in exact])
+
+
+def _draw_square(n: int, circles: Any) -> list[str]:  # noqa: ANN401
+    return drawn(exact_circles(circles, n))
+
+
+def _draw_rectangle(n: int, circles: Any) -> list[str]:  # noqa: ANN401
+    exact = exact_circles(circles, n)
     corner, size = _box(exact)
-    largest = float(max(r for _, _, r in exact))
-    scale = float(max(size)) or 1.0
-    shapes = []
-    for x, y, r in exact:
-        fill = "#{:02x}{:02x}{:02x}".format(*colour(float(r), largest))
-        place = (float(x - corner[0]) / scale, float(y - corner[1]) / scale)
-        shapes.append(disc(*place, float(r) / scale * (SIZE - 2 * MARGIN), fill))
-    w, h = (float(side) / scale for side in size)
-    return [path([(0, 0), (w, 0), (w, h), (0, h), (0, 0)]), *shapes]
+    scale = max(size) or 1
+    w, h = (float(side / scale) for side in size)
+    fitted = [((x - corner[0]) / scale, (y - corner[1]) / scale, r / scale) for x, y, r in exact]
+    return [path([(0, 0), (w, 0), (w, h), (0, h), (0, 0)]), *drawn(fitted)]
+
+
+def in_square(n: int) -> Problem:
+    """Return the problem of ``n`` circles in the unit square; ``n`` is in ``BEST_KNOWN``."""
+    return Problem(
+        name=f"circles-{n}",
+        text=_SQUARE.format(n=n),
+        form=_FORM.format(n=n),
+        goal="maximise",
+        value_name="sum of radii",
+        record=BEST_KNOWN[n],
+        source=_SOURCES.get(n, _FRIEDMAN),
+        verify=partial(square, n=n),
+        baseline=partial(_grid, n, Fraction(1)),
+        draw=partial(_draw_square, n),
+    )
 
 
 PROBLEMS = (
-    *(
-        Problem(
-            name=f"circles-{n}",
-            text=_SQUARE.format(n=n),
-            form=_FORM.format(n=n),
-            goal="maximise",
-            value_name="sum of radii",
-            record=str(BEST_KNOWN[n]),
-            source=source,
-            verify=partial(square, n=n),
-            baseline=partial(_grid, n, Fraction(1)),
-            draw=partial(_draw, n),
-        )
-        for n, source in (
-            (26, "Georgiev et al. 2025, arXiv:2511.02864; 2.635 by AlphaEvolve, arXiv:2506.13131"),
-            (32, "Georgiev et al. 2025, arXiv:2511.02864; 2.937 by AlphaEvolve, arXiv:2506.13131"),
-        )
-    ),
+    *map(in_square, (26, 32)),
     Problem(
         name="rectangle-21",
         text=_RECTANGLE.format(n=21),
@@ -133,6 +193,6 @@ PROBLEMS = (
         "2.365832133 by AlphaEvolve, arXiv:2506.13131, B.13",
         verify=partial(rectangle, n=21),
         baseline=partial(_grid, 21, Fraction(1)),
-        draw=partial(_draw, 21),
+        draw=partial(_draw_rectangle, 21),
     ),
 )

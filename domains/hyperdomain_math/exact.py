@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import ROUND_FLOOR, Context
 from fractions import Fraction
+from typing import TypeVar
+
+T = TypeVar("T")
 
 MAX_DIGITS = 400
 """The largest number of digits of a numerator or a denominator; every float has fewer."""
@@ -112,6 +115,36 @@ def rationals(value: object, what: str, count: int | None = None) -> list[Fracti
     return [rational(x, f"{what}[{i}]") for i, x in enumerate(items(value, what, count))]
 
 
+def vectors(
+    value: object,
+    what: str,
+    dimension: int,
+    read: Callable[[object, str], T],
+    count: int | None = None,
+    most: int = 100_000,
+) -> list[list[T]]:
+    """Return vectors of ``dimension`` numbers each; at least one.
+
+    Args:
+        value: any JSON value.
+        what: the name of one, for messages.
+        dimension: how many numbers each of them has.
+        read: reads a number, such as :func:`integer`.
+        count: how many vectors there must be; None means any number.
+        most: the largest number of vectors.
+
+    Raises:
+        RefusedError: it is no such list, or ``read`` refuses a number.
+    """
+    found = [
+        [read(x, f"{what} {i}[{k}]") for k, x in enumerate(items(row, f"{what} {i}", dimension))]
+        for i, row in enumerate(items(value, "the answer", count, most))
+    ]
+    if not found:
+        raise RefusedError(f"the answer has no {what}")
+    return found
+
+
 def points(value: object, count: int, dimension: int) -> list[list[int]]:
     """Return points of rational coordinates, multiplied by their common denominator.
 
@@ -120,10 +153,7 @@ def points(value: object, count: int, dimension: int) -> list[list[int]]:
     Raises:
         RefusedError: the value is not ``count`` points of ``dimension`` numbers.
     """
-    rows = [
-        rationals(point, f"point {i}", dimension)
-        for i, point in enumerate(items(value, "the answer", count))
-    ]
+    rows = vectors(value, "point", dimension, rational, count)
     common = common_denominator([x for row in rows for x in row])
     return [[int(x * common) for x in row] for row in rows]
 

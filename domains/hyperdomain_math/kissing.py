@@ -15,7 +15,7 @@ from itertools import combinations
 from operator import mul
 from typing import Any
 
-from hyperdomain_math.exact import RefusedError, integer, items
+from hyperdomain_math.exact import RefusedError, integer, vectors
 from hyperdomain_math.picture import dots, fitted
 from hyperdomain_math.problem import Problem
 
@@ -40,30 +40,24 @@ def kissing(answer: Any, dimension: int) -> Fraction:  # noqa: ANN401 - any JSON
     Raises:
         RefusedError: they are no kissing configuration.
     """
-    vectors = _vectors(answer, dimension)
-    squares = [sum(map(mul, v, v)) for v in vectors]
+    found = _vectors(answer, dimension)
+    squares = [sum(map(mul, v, v)) for v in found]
     for i, square in enumerate(squares):
         if not square:
             raise RefusedError(f"vector {i} is zero")
     longest = max(squares)
-    for i, v in enumerate(vectors):
+    for i, v in enumerate(found):
         room = squares[i] - longest
         for j in range(i):
-            if squares[j] + room < 2 * sum(map(mul, v, vectors[j])):
+            if squares[j] + room < 2 * sum(map(mul, v, found[j])):
                 raise RefusedError(
                     f"vectors {j} and {i} are nearer to each other than the longest vector is long"
                 )
-    return Fraction(len(vectors))
+    return Fraction(len(found))
 
 
 def _vectors(answer: Any, dimension: int) -> list[list[int]]:  # noqa: ANN401
-    found = [
-        [integer(x, f"vector {i}[{k}]") for k, x in enumerate(items(v, f"vector {i}", dimension))]
-        for i, v in enumerate(items(answer, "the answer", most=_MOST))
-    ]
-    if not found:
-        raise RefusedError("the answer has no vector")
-    return found
+    return vectors(answer, "vector", dimension, integer, most=_MOST)
 
 
 def _roots(dimension: int) -> list[list[int]]:

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import combinations, pairwise
 from typing import Any
 
-from hyperdomain_math.exact import RefusedError, common_denominator, items, points, rationals
+from hyperdomain_math.exact import RefusedError, common_denominator, points, rational, vectors
 from hyperdomain_math.picture import dots, fitted, path
 from hyperdomain_math.problem import Problem
 
@@ -28,9 +28,7 @@ def heilbronn_triangle(answer: Any, n: int) -> Fraction:  # noqa: ANN401 - any J
     Raises:
         RefusedError: a point lies outside, or three points are on one line.
     """
-    rows = [
-        rationals(point, f"point {i}", 2) for i, point in enumerate(items(answer, "the answer", n))
-    ]
+    rows = vectors(answer, "point", 2, rational, n)
     side = common_denominator([x for row in rows for x in row])
     for i, (x, y) in enumerate(rows):
         if x < 0 or y < 0 or x + y > 1:
@@ -111,7 +109,7 @@ def _block(n: int, dimension: int) -> list[list[int]]:
 
 
 def _draw_triangle(answer: Any) -> list[str]:  # noqa: ANN401
-    rows = [rationals(point, f"point {i}", 2) for i, point in enumerate(answer)]
+    rows = vectors(answer, "point", 2, rational)
     return [path([(0, 0), (1, 0), (0, 1), (0, 0)]), *dots([(float(x), float(y)) for x, y in rows])]
 
 

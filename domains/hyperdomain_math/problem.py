@@ -23,7 +23,7 @@ class Problem:
         value_name: the word for the value, for messages.
         record: the best published value, as it was published: an integer or a decimal.
         source: where the record was published.
-        verify: returns the exact value of an answer, or a rational that it is proven not to beat;
+        verify: returns the exact value of an answer, or a rational that is proven not to be better;
             raises RefusedError.
         baseline: returns an answer that needs no thought.
         draw: returns shapes of SVG that show a valid answer.

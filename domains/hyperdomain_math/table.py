@@ -16,15 +16,24 @@ from hyperdomain_math import (
     points,
     steps,
     tensors,
+    uncertainty,
 )
 from hyperdomain_math.problem import Problem
 
+_FAMILIES = (
+    circles,
+    kissing,
+    points,
+    steps,
+    uncertainty,
+    numbersets,
+    tensors,
+    networks,
+    capsets,
+)
+
 PROBLEMS: Mapping[str, Problem] = MappingProxyType(
-    {
-        problem.name: problem
-        for family in (circles, kissing, points, steps, numbersets, tensors, networks, capsets)
-        for problem in family.PROBLEMS
-    }
+    {problem.name: problem for family in _FAMILIES for problem in family.PROBLEMS}
 )
 
 

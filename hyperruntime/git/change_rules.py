@@ -56,6 +56,8 @@ class ChangeRules:
     Attributes:
         protected: paths that no change may touch, with everything below them. ``**/NAME`` protects
             every path with a component of this name; ``NAME`` may hold ``*`` and ``?``.
+            ``PATH#MARKER`` protects the lines of a file that are not between one with
+            ``MARKER-START`` and one with ``MARKER-END``; these two lines are protected as well.
         max_file_bytes: a new or changed file that is larger is left out.
         max_change_bytes: if the new and changed files are larger in all, the whole change is
             refused.
@@ -73,6 +75,8 @@ class ChangeRules:
     def problem(self, path: bytes) -> str:
         """Return why a path may not change; empty if it may."""
         for name in self.protected:
+            if "#" in name:
+                continue  # of a part of a file: see marker()
             prefix = name.encode("utf-8", "surrogateescape").strip(b"/")
             pattern = prefix.removeprefix(b"**/")
             named = pattern != prefix and any(
@@ -81,6 +85,14 @@ class ChangeRules:
             if named or path == prefix or path.startswith(prefix + b"/"):
                 return f"{name} is protected"
         return "bytecode" if is_bytecode(path) else ""
+
+    def marker(self, path: bytes) -> bytes:
+        """Return the marker of the lines of a file that may change; empty if the file has none."""
+        for name in self.protected:
+            file, _, marker = name.encode("utf-8", "surrogateescape").partition(b"#")
+            if marker and file == path:
+                return marker
+        return b""
 
     def size_problem(self, size: int) -> str:
         """Return why a file of ``size`` bytes is left out; empty if it is not."""
@@ -106,6 +118,33 @@ class ChangeRules:
             f"the new and changed files have {total} bytes in all, more than "
             f"{self.max_change_bytes} (max_change_bytes); the largest are {named}"
         )
+
+
+def region_problem(marker: bytes, old: bytes | None, new: bytes | None) -> str:
+    """Return why a file may not change in this way; empty if only lines between markers differ.
+
+    Args:
+        marker: ``MARKER`` of the file, as in :class:`ChangeRules`.
+        old: its content before; None if it did not exist.
+        new: its content afterwards; None if it is no regular file any more.
+    """
+    if old is None or new is None:
+        return "the file is protected, it may not be made, removed or replaced"
+    if _outside(marker, old) != _outside(marker, new):
+        return f"a line outside of {marker.decode(errors='replace')} is protected"
+    return ""
+
+
+def _outside(marker: bytes, content: bytes) -> list[bytes]:
+    """Return the lines that are not between markers, and the lines with the markers."""
+    found = []
+    inside = False
+    for line in content.split(b"\n"):
+        ends = marker + b"-END" in line
+        if not inside or ends or marker + b"-START" in line:
+            found.append(line)
+        inside = not ends and (inside or marker + b"-START" in line)
+    return found
 
 
 def is_bytecode(path: bytes) -> bool:

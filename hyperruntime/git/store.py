@@ -23,14 +23,17 @@ from hyperruntime.git.bare_repository import (
 )
 from hyperruntime.git.change_rules import (
     DEFAULT_MAX_CHANGE_BYTES,
+    FILE,
     GONE,
     LINK,
+    PROGRAM,
     SUBMODULE,
     Change,
     ChangeRules,
     effective_changes,
     escape_problem,
     link_problem,
+    region_problem,
 )
 from hyperruntime.git.command import git
 from hyperruntime.git.foreign_files import RAW_ATTRIBUTES
@@ -196,6 +199,8 @@ class RepositoryStore(BareRepository):
             SpecError: ``generation`` is not a valid name.
         """
         changes, dropped = self._compare(tree_dir, self.entries(parent), rules)
+        self._drop_outside_regions(parent, changes, rules, dropped)
+        changes = effective_changes(changes, dropped)
         return self._keep(parent, changes, _notes(dropped), generation)
 
     def apply_patch(
@@ -229,6 +234,7 @@ class RepositoryStore(BareRepository):
         kept, notes = filter_patch(patch, rules)
         dropped: dict[bytes, str] = {}
         result = self._result(parent, kept, rules, dropped, fuzz=fuzz) if kept else []
+        self._drop_outside_regions(parent, result, rules, dropped)
         changes = effective_changes(result, dropped)
         return self._keep(parent, changes, (*notes, *_notes(dropped)), generation)
 
@@ -364,6 +370,22 @@ class RepositoryStore(BareRepository):
             links, self.read_blobs([change.blob for change in links]), strict=True
         ):
             if problem := link_problem(change.path, target):
+                dropped[change.path] = problem
+
+    def _drop_outside_regions(
+        self, parent: str, changes: Sequence[Change], rules: ChangeRules, dropped: dict[bytes, str]
+    ) -> None:
+        """Add the files with changed lines outside of their markers to ``dropped``."""
+        for change in changes:
+            if change.path in dropped or not (marker := rules.marker(change.path)):
+                continue
+            old = self.read_file(parent, os.fsdecode(change.path))
+            new = change.data
+            if change.mode not in (FILE, PROGRAM):
+                new = None
+            elif new is None:
+                (new,) = self.read_blobs([change.blob])
+            if problem := region_problem(marker, old, new):
                 dropped[change.path] = problem
 
     def _keep(

@@ -16,6 +16,7 @@ import pytest
 
 from hyperruntime import __version__, domain, driver, registry
 from hyperruntime.errors import DriverLoadError
+from hyperruntime.loop.run_files.selection import SelectionRule
 from hyperruntime.registry import INTERFACES, RUNTIMES, Interface, check_interface
 from hyperruntime.rollout import environment
 from hyperruntime.rollout.loading import load_environment
@@ -30,6 +31,7 @@ class Driver:
 class Domain: tasks = score = None
 class Environment: pass
 class Trainer: pass
+class Rule: pass
 def executor(workers): pass
 """
 LOAD = """
@@ -39,6 +41,7 @@ loaders = {
     registry.RUNTIMES: registry.load_driver, registry.DOMAINS: registry.load_domain,
     registry.ENVIRONMENTS: registry.load_environment_class, registry.EXECUTORS: registry.load_executor,
     registry.TRAINERS: registry.load_trainer_class,
+    registry.SELECTION: registry.load_selection_rule,
 }
 answers = {}
 for group, load in loaders.items():
@@ -58,7 +61,7 @@ def publish(folder: Path, name: str, declared: str) -> None:
     """
     lines = "".join(
         f"{one}.interface_version = {declared}\n"
-        for one in ("Driver", "Domain", "Environment", "Trainer")
+        for one in ("Driver", "Domain", "Environment", "Trainer", "Rule")
     )
     lines += f"executor.interface_version = {declared}\n"
     (folder / f"plugins_{name}.py").write_text(PLUGINS + (lines if declared else ""))
@@ -68,7 +71,11 @@ def publish(folder: Path, name: str, declared: str) -> None:
         f"Metadata-Version: 2.1\nName: plugins-{name}\nVersion: 3.1\n"
     )
     objects = dict(
-        zip(INTERFACES, ("Driver", "Domain", "Environment", "executor", "Trainer"), strict=True)
+        zip(
+            INTERFACES,
+            ("Driver", "Domain", "Environment", "executor", "Trainer", "Rule"),
+            strict=True,
+        )
     )
     points = "".join(
         f"[{group}]\n{name} = plugins_{name}:{made}\n" for group, made in objects.items()
@@ -87,7 +94,7 @@ def test_plugins_of_an_unsupported_interface_version_are_refused_with_both_versi
     )
     assert done.returncode == 0, done.stderr
     answers = json.loads(done.stdout)
-    assert len(answers) == 20
+    assert len(answers) == 4 * len(INTERFACES)
     for group, interface in INTERFACES.items():
         assert answers[f"{group} silent"] == ""
         assert answers[f"{group} first"] == ""
@@ -150,6 +157,7 @@ def interfaces() -> dict[str, Any]:
             environment.Fresh,
         ),
         "trainer": (Trainer,),
+        "selection rule": (SelectionRule,),
     }
     versions = {one.seam: one.version for one in INTERFACES.values()}
     return {

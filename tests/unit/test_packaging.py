@@ -47,10 +47,6 @@ HOMES = {
     "hyperruntime_podman": ("runtimes/hyperruntime_podman/",),
     "minigrid": ("domains/hyperdomain_babyai/",),
     "hyperdomain_babyai": ("domains/hyperdomain_babyai/",),
-    "hyperdomain_circle_packing": (
-        "domains/hyperdomain_circle_packing/",
-        "domains/hyperdomain_math/",
-    ),
     "hyperdomain_math": ("domains/hyperdomain_math/",),
     "hyperdomain_polyglot": ("domains/hyperdomain_polyglot/",),
     "hyperdomain_table": ("domains/hyperdomain_table/",),

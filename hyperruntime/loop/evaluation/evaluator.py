@@ -13,7 +13,7 @@ from pathlib import Path
 
 import attrs
 
-from hyperruntime.domain import CertifiedDomain, DomainBase, Score, Split
+from hyperruntime.domain import CertifiedDomain, DomainBase, Score, Split, mean_metrics
 from hyperruntime.loop.evaluation.scoring import Scorer
 from hyperruntime.loop.evaluation.task_runner import Prediction, TaskRunner, prediction_to_json
 from hyperruntime.loop.run_files.layout import (
@@ -56,6 +56,11 @@ class SplitResult:
     def weighted(self) -> float:
         """The mean times the fraction of the tasks that were run."""
         return self.mean * len(self.scores) / self.total if self.total else 0.0
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The mean of each metric over the tasks that were run and have it."""
+        return mean_metrics(self.scores)
 
 
 Results = dict[str, dict[str, SplitResult]]
@@ -102,6 +107,15 @@ def selection_score(domains: Sequence[DomainBase], results: Results) -> float | 
         result = splits.get(selected_split(domain)) or splits.get(FIRST_SPLIT)
         values.append(None if result is None else result.weighted)
     return mean_score(values)
+
+
+def split_metrics(results: Results) -> dict[str, dict[str, dict[str, float]]]:
+    """Return the metrics of each domain and split that has some."""
+    found = {
+        domain: {split: result.metrics for split, result in splits.items() if result.metrics}
+        for domain, splits in results.items()
+    }
+    return {domain: splits for domain, splits in found.items() if splits}
 
 
 def mean_score(values: Sequence[float | None]) -> float | None:
@@ -267,6 +281,7 @@ def write_results(folder: Path, domain: DomainBase, split: str, result: SplitRes
                 "score": score.value,
                 "valid": score.valid,
                 "detail": score.detail,
+                **({"metrics": dict(score.metrics)} if score.metrics else {}),
             }
         )
         for said, score in zip(result.predictions, result.scores, strict=True)

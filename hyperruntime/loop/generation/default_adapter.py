@@ -182,7 +182,7 @@ class DefaultContract:
         """
         return tuple(
             registry.load_domain_file(name)
-            if code and registry.is_domain_file(name)
+            if code and registry.is_code_file(name)
             else registry.load_domain(name)
             for name in names
         )
@@ -190,7 +190,7 @@ class DefaultContract:
     def check_tasks(self, names: Sequence[str], domains: Sequence[DomainBase]) -> None:
         """Make each domain read its tasks."""
         for name, domain in zip(names, domains, strict=True):
-            of_file = registry.is_domain_file(name)
+            of_file = registry.is_code_file(name)
             blaming = registry.blaming_code if of_file else registry.blaming
             with blaming(
                 *(("domain", name) if of_file else (registry.DOMAINS, name.partition(":")[0]))

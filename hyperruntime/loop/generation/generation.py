@@ -26,7 +26,12 @@ from hyperruntime.git.patch import Notes
 from hyperruntime.git.store import Snapshot
 from hyperruntime.host.rmtree import remove_tree
 from hyperruntime.logs import get_logger
-from hyperruntime.loop.evaluation.evaluator import Results, selection_score, unanswered
+from hyperruntime.loop.evaluation.evaluator import (
+    Results,
+    selection_score,
+    split_metrics,
+    unanswered,
+)
 from hyperruntime.loop.generation.adapter import Attempt, RunContext
 from hyperruntime.loop.generation.phases import reached_phases
 from hyperruntime.loop.run_files.layout import AGENT_OUTPUT, PATCH
@@ -331,6 +336,7 @@ class _Generation:
         self.record = attrs.evolve(
             self.record,
             scores=scores,
+            metrics=split_metrics(results),
             score=score,
             ensemble_failure=self.adapter.ensemble_failure,
             unanswered=self._unanswered(),

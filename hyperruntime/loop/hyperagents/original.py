@@ -29,7 +29,7 @@ from hyperruntime.loop.run_files.layout import (
     read_json,
 )
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.run_files.parent_rules import SELECTIONS, GenId
+from hyperruntime.loop.run_files.parent_rules import FORMULAS, GenId
 from hyperruntime.loop.run_files.record import FailureClass, GenerationRecord, genid_from_json
 from hyperruntime.storage.run_files import read_run_file
 
@@ -116,7 +116,7 @@ def original_options(layout: Layout, ids: Sequence[GenId]) -> GenerateOptions:
     samples = taken.pop("eval_samples", None)
     if isinstance(samples, list) and len(samples) == len(domains):
         taken["eval_samples"] = tuple(samples)
-    if taken.get("parent_selection") not in SELECTIONS:
+    if taken.get("parent_selection") not in FORMULAS:
         taken.pop("parent_selection", None)
     name = layout.root.name.rpartition("generate_")[2] or layout.root.name
     try:

@@ -29,6 +29,7 @@ from hyperruntime.loop.run_files.archive import RunView, read_run
 from hyperruntime.loop.run_files.contract import HYPERAGENTS, agent_needs, detect_contract
 from hyperruntime.loop.run_files.layout import INITIAL, PREFIX, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.run_files.selection import SelectionRule
 from hyperruntime.loop.workbench.container import PATCH_LIMIT
 from hyperruntime.loop.workbench.model_access import (
     agent_directory,
@@ -55,6 +56,7 @@ class RunPlan:
         layout: paths of the run.
         gateway: configuration of the gateway; None if the run has no models.
         make_executor: returns an executor that runs the given number of generations at once.
+        rule: chooses parents.
     """
 
     options: GenerateOptions
@@ -64,6 +66,7 @@ class RunPlan:
     layout: Layout
     gateway: GatewayConfig | None
     make_executor: Callable[[int], Executor]
+    rule: SelectionRule
 
 
 @attrs.frozen(kw_only=True)
@@ -104,7 +107,7 @@ def plan_run(options: GenerateOptions) -> NewRunPlan:
             needs have no server.
         RunError: the run directory exists already.
     """
-    asked, options = options, options.settled()  # which also detects the contract
+    asked, options = options, _with_absolute_rule(options.settled())  # also detects the contract
     if asked.run_id is None:
         options = attrs.evolve(options, run_id=free_run_id(options))
     adapter = contract_adapter(options.contract)
@@ -118,6 +121,7 @@ def plan_run(options: GenerateOptions) -> NewRunPlan:
     layout = Layout(choose_directory(options))
     folder = agent_directory(agent)
     required = adapter.asks_models(agent)
+    rule = registry.load_selection_rule(options.parent_selection)
     return NewRunPlan(
         asked=asked,
         options=options,
@@ -130,6 +134,7 @@ def plan_run(options: GenerateOptions) -> NewRunPlan:
             options, folder, layout, offered=adapter.offers_models, required=required
         ),
         make_executor=make_executor,
+        rule=rule,
     )
 
 
@@ -186,6 +191,7 @@ def plan_resume(
         layout=layout,
         gateway=stored_gateway(options, stored, layout, offered=adapter.offers_models),
         make_executor=registry.load_executor(options.executor),
+        rule=registry.load_selection_rule(options.parent_selection),
     )
 
 
@@ -195,7 +201,7 @@ def _given(changes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed(options: GenerateOptions, changes: Mapping[str, Any]) -> GenerateOptions:
-    changed = attrs.evolve(options, **changes)
+    changed = _with_absolute_rule(attrs.evolve(options, **changes))
     if changed.run_baseline == "no_archive" and changed.parent_selection != "latest":
         raise SpecError(
             "parent_selection",
@@ -204,6 +210,13 @@ def _changed(options: GenerateOptions, changes: Mapping[str, Any]) -> GenerateOp
         )
     gateway = None if changed.gateway is None else absolute_source(changed.gateway)
     return attrs.evolve(changed, gateway=gateway)
+
+
+def _with_absolute_rule(options: GenerateOptions) -> GenerateOptions:
+    """Return the options with an absolute path of a selection rule's file."""
+    if not registry.is_code_file(options.parent_selection):
+        return options
+    return attrs.evolve(options, parent_selection=os.path.abspath(options.parent_selection))
 
 
 def check_agent(
@@ -301,7 +314,7 @@ def absolute_references(names: Sequence[str]) -> tuple[str, ...]:
 
 def _absolute_reference(reference: str) -> str:
     name, colon, argument = reference.partition(":")
-    if registry.is_domain_file(reference):
+    if registry.is_code_file(reference):
         return f"{os.path.abspath(name)}:{argument}"
     return (
         f"{name}:{os.path.abspath(argument)}" if colon and os.path.exists(argument) else reference

@@ -20,11 +20,13 @@ from hyperruntime.loop.run.opened_run import OpenedRun, create_run, reopen_run
 from hyperruntime.loop.run.plan import (
     NewRunPlan,
     ResumePlan,
+    RunPlan,
     plan_run,
 )
 from hyperruntime.loop.run_files.layout import LOG
-from hyperruntime.loop.run_files.parent_rules import GenId, select_parent
+from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.loop.run_files.selection import SelectionRule, choose_parent
 from hyperruntime.loop.workbench.container import GenerationPlan
 from hyperruntime.loop.workbench.events import OnEvent
 from hyperruntime.loop.workbench.failures import RunInterruptedError
@@ -150,7 +152,7 @@ def start_run(
             run = _Run(opened, opened.context(runtime, image, on_event, models), lock, models)
             if on_start is not None:
                 on_start(plan.layout.root)
-            return run.run(plan.make_executor, drain or Drain())
+            return run.run(plan, drain or Drain())
 
 
 def place_run(plan: NewRunPlan) -> NewRunPlan:
@@ -205,7 +207,7 @@ def resume_run(
             run = _Run(opened, opened.context(runtime, image, on_event, models), lock, models)
             if on_start is not None:
                 on_start(plan.layout.root)
-            return run.run(plan.make_executor, drain or Drain())
+            return run.run(plan, drain or Drain())
 
 
 class _Run:
@@ -223,6 +225,7 @@ class _Run:
         self._containers = context.containers
         lock.on_lost(self._containers.stop)
         self._executor: Executor
+        self._rule: SelectionRule
         self._pending: dict[Future[GenerationRecord], GenId] = {}
         self._streak = Streak(ITEMS_IN_A_ROW)
         self._made: list[GenId] = []
@@ -240,12 +243,13 @@ class _Run:
         if not any(record.valid_parent for record in self._archive):
             raise RunError(self._first_failure(self._archive.first) + "; start another run")
 
-    def run(self, make_executor: MakeExecutor, drain: Drain) -> RunSummary:
+    def run(self, plan: RunPlan, drain: Drain) -> RunSummary:
         """Make all missing generations; return the summary of the run."""
+        self._rule = plan.rule
         self._drain = drain
         for problem in self._archive.problems:
             log.warning("archive problem", problem=problem)
-        self._executor = executor = make_executor(self._options.parallel)
+        self._executor = executor = plan.make_executor(self._options.parallel)
         reason = ""
         try:
             with on_interrupt(self._containers.stop):
@@ -341,12 +345,10 @@ class _Run:
             chosen = self._containers.run(lambda: evolved.choose(number))
             if chosen is not None:
                 return chosen
-        options = self._options
-        candidates = self._archive.candidates()
-        assert options.seed is not None
-        return select_parent(
-            options.parent_selection, candidates, seed=options.seed, generation=number
-        )
+        seed = self._options.seed
+        assert seed is not None
+        seen = self._archive.selection(self._context.layout, generation=number, seed=seed)
+        return choose_parent(self._options.parent_selection, self._rule, seen)
 
     def _ask(self, question: Question) -> Said:
         return self._executor.submit(

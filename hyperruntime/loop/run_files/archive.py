@@ -8,11 +8,13 @@ added; a repeated line is skipped. A selection of parents reads no file.
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -21,8 +23,10 @@ import attrs
 from hyperruntime.errors import ArchiveError
 from hyperruntime.json_values import parse_json
 from hyperruntime.loop.run_files.layout import (
+    FIRST_SPLIT,
     INITIAL,
     METADATA,
+    SELECTED_SPLIT,
     Layout,
     generation_name,
     generations_in,
@@ -39,6 +43,7 @@ from hyperruntime.loop.run_files.record import (
     record_from_json,
     record_to_json,
 )
+from hyperruntime.loop.run_files.selection import Selection, read_diff
 from hyperruntime.option_fields import from_json, to_json
 from hyperruntime.runs.lock import owner_state
 from hyperruntime.runs.run_file import end_reason, read_run_value, write_run_value
@@ -229,11 +234,27 @@ class Archive:
         """
         first = self._ids[0] if self._ids else INITIAL
         found = [
-            Candidate(record.genid, record.score, self._children[record.genid])
+            Candidate(record.genid, record.score, self._children[record.genid], _metrics(record))
             for record in self
             if record.valid_parent and record.score is not None
         ]
         return found or [Candidate(first, 0.0, self._children[first])]
+
+    def selection(self, layout: Layout, *, generation: int, seed: int) -> Selection:
+        """Return what a selection rule sees when it chooses the parent of a generation.
+
+        Args:
+            layout: paths of the run, for the diffs.
+            generation: number of the new generation.
+            seed: seed of the run.
+        """
+        return Selection(
+            generation=generation,
+            candidates=tuple(self.candidates()),
+            parents={record.genid: record.parent for record in self} or {INITIAL: None},
+            seed=seed,
+            diff=partial(read_diff, layout),
+        )
 
     def can_select(self, genid: GenId) -> bool:
         """Return whether a generation is archived and its own parent selection has no recorded
@@ -319,6 +340,16 @@ def _stored_record(layout: Layout, genid: GenId) -> GenerationRecord:
         layout.generation(genid) / METADATA, below=layout.root, most_bytes=MOST_JSON_BYTES
     )
     return record_from_json(parse_json(data, finite=True)["hyperruntime"])
+
+
+def _metrics(record: GenerationRecord) -> dict[str, float]:
+    """Return the means of the metrics on the splits that select parents, over the domains."""
+    chosen = [
+        splits.get(SELECTED_SPLIT) or splits.get(FIRST_SPLIT) or {}
+        for splits in record.metrics.values()
+    ]
+    found = {n: [each[n] for each in chosen if n in each] for each in chosen for n in each}
+    return {n: math.fsum(x / len(values) for x in values) for n, values in found.items()}
 
 
 def best_generation(records: Iterable[GenerationRecord]) -> GenerationRecord | None:

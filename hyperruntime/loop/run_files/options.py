@@ -18,7 +18,7 @@ from hyperruntime.git.change_rules import DEFAULT_MAX_CHANGE_BYTES, ChangeRules
 from hyperruntime.images.recipes import is_on_this_machine
 from hyperruntime.loop.run_files.contract import KINDS, detect_contract
 from hyperruntime.loop.run_files.layout import INITIAL, META_PATCHES
-from hyperruntime.loop.run_files.parent_rules import SELECTIONS, GenId
+from hyperruntime.loop.run_files.parent_rules import RULES, GenId
 from hyperruntime.option_fields import (
     ABOVE_ZERO,
     AtLeast,
@@ -81,6 +81,10 @@ def _timeout(default_s: float, what: str) -> Any:  # noqa: ANN401 - an attrs fie
         scores=True,
         harmless=True,
     )
+
+
+def _is_harmless_rule(value: object) -> bool:
+    return names_no_code(value) or str(value).partition(":")[0] in RULES
 
 
 def _budget(what: str, who: str, check: Check) -> Any:  # noqa: ANN401 - an attrs field
@@ -170,11 +174,11 @@ class GenerateOptions:
     )
     parent_selection: str = option(
         "score_child_prop",
-        f"Rule for choosing parents: {', '.join(SELECTIONS)}.",
-        check=OneOf(SELECTIONS),
+        f"Rule for choosing parents: {', '.join(RULES)}, or another NAME, NAME:ARGUMENT or "
+        "./FILE.py:CLASS.",
         metavar="RULE",
         changes=True,
-        harmless=True,
+        harmless=_is_harmless_rule,
     )
     valid_parent: str = option(
         "strict",

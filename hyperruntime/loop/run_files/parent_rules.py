@@ -1,7 +1,8 @@
-"""Choose the parent of a generation; pure functions.
+"""Choose the parent of a generation by a formula; pure functions.
 
 A choice depends only on the seed, the generation's number and the archive. So a resumed run makes
-the same choices as an uninterrupted one.
+the same choices as an uninterrupted one. The interface of
+rules, and other rules: ``selection.py``, ``selection_rules.py``.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 import heapq
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import attrs
 
-SELECTIONS = ("random", "latest", "best", "score_prop", "score_child_prop", "dgm")
+FORMULAS = ("random", "latest", "best", "score_prop", "score_child_prop", "dgm")
+RULES = (*FORMULAS, "islands", "map_elites", "novelty")
 
 GenId = str | int
 _STEEPNESS = 10.0
@@ -35,11 +37,14 @@ class Candidate:
         genid: its id.
         score: mean over the domains.
         children: how many archived generations have it as their parent.
+        metrics: means of the metrics on the split that selects parents; of a metric of several
+            domains, the mean over them.
     """
 
     genid: GenId
     score: float
     children: int
+    metrics: Mapping[str, float] = attrs.field(factory=dict, hash=False)
 
 
 def midpoint(scores: Sequence[float]) -> float:
@@ -114,7 +119,7 @@ def select_parent(
     """Return the id of the parent of a generation.
 
     Args:
-        rule: one of ``SELECTIONS``.
+        rule: one of ``FORMULAS``.
         candidates: at least one, in archive order.
         seed: seed of the run.
         generation: number of the new generation.

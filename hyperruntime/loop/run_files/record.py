@@ -52,6 +52,8 @@ class GenerationRecord:
         parent: id of its parent; None for the first generation.
         score: mean over the domains, used to select parents; None if the generation has no score.
         scores: per domain, the score of each evaluated split.
+        metrics: per domain and evaluated split, the mean of each metric over the tasks that have
+            it; empty for domains without metrics.
         valid_parent: whether it may become a parent.
         failure: class of the failure, or None.
         detail: one sentence about the failure, or "".
@@ -75,6 +77,7 @@ class GenerationRecord:
     parent: GenId | None = None
     score: float | None = None
     scores: Mapping[str, Mapping[str, float]] = attrs.field(factory=dict, hash=False)
+    metrics: Mapping[str, Mapping[str, Mapping[str, float]]] = attrs.field(factory=dict, hash=False)
     valid_parent: bool = False
     failure: FailureClass | None = None
     detail: str = ""
@@ -144,9 +147,10 @@ def record_from_json(value: object) -> GenerationRecord:
         GenerationRecord,
         {**fields, "genid": fields.get("current_genid"), "parent": fields.get("parent_genid")},
     )
-    for name in (name for domain, splits in record.scores.items() for name in (domain, *splits)):
-        if not _is_file_name(name):
-            raise ValueError(f"the name {name[:100]!r} of a domain or split is not a file name")
+    for figures in (record.scores, record.metrics):
+        for name in (name for domain, splits in figures.items() for name in (domain, *splits)):
+            if not _is_file_name(name):
+                raise ValueError(f"the name {name[:100]!r} of a domain or split is not a file name")
     return record
 
 

@@ -12,14 +12,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from hyperdomain_circle_packing import CirclePacking
-from hyperdomain_circle_packing.score import first_violation
+from hyperdomain_math.circles import exact_circles, first_violation
+from hyperdomain_math.packing import CirclePacking
 from hyperruntime.agents import copy_template
 from hyperruntime.git.store import RepositoryStore
 from hyperruntime.loop.run.plan import plan_run
@@ -100,13 +99,7 @@ def test_every_block_of_the_library_gives_a_valid_packing(agent: Modules) -> Non
         for n in (1, 2, 9):
             circles = names["pack"](n, 1, 60_000, 5.0)
             assert len(circles) == n
-            assert (
-                first_violation([(x, y, r) for x, y, r in circles], tolerance=Fraction(0)) == ""
-            ), (
-                slot,
-                name,
-                n,
-            )
+            assert first_violation(exact_circles(circles, n)) == "", (slot, name, n)
 
 
 def test_matching_finds_the_largest_radii(agent: Modules) -> None:

@@ -404,6 +404,74 @@ def test_a_file_in_place_of_a_protected_directory_changes_nothing(
     assert store.commit_of(1) == root
 
 
+REGIONS = """import json
+# EVOLVE-BLOCK-START
+SIZE = 1
+# EVOLVE-BLOCK-END
+print(SIZE)
+# EVOLVE-BLOCK-START
+# EVOLVE-BLOCK-END
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_kept"),
+    [
+        ("SIZE = 1", "SIZE = 2\nMORE = 3", True),
+        ("SIZE = 1\n", "", True),
+        ("print(SIZE)\n# EVOLVE-BLOCK-START\n", "print(SIZE)\n# EVOLVE-BLOCK-START\nx = 1\n", True),
+        ("print(SIZE)", "print(2)", False),
+        ("import json", "import json, os", False),
+        ("# EVOLVE-BLOCK-START\nSIZE", "SIZE", False),
+        ("SIZE = 1", "# EVOLVE-BLOCK-END\nimport os\n# EVOLVE-BLOCK-START", False),
+        ("SIZE = 1", "SIZE = 2  # EVOLVE-BLOCK-END", False),
+        ("\n", "\r\n", False),
+    ],
+)
+def test_only_the_lines_between_markers_of_a_protected_file_may_change(
+    store: RepositoryStore, root: str, clone: Path, old: str, new: str, is_kept: bool
+) -> None:
+    (clone / "domains/loop.py").write_text(REGIONS)
+    start = store.snapshot(root, clone, 1).commit
+    rules = ChangeRules(protected=("domains/loop.py#EVOLVE-BLOCK",))
+    (clone / "domains/loop.py").write_text(REGIONS.replace(old, new), newline="")
+    (clone / "dos.txt").write_text("free")
+    wanted = store.snapshot(start, clone, 2).patch
+    for snapshot in (
+        store.snapshot(start, clone, 3, rules),
+        store.apply_patch(start, wanted, 4, rules),
+    ):
+        found = store.read_file(snapshot.commit, "domains/loop.py")
+        assert found == (REGIONS.replace(old, new) if is_kept else REGIONS).encode()
+        why = "a line outside of EVOLVE-BLOCK is protected"
+        assert snapshot.dropped == (() if is_kept else (("domains/loop.py", why),))
+        assert store.read_file(snapshot.commit, "dos.txt") == b"free"
+
+
+@pytest.mark.parametrize("change", ["removed", "a link", "a directory", "new"])
+def test_a_file_with_markers_stays_a_file(
+    store: RepositoryStore, root: str, clone: Path, change: str
+) -> None:
+    path = clone / "domains/loop.py"
+    path.write_text(REGIONS)
+    start = root if change == "new" else store.snapshot(root, clone, 1).commit
+    if change != "new":
+        path.unlink()
+    if change == "a link":
+        path.symlink_to("maze/score.py")
+    if change == "a directory":
+        path.mkdir()
+        (path / "x.py").touch()
+    wanted = store.snapshot(start, clone, 2).patch
+    rules = ChangeRules(protected=("domains/loop.py#EVOLVE-BLOCK",))
+    for snapshot in (
+        store.snapshot(start, clone, 3, rules),
+        store.apply_patch(start, wanted, 4, rules),
+    ):
+        assert snapshot.commit == start
+        assert "domains/loop.py" in dict(snapshot.dropped)
+
+
 def test_a_path_that_becomes_a_link_during_the_snapshot_is_not_followed(
     store: RepositoryStore, root: str, clone: Path, tmp_path: Path
 ) -> None:

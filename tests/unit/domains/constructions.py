@@ -170,6 +170,10 @@ RATIO_SPACE_14 = """
 -5.346496436622179 2.4644877336392232 -2.570708726021154
 1.5164799724062628 3.0213278117227174 -3.8718307541919557
 """
+UNCERTAINTY = """
+3.6331003 5.6714292 33.09981679 38.84994289 41.1543366 43.18733473 50.98385922 58.63890192
+96.02371844 111.21606458 118.90258668 141.44196227
+"""
 DESIGN = "012 013 024 035 045 125 134 145 234 235".split()  # a 2-(6,3,2) design
 
 
@@ -321,5 +325,6 @@ NEARLY: dict[str, tuple[Json, str]] = {
     "heilbronn-convex-14": (rows(HEILBRONN_14, 2), "0.02783558"),
     "ratio-16": (rows(RATIO_16, 2), "12.88923"),
     "ratio-space-14": (rows(RATIO_SPACE_14, 3), "4.16585"),
+    "uncertainty": (UNCERTAINTY.split(), "0.3215872334"),
 }
 """Answers with decimals and their published digits; and one with a value below the record."""

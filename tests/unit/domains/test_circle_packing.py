@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hyperdomain_circle_packing import BEST_KNOWN, CirclePacking
-from hyperdomain_circle_packing.score import TOLERANCE, Circle, first_violation, parse_circles
+from hyperdomain_math.circles import BEST_KNOWN, exact_circles, first_violation
+from hyperdomain_math.packing import CirclePacking
+from hyperdomain_math.picture import Circle
+from hyperdomain_math.table import PROBLEMS
 from hyperruntime.domain import Score, Task
 
 Json = Any
@@ -46,23 +48,26 @@ def task(n: int) -> Task:
 
 def is_valid(circles: list[Circle]) -> bool:
     """Check validity by another method than the domain: integer arithmetic on a common grid."""
-    grid = math.lcm(10**9, *(Fraction(value).denominator for circle in circles for value in circle))
+    grid = math.lcm(*(Fraction(value).denominator for circle in circles for value in circle))
     whole = [tuple(int(Fraction(value) * grid) for value in circle) for circle in circles]
-    slack = grid // 10**9
     for i, (x, y, r) in enumerate(whole):
-        if r < 0 or min(x, y, grid - x, grid - y) - r < -slack:
+        if r < 0 or min(x, y, grid - x, grid - y) < r:
             return False
         for u, v, s in whole[:i]:
-            if r + s > slack and (x - u) ** 2 + (y - v) ** 2 < (r + s - slack) ** 2:
+            if (x - u) ** 2 + (y - v) ** 2 < (r + s) ** 2:
                 return False
     return True
+
+
+def fault(circles: list[Circle]) -> str:
+    return first_violation(exact_circles([list(one) for one in circles], len(circles)))
 
 
 @given(packings)
 def test_a_packing_is_valid_exactly_if_integer_arithmetic_agrees(
     circles: list[Circle],
 ) -> None:
-    assert (first_violation(circles) == "") == is_valid(circles)
+    assert (fault(circles) == "") == is_valid(circles)
 
 
 @given(
@@ -73,12 +78,12 @@ def test_a_packing_is_valid_exactly_if_integer_arithmetic_agrees(
 def test_the_limit_of_touching_circles_is_decided_exactly(
     r: float, angle: float, steps: int
 ) -> None:
-    reach = 2 * r - 1e-9
+    reach = 2 * r
     x, y = 0.5 + reach * math.cos(angle), 0.5 + reach * math.sin(angle)
     for _ in range(abs(steps)):
         x = math.nextafter(x, math.copysign(9, steps))
     circles = [(0.5, 0.5, r), (x, y, r)]
-    assert (first_violation(circles) == "") == is_valid(circles)
+    assert (fault(circles) == "") == is_valid(circles)
 
 
 @given(hostile, st.sampled_from([1, 2, 8]))
@@ -95,16 +100,16 @@ def test_scoring_never_raises_for_any_answer(prediction: Json, n: int) -> None:
 @pytest.mark.parametrize(
     ("circle", "problem"),
     [
-        ([0.5, 0.5, math.nan], "r is not a finite number"),
-        ([math.inf, 0.5, 0.1], "x is not a finite number"),
-        ([0.5, -math.inf, 0.1], "y is not a finite number"),
-        ([0.5, 0.5, 10**400], "r is not a finite number"),
-        ([0.5, 0.5, True], "type bool"),
-        (["0.5", 0.5, 0.1], "type str"),
-        ([0.5, 0.5], "2 values"),
-        ([[0.5], 0.5, 0.1], "type list"),
-        ({"x": 1}, "type dict"),
-        (None, "null"),
+        ([0.5, 0.5, math.nan], "not finite: circle 7[2] is nan"),
+        ([math.inf, 0.5, 0.1], "not finite: circle 7[0] is inf"),
+        ([0.5, -math.inf, 0.1], "not finite: circle 7[1] is -inf"),
+        ([0.5, 0.5, 10**400], "too large: circle 7[2]"),
+        ([0.5, 0.5, True], "circle 7[2] is a boolean"),
+        (["half", 0.5, 0.1], "circle 7[0] is a text that is no decimal number"),
+        ([0.5, 0.5], "2 items, not 3"),
+        ([[0.5], 0.5, 0.1], "circle 7[0] is a list"),
+        ({"x": 1}, "circle 7 is an object"),
+        (None, "circle 7 is null"),
         ([0.5, 0.5, -1e-300], "negative radius"),
         ([0.5, 0.5, 0.6], "leaves the square"),
         ([0.3, 0.3, 0.05], "overlap"),
@@ -122,14 +127,20 @@ def test_a_wrong_number_of_circles_is_invalid() -> None:
         assert not DOMAIN.score(task(8), prediction).valid
 
 
-def test_touching_circles_are_valid_and_an_overlap_beyond_the_tolerance_is_not() -> None:
-    circles, problem = parse_circles(QUARTERS, 4)
-    assert problem == ""
-    assert first_violation(circles) == ""
-    assert first_violation(circles, Fraction(0)) == ""
-    slack = float(TOLERANCE)
-    assert first_violation([(0.5, 0.5, 0.5 + slack * 0.99)]) == ""
-    assert first_violation([(0.5, 0.5, 0.5 + slack * 1.01)]) != ""
+def test_touching_circles_are_valid_and_the_smallest_overlap_is_not() -> None:
+    assert first_violation(exact_circles(QUARTERS, 4)) == ""
+    assert first_violation(exact_circles([["1/2", "0.5", "1/2"]], 1)) == ""
+    longer = [*QUARTERS[:3], ["3/4", "3/4", f"{10**80 // 4 + 1}/1{'0' * 80}"]]
+    assert "leaves the square" in first_violation(exact_circles(longer, 4))
+
+
+def test_it_scores_and_draws_as_the_problem_of_the_domain_math_does() -> None:
+    problem = PROBLEMS["circles-26"]
+    answer = problem.baseline()
+    assert DOMAIN.score(task(26), answer).value == problem.score(problem.verify(answer))
+    one = DOMAIN.picture(task(26), answer)
+    assert one is not None
+    assert [line for line in problem.draw(answer) if line not in one] == []
 
 
 def test_the_score_is_the_sum_of_radii_divided_by_the_best_known_sum() -> None:
@@ -138,7 +149,7 @@ def test_the_score_is_the_sum_of_radii_divided_by_the_best_known_sum() -> None:
     ]
     score = DOMAIN.score(task(26), grid)
     assert score.valid
-    assert score.value == pytest.approx(2.5414 / 2.635983)
+    assert score.value == pytest.approx(2.5414 / float(BEST_KNOWN[26]))
     assert score.facts["sum_of_radii"] == pytest.approx(2.5414)
 
 

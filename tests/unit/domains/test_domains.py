@@ -16,7 +16,7 @@ import pytest
 from hyperdomain_polyglot import Polyglot
 from hyperdomain_table import Table
 from hyperruntime.domain import Domain, Score, mean_report
-from hyperruntime.errors import HyperRuntimeError
+from hyperruntime.errors import HyperRuntimeError, SpecError
 from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -119,3 +119,36 @@ def test_a_domain_that_cannot_be_used_creates_no_run(domain: str, tmp_path: Path
         start_run(runtime, plan_run(options))
     assert not (tmp_path / "out").exists()
     assert runtime.started == 0
+
+
+def test_metrics_are_finite_figures_and_a_report_has_their_means_over_the_tasks_that_have_them() -> (
+    None
+):
+    scores = (
+        Score(task_id="a", value=0.5, valid=True, metrics={"size": 1.7e308, "speed": 1}),
+        Score(task_id="b", value=1.5, valid=True, metrics={"size": 1.7e308}),
+        Score(task_id="c", value=0.0, valid=False),
+    )
+    report = mean_report("d", "train", scores)
+    assert report["metrics"] == {"size": pytest.approx(1.7e308), "speed": 1.0}
+    assert [one.get("metrics") for one in report["tasks"].values()] == [
+        {"size": 1.7e308, "speed": 1},
+        {"size": 1.7e308},
+        None,
+    ]
+    assert "metrics" not in mean_report("d", "train", scores[2:])
+
+
+@pytest.mark.parametrize(
+    ("metrics", "said"),
+    [
+        ({"speed": float("nan")}, r"metrics\['speed'\]=nan is not allowed: a finite number"),
+        ({"speed": True}, "a finite number"),
+        ({"speed": "fast"}, "a finite number"),
+        ({"a b": 1.0}, "names of 1 to 60"),
+        ({1: 1.0}, "names of 1 to 60"),
+    ],
+)
+def test_other_metrics_are_refused_where_they_are_made(metrics: Any, said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        Score(task_id="a", value=0.5, valid=True, metrics=metrics)

@@ -25,11 +25,12 @@ from hyperruntime.loop.run.plan import plan_resume
 from hyperruntime.loop.run.run import resume_run
 from hyperruntime.loop.run_files.archive import Archive, load_run
 from hyperruntime.loop.run_files.layout import Layout
-from hyperruntime.loop.run_files.parent_rules import select_parent
 from hyperruntime.loop.run_files.record import GenerationRecord
+from hyperruntime.loop.run_files.selection import choose_parent
 from hyperruntime.loop.workbench.container import GenerationPlan
 from hyperruntime.loop.workbench.events import StepEvent
 from hyperruntime.loop.workbench.open_containers import OpenContainers
+from hyperruntime.registry import load_selection_rule
 from hyperruntime.spec import ContainerSpec
 from tests.doubles.fake_runtime import FakeRuntime
 from tests.params import first_quick
@@ -237,8 +238,9 @@ def test_a_state_lost_in_a_power_failure_is_made_again(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("rule", ["score_child_prop", "islands:2,2", "novelty"])
 def test_parents_follow_from_seed_and_archive_also_after_an_interruption(
-    finished: Path, stopped: threading.Event
+    finished: Path, stopped: threading.Event, rule: str
 ) -> None:
     summary = resume_run(
         FakeRuntime(),
@@ -246,7 +248,7 @@ def test_parents_follow_from_seed_and_archive_also_after_an_interruption(
             finished,
             max_generation=10,
             parallel=4,
-            changes={"parent_selection": "score_child_prop"},
+            changes={"parent_selection": rule},
         ),
         interrupt_at(stopped, "7", "evaluate"),
     )
@@ -273,10 +275,6 @@ def check_choices(run_dir: Path, since: int) -> None:
         for known in view.generations[: record.archived]:
             before._index(known)
         assert isinstance(record.genid, int)
-        chosen = select_parent(
-            view.options.parent_selection,
-            before.candidates(),
-            seed=view.seed,
-            generation=record.genid,
-        )
-        assert chosen == record.parent
+        name = view.options.parent_selection
+        seen = before.selection(Layout(run_dir), generation=record.genid, seed=view.seed)
+        assert choose_parent(name, load_selection_rule(name), seen) == record.parent

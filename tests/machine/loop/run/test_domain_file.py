@@ -27,7 +27,7 @@ from tests.doubles.fake_runtime import FakeRuntime
 
 CODE = """
 from pathlib import Path
-from hyperdomain_circle_packing import CirclePacking
+from hyperdomain_math.packing import CirclePacking
 Path(__file__).with_suffix(".ran").touch()
 
 class Mine(CirclePacking):

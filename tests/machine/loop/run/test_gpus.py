@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hyperdomain_circle_packing import CirclePacking
+from hyperdomain_math.packing import CirclePacking
 from hyperruntime.errors import SpecError
 from hyperruntime.loop.run.plan import plan_run
 from hyperruntime.loop.run.run import start_run

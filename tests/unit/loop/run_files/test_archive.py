@@ -325,7 +325,6 @@ def test_an_unknown_option_of_a_later_version_is_ignored() -> None:
     [
         ("max_generation", -1, "0 or more"),
         ("parallel", 0, "1 or more"),
-        ("parent_selection", "score_prob", "did you mean 'score_prop'"),
         ("eval_samples", (0,), "-1 for all"),
         ("eval_samples", (1, 2), "each of 1 domains"),
         ("timeout_meta_s", 0, "positive"),

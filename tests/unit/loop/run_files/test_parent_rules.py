@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hyperruntime.loop.run_files.parent_rules import (
-    SELECTIONS,
+    FORMULAS,
     Candidate,
     select_parent,
     sigmoid,
@@ -65,7 +65,7 @@ def test_a_score_just_above_one_hardly_changes_the_weights() -> None:
     assert weights("score_prop", record) == pytest.approx(weights("score_prop", usual), rel=0.01)
 
 
-@given(candidates, st.sampled_from(SELECTIONS), st.integers(0, 2**32), st.integers(1, 10**6))
+@given(candidates, st.sampled_from(FORMULAS), st.integers(0, 2**32), st.integers(1, 10**6))
 def test_a_choice_depends_only_on_seed_generation_and_archive(
     pool: list[Candidate], rule: str, seed: int, generation: int
 ) -> None:
@@ -161,7 +161,7 @@ def test_latest_takes_the_last_archived_and_best_the_first_of_equal_scores() -> 
     assert select_parent("latest", tied, seed=0, generation=3) == 1
 
 
-@pytest.mark.parametrize("rule", SELECTIONS)
+@pytest.mark.parametrize("rule", FORMULAS)
 def test_the_only_candidate_is_the_parent(rule: str) -> None:
     assert (
         select_parent(rule, [Candidate("initial", 0.0, 10**6)], seed=5, generation=9) == "initial"

@@ -1,5 +1,8 @@
-"""The domain ``circle_packing``: pack n circles into the unit square and maximise the sum of their
-radii.
+"""The domain ``circle_packing``: the problem ``math:circles-N`` for several n, in splits, and with
+limits of an agent's work.
+
+Verifier and picture are those of the problem. It verifies in this process, which takes at most a
+fraction of a second: 32 circles, and numbers of at most 400 digits.
 
 This is a benchmark of AlphaEvolve (Novikov et al. 2025, arXiv:2506.13131, appendix B.12). Agents
 train on small n and are validated on n=26 and n=32; n=20 and n=23 are left for the test. The domain
@@ -8,49 +11,18 @@ runs on the host; only a task's inputs, which do not hold the best known sums, e
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
 import attrs
 
-from hyperdomain_circle_packing.picture import png, svg
-from hyperdomain_circle_packing.score import first_violation, parse_circles
+from hyperdomain_math.circles import ExactCircle, drawn, exact_circles, in_square
+from hyperdomain_math.exact import RefusedError
+from hyperdomain_math.picture import frame, png
 from hyperruntime.domain import DomainBase, Score, Split, Task
 
 __all__ = ["CirclePacking"]
-
-BEST_KNOWN: Mapping[int, float] = MappingProxyType(
-    {
-        1: 0.5,
-        2: 2 - math.sqrt(2),
-        8: 1.4238140,
-        11: 1.6800584,
-        14: 1.9056673,
-        17: 2.1111854,
-        20: 2.3011229,
-        23: 2.470,
-        26: 2.635983,
-        32: 2.939572,
-    }
-)
-"""Best known sum of radii of ``n`` disjoint circles in the unit square.
-
-Source: Erich Friedman, Packing Center, "Circles in Squares" by sum of radii
-(https://erich-friedman.github.io/packing/cirRsqu/). n=1 and n=2 are exact. For 8 <= n <= 17 the
-page gives three decimals ("1.423+"); the other digits are from our own search, sequential quadratic
-programming from 700 to 12,000 starts each, rounded up. n=20: the same search, which the page does
-not list. n=23: an earlier search, known to three decimals only, see ``TRUNCATED``. n=26: 2.635 by
-AlphaEvolve (Novikov et al. 2025, arXiv:2506.13131, appendix B.12), now listed as "2.63598+". n=32:
-2.937 by AlphaEvolve, now 2.939572 (Georgiev, Gomez-Serrano, Tao, Wagner 2025, arXiv:2511.02864),
-listed as "2.939+".
-"""
-
-TRUNCATED = frozenset({23})
-"""The ``n`` whose best known sum is known to three decimals only; its best packings score up to
-1.0005.
-"""
 
 SPLITS = (
     Split(name="train", staged_samples=2, staged_threshold=0.1),
@@ -58,7 +30,7 @@ SPLITS = (
     Split(name="test"),
 )
 
-_ROUNDED = " (to three decimals: a sum above it may be no record)"
+_LARGEST = 2  # coordinates and radii of what is drawn
 _SIZES: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {"train": (8, 11, 14, 17), "val": (26, 32), "test": (20, 23)}
 )
@@ -110,33 +82,46 @@ class CirclePacking(DomainBase):
         )
 
     def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401 - any JSON value an agent may return
-        """Return the sum of radii divided by the best known one; 0 for an invalid packing."""
+        """Return the sum of radii divided by the best known one; 0 for an invalid packing.
+
+        As for each problem, a sum that exceeds the best known one by less than its last digit
+        scores 1.0.
+        """
         n: int = task.inputs["n"]
-        circles, problem = parse_circles(prediction, n)
-        problem = problem or first_violation(circles)
-        if problem:
-            return Score(task_id=task.id, value=0.0, valid=False, detail=problem, facts={"n": n})
-        total = math.fsum(r for _, _, r in circles)
-        best = BEST_KNOWN[n]
+        problem = in_square(n)
+        try:
+            total = problem.verify(prediction)
+        except RefusedError as error:
+            return Score(task_id=task.id, value=0.0, valid=False, detail=str(error), facts={"n": n})
         return Score(
             task_id=task.id,
-            value=total / best,
+            value=problem.score(total),
             valid=True,
-            detail=f"sum of radii {total:.7f}, best known "
-            f"{best:.7f}{_ROUNDED if n in TRUNCATED else ''}",
-            facts={"n": n, "sum_of_radii": total, "best_known": best},
+            detail=f"sum of radii {float(total):.7f}, best known {problem.record}",
+            facts={
+                "n": n,
+                "sum_of_radii": float(total),
+                "best_known": float(problem.record),
+            },
         )
 
     def picture(self, task: Task, prediction: Any) -> str | None:  # noqa: ANN401
-        """Return the packing as SVG, even if it is invalid; None if the answer has no circles."""
-        circles, _ = parse_circles(prediction, task.inputs["n"])
-        return (
-            svg(circles, f"n = {len(circles)}: {self.score(task, prediction).detail}")
-            if circles
-            else None
-        )
+        """Return the packing as SVG, even if circles overlap; None if it cannot be drawn."""
+        circles = _drawable(task, prediction)
+        title = f"n = {len(circles)}: {self.score(task, prediction).detail}"
+        return frame(drawn(circles), title) if circles else None
 
     def picture_png(self, task: Task, prediction: Any) -> bytes | None:  # noqa: ANN401
-        """Return the packing as PNG, even if it is invalid; None if the answer has no circles."""
-        circles, _ = parse_circles(prediction, task.inputs["n"])
-        return png(circles) if circles else None
+        """Return the packing as PNG, even if circles overlap; None if it cannot be drawn."""
+        circles = _drawable(task, prediction)
+        return png([(float(x), float(y), float(r)) for x, y, r in circles]) if circles else None
+
+
+def _drawable(task: Task, prediction: Any) -> list[ExactCircle]:  # noqa: ANN401
+    """Return the circles of an answer; none if it has others than circles near the square."""
+    try:
+        circles = exact_circles(prediction, task.inputs["n"])
+    except RefusedError:
+        return []
+    near = all(abs(number) <= _LARGEST for circle in circles for number in circle)
+    return circles if near else []
