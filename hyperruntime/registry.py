@@ -47,6 +47,7 @@ AGENTS = "hyperruntime.agents"
 SERVERS = "hyperruntime.servers"
 LAUNCHERS = "hyperruntime.launchers"
 SELECTION = "hyperruntime.selection"
+LOGGERS = "hyperruntime.loggers"
 OURS = "hyperruntime"  # the distribution
 _CODE_FILE = re.compile(r"[^:]+\.py:[A-Za-z_]\w*")
 _DOMAIN_MEMBERS = (
@@ -304,6 +305,20 @@ def load_launcher(name: str) -> Any:  # noqa: ANN401 - makes a cluster.launchers
         DriverLoadError: the launcher is installed but cannot be loaded.
     """
     return _load(LAUNCHERS, name, lambda n, known: SpecError("provider", n, name_hint(n, known)))
+
+
+def load_logger(reference: str) -> Any:  # noqa: ANN401 - a loop.loggers.logger.RunLogger
+    """Return a logger by ``NAME`` or ``NAME:ARGUMENT``.
+
+    Raises:
+        SpecError: no installed logger has this name.
+        ExtraMissingError: the package of its program is not installed.
+        DriverLoadError: the logger is installed but cannot be loaded or made.
+    """
+    name, _, argument = reference.partition(":")
+    made = _load(LOGGERS, name, lambda n, known: SpecError("logger", n, name_hint(n, known)))
+    with blaming(LOGGERS, name):
+        return made(argument)
 
 
 def load_agent_folder(name: str) -> Path:

@@ -66,7 +66,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
         "Run and score agents in slots, and write training data.",
     ),
     "cluster": ("cluster.commands", "cluster", "Use many nodes of a batch system."),
-    "report": ("loop.report", "report", "Write an HTML report about a run, or about two."),
+    "report": ("loop.report", "report", "Write an HTML report about a run, or compare several."),
     "watch": ("loop.report", "watch", "Serve the report of a run live, while it runs."),
     "bug-report": (
         "machine.bug_report",

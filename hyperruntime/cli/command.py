@@ -33,6 +33,7 @@ class State(Interruption):
         log_level: the lowest level to log.
         log_json: whether log lines are JSON.
         has_live_page: whether ``--watch`` was given.
+        loggers: those of ``--logger``.
         runtimes: the runtimes that commands opened.
     """
 
@@ -44,6 +45,7 @@ class State(Interruption):
         self.log_level = "warning"
         self.log_json = False
         self.has_live_page = False
+        self.loggers: tuple[str, ...] = ()
         self.runtimes: list[Runtime] = []
 
     def open_runtime(self, *, run_id: str = "") -> Runtime:

@@ -1,21 +1,27 @@
-"""``--watch`` of commands that make a run: ``hyperrun watch`` in a process of its own, beside the
-run.
+"""``--watch`` and ``--logger`` of commands that make a run: ``hyperrun watch`` and each logger in a
+process of its own, beside the run.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
 
+from hyperruntime import registry
 from hyperruntime.cli.command import State
-from hyperruntime.cli.messages import note
+from hyperruntime.cli.messages import WrongUsageError, note
+from hyperruntime.errors import unknown_name
 from hyperruntime.host.process import STDOUT, kill_group, python_args, reap, spawn
+from hyperruntime.loop.run_files.layout import Layout
 
 _END_S = 5.0  # for the last events
+_LOGGER_END_S = 10.0  # for what a logger has not sent yet
+_FOLLOW = "hyperruntime.loop.loggers.follow"
 
 
 def _store(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -31,41 +37,80 @@ watch_option = click.option(
 )
 
 
+def _store_loggers(
+    ctx: click.Context, parameter: click.Parameter, value: tuple[str, ...]
+) -> tuple[str, ...]:
+    known = registry.plugins(registry.LOGGERS) if value else {}
+    for reference in value:
+        name = reference.partition(":")[0]
+        if name not in known:
+            raise WrongUsageError(unknown_name("logger", name, known))
+    ctx.ensure_object(State).loggers = value
+    return value
+
+
+logger_option = click.option(
+    "--logger",
+    multiple=True,
+    expose_value=False,
+    callback=_store_loggers,
+    metavar="NAME[:PROJECT]",
+    help="Also write the figures of each generation to another program, such as trackio.",
+)
+
+
 @contextmanager
 def live_page(state: State) -> Iterator[Callable[[Path], None]]:
-    """Yield a function that starts the page of a run if ``--watch`` was given; the page ends after
-    the block.
+    """Yield a function that starts the page of a run if ``--watch`` was given, and its loggers if
+    ``--logger`` was; they end after the block.
     """
-    started: list[_PageProcess] = []
+    started: list[_BesideProcess] = []
 
     def start(run_dir: Path) -> None:
-        if not state.has_live_page:
-            return
-        try:
-            started.append(_PageProcess(run_dir))
-        except (OSError, RuntimeError) as error:
-            note(
-                f"the live page cannot be started: {error}; the run goes on, see it with "
-                "`hyperrun watch`"
-            )
+        if state.has_live_page:
+            started.extend(_started(_page_words(run_dir), "the live page", _END_S))
+        for reference in state.loggers:
+            words = _logger_words(run_dir, reference)
+            started.extend(_started(words, f"logger {reference}", _LOGGER_END_S))
 
     try:
         yield start
     finally:
         for one in started:
+            one.end()
+        for one in started:
             one.close()
 
 
-class _PageProcess:
-    """``hyperrun watch`` as a child, which ends when this process ends, in any way: its standard
-    input ends then.
+def _started(words: tuple[str, ...], name: str, end_s: float) -> Iterator[_BesideProcess]:
+    try:
+        yield _BesideProcess(words, name, end_s)
+    except (OSError, RuntimeError) as error:
+        note(f"{name} cannot be started: {error}; the run goes on without it")
+
+
+def _page_words(run_dir: Path) -> tuple[str, ...]:
+    return ("-m", "hyperruntime.cli", "watch", str(run_dir), "--with-parent")
+
+
+def _logger_words(run_dir: Path, reference: str) -> tuple[str, ...]:
+    journal = Layout(run_dir).journal
+    done = journal.stat().st_size if journal.exists() else 0
+    return ("-m", _FOLLOW, str(run_dir.absolute()), reference, str(done))
+
+
+class _BesideProcess:
+    """A child beside the run, which ends when this process ends, in any way: its standard input
+    ends then.
 
     All that it prints comes through this process, because it must stand above the display of the
     run.
     """
 
-    def __init__(self, run_dir: Path) -> None:
-        words = ("-m", "hyperruntime.cli", "watch", str(run_dir), "--with-parent")
+    def __init__(self, words: tuple[str, ...], name: str, end_s: float) -> None:
+        self._name = name
+        self._end_s = end_s
+        self._until = 0.0  # set by end()
         # one pipe: its errors must stand above the display, too
         self._process = spawn(python_args(*words), stderr=STDOUT)
         self._reader = threading.Thread(target=self._tell, name="hyperrun-live-page", daemon=True)
@@ -84,14 +129,17 @@ class _PageProcess:
                 said = line.decode(errors="replace").strip()
                 note(f"watch it at {said}" if said.startswith("http://") else said)
 
-    def close(self) -> None:
-        """Close the child's standard input, so that it sends the last events and ends; kill it
-        after 5 s.
-        """
+    def end(self) -> None:
+        """Close the child's standard input, so that it does what is left and ends."""
         assert self._process.stdin is not None, "a pipe"
+        self._until = time.monotonic() + self._end_s
         with suppress(OSError):
             self._process.stdin.close()
-        if reap(self._process, _END_S) is None:
+
+    def close(self) -> None:
+        """Wait until the child has ended; kill it if that takes too long."""
+        if reap(self._process, max(0.0, self._until - time.monotonic())) is None:
+            note(f"{self._name} did not end within {self._end_s:g} s, and was killed")
             kill_group(self._process)
             reap(self._process, _END_S)
         self._reader.join(_END_S)

@@ -31,6 +31,7 @@ else:  # generic for type checkers only: older releases of click have a plain cl
 
 Pairs = tuple[tuple[str, str], ...]
 _RUN_FILE = "run.json"
+_STUDY_FILE = "study.json"
 _RUNS = "outputs"
 _RUNS_SHOWN = 5
 _ORIGINAL = "gen_initial/hyperagents"
@@ -225,6 +226,18 @@ def _any_run_directory(value: Any, option: str) -> str:
     return str(path) if is_rollout(path) else _run_directory(value, option)
 
 
+def _run_or_study(value: Any, option: str) -> str:
+    """Return the path of a run directory of the generate loop, or of a study."""
+    path = Path(os.path.expanduser(str(value)))
+    return str(path) if (path / _STUDY_FILE).is_file() else _run_directory(value, option)
+
+
+def _any_run_or_study(value: Any, option: str) -> str:
+    """Return the path of a run directory of the generate loop or of rollouts, or of a study."""
+    path = Path(os.path.expanduser(str(value)))
+    return str(path) if (path / _STUDY_FILE).is_file() else _any_run_directory(value, option)
+
+
 def is_rollout(path: Path) -> bool:
     """Return whether a directory is that of ``hyperrun rollout run``."""
     options = (read_run_json(path / _RUN_FILE, below=path) or {}).get("options")
@@ -243,6 +256,8 @@ def _other_run(path: Path) -> str:
         )
     if (path / _RUN_FILE).is_file() or not path.is_dir():
         return ""
+    if (path / _STUDY_FILE).is_file():
+        return "a study; give one of the generate_... directories in it"
     made = {
         "results.jsonl": "a batch of `hyperrun rollout batch`",
         "metrics.jsonl": "a training of `hyperrun rollout train`",
@@ -293,6 +308,8 @@ NAMES = Parsed("names", _names)
 COUNTS = Parsed("counts", _counts)
 RUN_DIRECTORY = Parsed("run_dir", _run_directory)
 ANY_RUN_DIRECTORY = Parsed("run_dir", _any_run_directory)
+RUN_OR_STUDY = Parsed("run_dir", _run_or_study)
+ANY_RUN_OR_STUDY = Parsed("run_dir", _any_run_or_study)
 GENERATION = Parsed("generation", _generation)
 IMAGE = Parsed("ref", _image)
 JSON_OBJECT = Parsed("json", _json_object)

@@ -61,8 +61,12 @@ class Tracker(Protocol[Event_contra]):
     """
 
     unit: str
-    total: int
-    done: int
+
+    @property
+    def total(self) -> int: ...  # noqa: D102 - an attribute
+
+    @property
+    def done(self) -> int: ...  # noqa: D102 - an attribute
 
     @property
     def running(self) -> Mapping[str, Running]: ...  # noqa: D102 - an attribute

@@ -109,6 +109,26 @@ def filter_patch(patch: bytes, rules: ChangeRules) -> tuple[bytes, Notes]:
     return b"".join(kept), tuple(dropped)
 
 
+def changed_lines(part: FilePatch) -> tuple[list[bytes], list[bytes]]:
+    """Return the added and the removed lines of a part, without their signs and ends; none of a
+    binary file.
+    """
+    added: list[bytes] = []
+    removed: list[bytes] = []
+    old = new = 0
+    for line in part.text.split(b"\n"):
+        if old <= 0 and new <= 0:
+            if hunk := _HUNK.match(line):
+                old, new = (1 if count is None else int(count) for count in hunk.groups())
+            continue
+        sign = line[:1]
+        old -= sign in (b" ", b"-", b"")
+        new -= sign in (b" ", b"+", b"")
+        if sign in (b"+", b"-"):
+            (added if sign == b"+" else removed).append(line[1:])
+    return added, removed
+
+
 class _Parser:
     """Parses the lines of a diff in one pass."""
 

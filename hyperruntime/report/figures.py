@@ -29,6 +29,7 @@ _FAILED = "#b4bcc2"
 _STEP = "#f3d9bd"
 _COLOURS = "YlGnBu"
 _FEW = 40
+_MOST_LABEL = 60  # characters
 _MANY = 1500
 _FORMATS = {"svg": {"Date": None}, "png": {"Software": None}}
 
@@ -65,7 +66,7 @@ def draw_lineage(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
     path = best_path(nodes)
     _edges(axes, nodes, places, path)
     _discs(axes, nodes, places, path)
-    return _rendered(figure)
+    return rendered(figure)
 
 
 def draw_progress(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
@@ -87,35 +88,76 @@ def draw_progress(nodes: Sequence[Node], title: str) -> dict[str, bytes]:
     _stairs(axes, nodes, color=_BEST, label="best so far")
     if scored:
         axes.legend(frameon=False, loc="lower right")
-    return _rendered(figure)
+    return rendered(figure)
 
 
 def _new_figure(title: str, nodes: Sequence[Node]) -> tuple[Figure, Axes]:
-    if not can_draw():
-        raise ExtraMissingError("pictures", "matplotlib", "report")
-    # it would use ./matplotlibrc, which can make it run TeX on files of this machine
-    import_elsewhere("matplotlib")
-    from matplotlib.figure import Figure
+    figure, axes = new_figure(title, _summary(nodes), "generation")
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
-    axes = figure.add_subplot()
-    shown = "".join(letter if letter.isprintable() else "?" for letter in title)
-    axes.set_title(
-        f"{shown}\n", loc="left", fontsize=14, fontweight="bold", color=_INK, parse_math=False
-    )
-    axes.text(0, 1.02, _summary(nodes), transform=axes.transAxes, fontsize=10, color=_FAINT)
-    axes.set_xlabel("generation", color=_FAINT)
-    axes.set_ylabel("score", color=_FAINT)
-    axes.grid(axis="y", color=_GRID)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     names = [str(node.genid) for node in nodes]
     axes.xaxis.set_major_formatter(
         lambda x, _: names[int(x)] if x == int(x) and 0 <= x < len(names) else ""
     )
     return figure, axes
+
+
+def new_figure(title: str, subtitle: str, across: str) -> tuple[Figure, Axes]:
+    """Return an empty figure of scores with its axes.
+
+    Args:
+        title: in bold letters.
+        subtitle: below it.
+        across: label of the horizontal axis.
+
+    Raises:
+        ExtraMissingError: matplotlib is not installed.
+    """
+    if not can_draw():
+        raise ExtraMissingError("pictures", "matplotlib", "report")
+    # it would use ./matplotlibrc, which can make it run TeX on files of this machine
+    import_elsewhere("matplotlib")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_SIZE, dpi=_DPI, layout="constrained")
+    axes = figure.add_subplot()
+    axes.set_title(
+        f"{plain(title)}\n",
+        loc="left",
+        fontsize=14,
+        fontweight="bold",
+        color=_INK,
+        parse_math=False,
+    )
+    axes.text(
+        0,
+        1.02,
+        plain(subtitle),
+        transform=axes.transAxes,
+        fontsize=10,
+        color=_FAINT,
+        parse_math=False,
+    )
+    axes.set_xlabel(across, color=_FAINT)
+    axes.set_ylabel("score", color=_FAINT)
+    axes.grid(axis="y", color=_GRID)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def label(text: str) -> str:
+    """Return a text for a legend, where ``$`` begins no formula and ``_`` hides no entry; a long
+    one is cut.
+    """
+    short = text if len(text) <= _MOST_LABEL else f"{text[: _MOST_LABEL - 3]}..."
+    return f" {plain(short)}".replace("$", r"\$")
+
+
+def plain(text: str) -> str:
+    """Return a text that can be drawn on one line."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def _summary(nodes: Sequence[Node]) -> str:
@@ -214,7 +256,8 @@ def _points(
     return [float(x) for x, _ in points], [y for _, y in points]
 
 
-def _rendered(figure: Figure) -> dict[str, bytes]:
+def rendered(figure: Figure) -> dict[str, bytes]:
+    """Return a figure as SVG and PNG, by format; the same figure gives the same bytes."""
     from matplotlib import rc_context
 
     pictures = {}

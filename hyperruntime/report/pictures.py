@@ -67,7 +67,7 @@ def write_pictures(
     """
     target = make_directory(folder) if folder else _own_folder(Path(view.run_dir))
     drawn = draw_lineage(whole_run(view.generations), f"lineage of {Path(view.run_dir).name}")
-    pictures = [_write(target, "lineage", "lineage", drawn)]
+    pictures = [write_picture(target, "lineage", "lineage", drawn)]
     if best is not None:
         pictures += _write_answers(view, best, target)
     return tuple(pictures)
@@ -100,10 +100,12 @@ def write_plots(
         progress = draw_progress(series.nodes, series.title)
         graph = draw_lineage(series.nodes, series.title)
         pictures.append(
-            _write(target, f"progress_plot_{series.name}", f"progress, {series.title}", progress)
+            write_picture(
+                target, f"progress_plot_{series.name}", f"progress, {series.title}", progress
+            )
         )
         pictures.append(
-            _write(target, f"archive_graph_{series.name}", f"archive, {series.title}", graph)
+            write_picture(target, f"archive_graph_{series.name}", f"archive, {series.title}", graph)
         )
         write_atomic(target / f"progress_info_{series.name}.txt", progress_info(series).encode())
     return tuple(pictures)
@@ -125,10 +127,11 @@ def _write_answers(view: RunView, best: GenerationRecord, target: Path) -> Itera
                 png = domain.picture_png(task, answers[task.id])
                 drawn = {"svg": svg.encode(), **({} if png is None else {"png": png})}
                 subject = f"best answer to {name} {task.id}, of generation {best.genid}"
-                yield _write(target, f"best_{name}_{task.id}", subject, drawn)
+                yield write_picture(target, f"best_{name}_{task.id}", subject, drawn)
 
 
-def _write(target: Path, name: str, subject: str, drawn: Mapping[str, bytes]) -> Picture:
+def write_picture(target: Path, name: str, subject: str, drawn: Mapping[str, bytes]) -> Picture:
+    """Write a picture in its formats, and return it."""
     paths = {kind: target / f"{name}.{kind}" for kind in drawn}
     for kind, path in paths.items():
         write_atomic(path, drawn[kind])

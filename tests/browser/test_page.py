@@ -19,6 +19,7 @@ from hyperruntime.cli import main
 from hyperruntime.loop.run_files.layout import Layout
 from tests.browser.conftest import OPEN_ALL, Browser
 from tests.doubles.shown_runs import loop_run, plain, rollout_run
+from tests.doubles.study_runs import write_run
 
 PANEL = "document.querySelector('.panel')"
 PWN = "window.pwned = (window.pwned || 0) + 1"
@@ -505,7 +506,7 @@ def test_no_name_runs(browser: Browser, tmp_path: Path) -> None:
         json.dumps({"sent_as": name, "usage": {"input_tokens": 1}}) + "\n"
     )
     browser.open(page_of(one, other))
-    assert name in browser.run("return document.querySelector('.u-legend').textContent")
+    assert name in browser.run("return document.querySelector('#main .u-legend').textContent")
     browser.run("state.table.choose(2)")
     wait(browser, f"{PANEL}.innerText.includes('+new 2')")
     rolled = rollout_run(tmp_path / "rollout_1", 2, 2)
@@ -519,6 +520,31 @@ def test_no_name_runs(browser: Browser, tmp_path: Path) -> None:
     browser.run("state.table.choose(1)")
     wait(browser, f"{PANEL}.innerText.includes('{name} 0/1')")
     assert "__proto__" in browser.run("return document.querySelector('.head').innerText")
+    assert browser.run("return window.pwned") is None
+
+
+def test_several_runs_are_compared_by_what_they_spent(browser: Browser, tmp_path: Path) -> None:
+    name = f"<img src=x onerror={PWN.replace(' ', '')}>"
+    runs = [
+        write_run(
+            tmp_path / f"generate_{n}", [0.1, 0.1 * n, 0.2 * n], agent=f"{n % 2}{name}",
+            seed=n, metrics={name: 0.5},
+        )
+        for n in range(1, 5)
+    ]  # fmt: skip
+    browser.open(page_of(*runs, "--baseline", "0.3"))
+    assert browser.run("return document.querySelectorAll('canvas').length") == 3
+    legend = "document.querySelector('#compared .u-legend').textContent"
+    for text in (f"agent 1{name} (2): median", "baseline 0.3"):
+        assert text in browser.run(f"return {legend}")
+    browser.run("const by = document.querySelector('#compared select');"
+                "by.value = 'tokens, read and written'; by.dispatchEvent(new Event('change'))")  # fmt: skip
+    wait(browser, f"{legend}.startsWith('tokens')")
+    assert "Mann-Whitney U" in browser.run("return document.querySelector('.compared').innerText")
+    path = browser.run("return [...document.querySelectorAll('section')].find(one => "
+                       "one.querySelector('h2')?.textContent === 'Best path').innerText")  # fmt: skip
+    assert "+0.1000" in path
+    assert "100 %" in path
     assert browser.run("return window.pwned") is None
 
 

@@ -87,7 +87,7 @@ COMMANDS = {
     "exec": "-- true",
     "export": "{run} best {new}",
     "generate": "--domains circle_packing --agent {agent} --eval-samples 1 --max-generation 0 --run-id "
-    "a --watch --output-dir-parent {new}",
+    "a --watch --logger trackio --output-dir-parent {new}",
     "image bootstrap": "",
     "image build": "base",
     "image list": "",
@@ -280,6 +280,7 @@ def helpers_of(mark: str) -> Iterator[set[Helper]]:
 
 PARTS = (
     "hyperruntime.cli watch",
+    "hyperruntime.loop.loggers.follow",
     "node_job",
 )
 

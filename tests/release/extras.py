@@ -14,6 +14,9 @@ import sys
 # Extra: modules of others that it brings, then ours that need them.
 MODULES = {
     "report": ("matplotlib", "hyperruntime.report.figures"),
+    "study": ("scipy", "hyperruntime.report.study.significance"),
+    "trackio": ("trackio", "hyperruntime.loop.loggers.wandb_api"),
+    "wandb": ("wandb", "hyperruntime.loop.loggers.wandb_api"),
     "tokens": ("tokenizers", "hyperruntime.rollout.models.tokenizer"),
     "hpc": ("parsl", "hyperruntime.cluster.launchers.parsl"),
     "ray": ("ray", "hyperruntime.cluster.launchers.ray"),

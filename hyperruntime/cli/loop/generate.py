@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,15 +24,16 @@ from hyperruntime.cli.field_options import (
     field_values,
     given,
 )
-from hyperruntime.cli.live_page import live_page, watch_option
+from hyperruntime.cli.live_page import live_page, logger_option, watch_option
+from hyperruntime.cli.loop.machines import machines
 from hyperruntime.cli.loop.progress import Tracker, finish, showing_what_there_is
-from hyperruntime.cli.messages import Lines, WrongUsageError, note
-from hyperruntime.cli.params import LIMITS, RUN_DIRECTORY
+from hyperruntime.cli.loop.studies import options_of_study, resume_study, start_study
+from hyperruntime.cli.messages import WrongUsageError, note
+from hyperruntime.cli.params import LIMITS, RUN_DIRECTORY, RUN_OR_STUDY
 from hyperruntime.cli.progress import shown_progress
 from hyperruntime.cli.signals import drained_by_signals, last_signal
 from hyperruntime.cli.tables import json_option
 from hyperruntime.errors import RunError, StorageError, unknown_name
-from hyperruntime.images.recipes import BASE, image_reference
 from hyperruntime.loop.run.import_hyperagents import import_run
 from hyperruntime.loop.run.plan import (
     ResumePlan,
@@ -43,16 +43,15 @@ from hyperruntime.loop.run.plan import (
     plan_resume,
     plan_run,
 )
-from hyperruntime.loop.run.run import MakeExecutor, RunSummary, resume_run, start_run
+from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
+from hyperruntime.loop.run.study import study_directory
 from hyperruntime.loop.run_files.archive import RunView, load_run
 from hyperruntime.loop.run_files.layout import PREFIX, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.workbench.model_access import key_variables
-from hyperruntime.loop.workbench.open_containers import LoopRuntime
+from hyperruntime.loop.run_files.study import is_study
 from hyperruntime.option_fields import OptionField, changed, option_fields
 from hyperruntime.runs.lock import wait_for_lease
 from hyperruntime.runs.options import check_unchanged
-from hyperruntime.runtime import Runtime
 from hyperruntime.storage.atomic import make_directory
 
 _Plan = TypeVar("_Plan", bound=RunPlan)
@@ -86,10 +85,14 @@ ORIGINAL = (
 CLUSTER = click.option("--cluster", type=click.Path(path_type=Path), metavar="FILE",
     help="Make the generations on nodes of a batch system, as the table [cluster] of this TOML file says.")  # fmt: skip
 
+REPEAT = click.option("--repeat", type=click.IntRange(min=1), metavar="N",
+    help="Make a study of N runs, with the seed of the first and the next ones; --parallel is for all.")  # fmt: skip
+
 option_decorators = all_options(
     GenerateOptions,
     {
         "domains": (_CONFIG, _RUNTIME),
+        "parallel": (REPEAT,),
         "executor": (CLUSTER, _RESUME, _RESUME_OR_START, _WAIT, trust_option),
         "memory": (_LIMITS,),
     },
@@ -106,10 +109,12 @@ resume_decorators = add_options((CLUSTER, _WAIT, trust_option, changeable_option
         "hyperrun generate --config run.toml --limits memory=2g,cpus=1.5 --seed 3",
         "hyperrun generate --resume-from outputs/generate_1 --max-generation 50",
         "hyperrun generate --domains circle_packing --run-id job1 --resume-or-start",
+        "hyperrun generate --domains circle_packing --repeat 5 --parallel 5",
     ),
 )
 @option_decorators
 @watch_option
+@logger_option
 @json_option
 @click.pass_context
 def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noqa: ANN401 - the options by name
@@ -120,16 +125,29 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
     new generations failed. An interrupt keeps all finished generations; continue with
     `hyperrun resume`. Options may be written with underscores, and shortened to an unambiguous
     prefix.
+
+    With --repeat, one study of several runs is made. A run that fails does not end the others; the
+    command exits with 0 if it would for each of them, else with 1.
     """
     state = ctx.ensure_object(State)
     run_dir = values.pop("resume_from")
     wait = values.pop("wait")
+    may_start = values.pop("resume_or_start")
     cluster = values.pop("cluster")
     trust = values.pop("trust")
+    repeat = values.pop("repeat")
     state.runtime = values.pop("runtime") or state.runtime
-    if values.pop("resume_or_start") and run_dir is None:
-        run_dir = _existing_run(values)
+    if repeat is not None and run_dir is not None:
+        raise WrongUsageError("--repeat cannot be combined with --resume-from; leave it out")
+    if may_start and run_dir is None:
         wait = True
+        if repeat is None:
+            run_dir = _existing_run(values)
+        elif (root := _existing_study(values)) is not None:
+            changes = changed_options(ctx, values, options_of_study(root, repeat), str(root))
+            return resume_study(
+                state, root, changes, cluster, wait=wait, trust=trust, as_json=as_json
+            )
     elif wait and run_dir is None:
         raise WrongUsageError("--wait requires --resume-from or --resume-or-start")
     elif trust and run_dir is None:
@@ -141,14 +159,9 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
         said = given_paths(ctx, values)
         plan = partial(plan_resume, run_dir, changes=changes, given=said, wait=wait)
         return go_on(state, view, as_json, plan, trust=trust, cluster=cluster)
-    if values.get("agent") is None:
-        values["agent"] = agent_here()
-    if not values["domains"] and (agent := values.get("agent")):
-        is_path = os.sep in agent or os.path.exists(agent)
-        values["domains"] = (
-            agent_domains(agent_folder(agent) if is_path else template_path(agent)),
-        )
-    options = make_options(values)
+    options = make_options(_with_agent(values))
+    if repeat is not None:
+        return start_study(state, options, repeat, cluster, as_json=as_json)
     summary, number = run_generations(state, options, cluster, as_json=as_json)
     return finish(summary, number, options, as_json)
 
@@ -160,9 +173,10 @@ def generate(ctx: click.Context, /, as_json: bool, **values: Any) -> int:  # noq
         "hyperrun resume outputs/generate_1 --max-generation 50",
     ),
 )
-@click.argument("run_dir", type=RUN_DIRECTORY)
+@click.argument("run_dir", type=RUN_OR_STUDY)
 @resume_decorators
 @watch_option
+@logger_option
 @json_option
 @click.pass_obj
 def resume(
@@ -175,14 +189,29 @@ def resume(
     cluster: Path | None,
     **changes: Any,  # noqa: ANN401 - options by name
 ) -> int:
-    """Resume the run in RUN_DIR after an interrupt or a crash, or extend a finished run.
+    """Resume the run or the study in RUN_DIR after an interrupt or a crash, or extend a finished
+    one. Options of a study apply to each of its runs, but --parallel to all together.
 
     This also works for a run that HyperAgents wrote: its files are kept and ours are added.
     """
     known = changes_by_field(changes)
+    if is_study(root := Path(run_dir)):
+        return resume_study(state, root, known, cluster, trust=trust, wait=wait, as_json=as_json)
     import_run(run_dir)
     plan = partial(plan_resume, run_dir, changes=known, wait=wait)
     return go_on(state, load_run(run_dir), as_json, plan, trust=trust, cluster=cluster)
+
+
+def _with_agent(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of all options with the agent of the working directory and the agent's own
+    domains, unless the user names others.
+    """
+    agent = agent_here() if values.get("agent") is None else values["agent"]
+    domains = values["domains"]
+    if not domains and agent:
+        is_path = os.sep in agent or os.path.exists(agent)
+        domains = (agent_domains(agent_folder(agent) if is_path else template_path(agent)),)
+    return {**values, "agent": agent, "domains": domains}
 
 
 def _existing_run(values: Mapping[str, Any]) -> str | None:
@@ -195,6 +224,14 @@ def _existing_run(values: Mapping[str, Any]) -> str | None:
     if not _is_run(layout) and layout.root.is_dir():
         wait_for_lease(layout.root)  # the owner may also live and store the run now
     return str(layout.root) if _is_run(layout) else None
+
+
+def _existing_study(values: Mapping[str, Any]) -> Path | None:
+    """Return the study that has the run id of these options; None if it must be started."""
+    root = study_directory(values["output_dir_parent"], run_of_id(values).name.removeprefix(PREFIX))
+    if not is_study(root) and root.is_dir():
+        wait_for_lease(root)
+    return root if is_study(root) else None
 
 
 def _is_run(layout: Layout) -> bool:
@@ -227,7 +264,7 @@ def go_on(
     tracker = Tracker(wanted, view.generations)
     with (
         showing_what_there_is(lambda: Path(run_dir), as_json),
-        _machines(state, plan, cluster) as machines,
+        machines(state, plan, cluster) as made_on,
         last_signal(state) as number,
         drained_by_signals(state, here=cluster is None) as drain,
         shown_progress(tracker) as on_event,
@@ -241,7 +278,7 @@ def go_on(
             start_page(path)
 
         summary = resume_run(
-            machines.runtime, machines.with_executor(plan), on_event, on_start=on_start, drain=drain
+            made_on.runtime, made_on.with_executor(plan), on_event, on_start=on_start, drain=drain
         )
     return finish(summary, number(), view.options, as_json)
 
@@ -276,9 +313,9 @@ def run_generations(
     started: list[Path] = []
     with (
         showing_what_there_is(lambda: started[0] if started else None, as_json),
-        _machines(state, plan, cluster) as machines,
+        machines(state, plan, cluster) as made_on,
     ):
-        said = f"seed {plan.options.seed}, {machines.name}"
+        said = f"seed {plan.options.seed}, {made_on.name}"
         tracker = Tracker(options.max_generation + 1)
         with (
             last_signal(state) as number,
@@ -293,76 +330,13 @@ def run_generations(
                 start_page(path)
 
             summary = start_run(
-                machines.runtime,
-                machines.with_executor(plan),
+                made_on.runtime,
+                made_on.with_executor(plan),
                 on_event,
                 on_start=on_start,
                 drain=drain,
             )
     return summary, number()
-
-
-@attrs.frozen
-class _Machines:
-    """Where generations are made: here, or on the nodes of a cluster.
-
-    Attributes:
-        name: for people.
-        runtime: for this machine.
-        make_executor: as in a plan; None: the run's own.
-    """
-
-    name: str
-    runtime: LoopRuntime
-    make_executor: MakeExecutor | None = None
-
-    def with_executor(self, plan: _Plan) -> _Plan:
-        """Return the plan with the executor of these machines."""
-        return attrs.evolve(plan, make_executor=self.make_executor or plan.make_executor)
-
-
-@contextmanager
-def _machines(state: State, plan: RunPlan, cluster: Path | None) -> Iterator[_Machines]:
-    """Yield an open runtime that has the run's image, or an open cluster.
-
-    The nodes of a cluster make the image, and get none of the run's keys.
-
-    Args:
-        state: the global options.
-        plan: the plan of the run.
-        cluster: as for :func:`go_on`.
-    """
-    if cluster is None:
-        with state.open_runtime(run_id=str(plan.options.run_id)) as runtime:
-            ensure_image(runtime, plan.image)
-            yield _Machines(f"{runtime.name} {runtime.info.version}", runtime)
-        return
-    from hyperruntime.cluster.config import read_config
-    from hyperruntime.cluster.generations.executor import RunCluster
-
-    config = read_config(cluster, state.runtime)
-    images = tuple(dict.fromkeys((*config.images, plan.image)))
-    config = attrs.evolve(
-        config, withhold=(*config.withhold, *key_variables(plan.gateway)), images=images
-    )
-    with RunCluster(config, plan.layout.root.absolute()) as nodes:
-        yield _Machines(
-            f"at most {config.max_nodes} nodes by {config.provider}", nodes.runtime, nodes.executor
-        )
-
-
-def ensure_image(runtime: Runtime, name: str) -> None:
-    """Make the run's image if it is missing, and show the engine's output.
-
-    Args:
-        runtime: the runtime that needs the image.
-        name: recipe name or image reference.
-    """
-    reference = image_reference(name)
-    if not runtime.images.exists(reference):
-        if name == BASE and "images.load_rootfs" not in runtime.info.refuses:
-            note(f"image {reference} is missing; making it, which takes about a minute")
-        runtime.images.ensure(name, on_output=Lines())
 
 
 def make_options(values: Mapping[str, Any]) -> GenerateOptions:

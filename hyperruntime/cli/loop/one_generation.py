@@ -15,7 +15,7 @@ import click
 
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.consent import trust_option, with_consent
-from hyperruntime.cli.loop.generate import ensure_image
+from hyperruntime.cli.loop.machines import ensure_image
 from hyperruntime.cli.messages import WrongUsageError, note
 from hyperruntime.cli.params import ANY_RUN_DIRECTORY, GENERATION, RUN_DIRECTORY, is_rollout
 from hyperruntime.cli.signals import EXIT_BY_SIGNAL, last_signal

@@ -11,14 +11,22 @@ import click
 
 from hyperruntime.cli.command import Command, example
 from hyperruntime.cli.messages import WrongUsageError, note
-from hyperruntime.cli.params import ANY_RUN_DIRECTORY, RUN_DIRECTORY, SIZE, is_rollout
+from hyperruntime.cli.params import (
+    ANY_RUN_DIRECTORY,
+    ANY_RUN_OR_STUDY,
+    RUN_OR_STUDY,
+    SIZE,
+    is_rollout,
+)
 from hyperruntime.cli.tables import json_option, print_json
 from hyperruntime.errors import HyperRuntimeError
 from hyperruntime.loop.generation.series import whose_scores
-from hyperruntime.loop.run_files.archive import best_generation, load_run
+from hyperruntime.loop.run_files.archive import RunView, best_generation, load_run
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.report.pictures import Picture, write_pictures, write_plots
+from hyperruntime.report.study.content import Comparison, compare
+from hyperruntime.report.study.tables import write_tables
 from hyperruntime.units import format_size
 
 if TYPE_CHECKING:
@@ -27,6 +35,7 @@ if TYPE_CHECKING:
 
 
 import asyncio
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -46,46 +55,90 @@ PAGE = "report.html"
         "hyperrun report outputs/generate_1",
         "hyperrun report outputs/generate_1 outputs/generate_2 -o both.html",
         "hyperrun report outputs/rollout_1 --max-size 10m",
-        "hyperrun report outputs/generate_1 --pictures ./pictures",
+        "hyperrun report outputs/study_1 outputs/study_2 --baseline 2.634 --tables ./paper --pictures ./paper",
     ),
 )
-@click.argument("run_dir", type=ANY_RUN_DIRECTORY)
-@click.argument("other", type=ANY_RUN_DIRECTORY, required=False)
+@click.argument("runs", nargs=-1, required=True, type=ANY_RUN_OR_STUDY, metavar="RUN_DIR...")
 @click.option(
-    "-o", "--output", metavar="FILE", help="The file to write; default: report.html in RUN_DIR."
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="The file to write; default: report.html in the first RUN_DIR.",
 )
 @click.option(
     "--max-size", type=SIZE, default="50m", show_default=True, help="Largest size of the file."
 )
+@click.option(
+    "--baseline",
+    metavar="NUMBER|RUN_DIR",
+    help="Compare with a score, or with the best scores of a run or a study.",
+)
+@click.option("--tables", metavar="DIR", help="Write tables as CSV and LaTeX into DIR instead.")
 @click.option("--pictures", metavar="DIR", help="Draw pictures as SVG and PNG into DIR instead.")
 @json_option
 def report(
-    run_dir: str,
-    other: str | None,
+    runs: tuple[str, ...],
     output: str | None,
     max_size: int,
+    baseline: str | None,
+    tables: str | None,
     pictures: str | None,
     as_json: bool,
 ) -> None:
-    """Write an HTML report about the run in RUN_DIR, or about two runs side by side.
+    """Write an HTML report about the run in RUN_DIR, or about several runs; a study is all its
+    runs.
 
     It shows the lineage, scores, changes, transcripts, use of models and failures; for rollouts,
     groups, conversations and tokens. It is one file that needs no network, and keys are removed.
     Details that do not fit into the size are left out, the lowest scores and the oldest first.
+
+    Several runs of the loop are compared: median and quartiles of the best score by what was spent,
+    tests between studies or settings, and the Pareto front of score and cost.
     """
-    if pictures is not None:
-        if other is not None or output is not None:
-            raise WrongUsageError(
-                "--pictures cannot be combined with --output or a second run; leave them out"
-            )
-        _pictures(run_dir, pictures, as_json=as_json)
+    if (tables or pictures) and output is not None:
+        raise WrongUsageError(
+            "--pictures and --tables cannot be combined with --output; leave it out"
+        )
+    paths = [Path(run) for run in runs]
+    if tables is None and pictures is None:
+        _page(paths, output, max_size, baseline, as_json=as_json)
         return
+    for path in paths:
+        RUN_OR_STUDY.convert(str(path), None, None)  # not a rollout run
+    comparison = _compared(paths, baseline)
+    drawn = () if pictures is None else _pictures(comparison, Path(pictures))
+    written = () if tables is None else tuple(write_tables(comparison.tables(), Path(tables)))
+    if as_json:
+        print_json(drawn if tables is None else {"pictures": drawn, "tables": written})
+        return
+    print_pictures(drawn)
+    for path in written:
+        click.echo(path)
+
+
+def _page(
+    paths: Sequence[Path], output: str | None, max_size: int, baseline: str | None, *, as_json: bool
+) -> None:
     from hyperruntime.report.page.page import write_page
+    from hyperruntime.report.study.shown import shown_comparison
     from hyperruntime.secrets.known import Secrets
 
     screen = Secrets()
-    shown = [_shown_run(one, screen) for one in (run_dir, other) if one is not None]
-    page = write_page(shown, Path(output) if output else Path(run_dir) / PAGE, max_bytes=max_size)
+    rollouts = any(map(is_rollout, paths))
+    if rollouts and baseline is not None:
+        raise WrongUsageError("--baseline is for runs of the loop; leave it out")
+    comparison = None if rollouts else _compared(paths, baseline)
+    is_compared = comparison is not None and (len(comparison.runs) > 1 or baseline is not None)
+    if comparison is None:
+        shown = [_shown_run(path, screen) for path in paths]
+    else:
+        shown = [_shown_loop(run.view, screen) for run in comparison.runs]
+    page = write_page(
+        shown,
+        Path(output) if output else paths[0] / PAGE,
+        max_bytes=max_size,
+        comparison=shown_comparison(comparison) if comparison and is_compared else None,
+    )
     for problem in page.notes:
         note(f"problem: {problem}")
     if as_json:
@@ -95,26 +148,54 @@ def report(
     click.echo(f"{page.path}: {format_size(page.size)}{missing}")
 
 
-def _shown_run(run_dir: str, screen: Secrets) -> ShownRun:
-    from hyperruntime.report.page.generations import LoopRun
+def _compared(paths: Sequence[Path], baseline: str | None) -> Comparison:
+    """Return the comparison of runs.
+
+    Raises:
+        WrongUsageError: the baseline is neither a number nor a run with a score, or no run of a
+            study has begun.
+    """
+    if baseline is not None and not _is_number(baseline):
+        baseline = RUN_OR_STUDY.convert(baseline, None, None)
+    comparison = compare(paths, baseline)
+    if not comparison.runs:
+        raise WrongUsageError(f"no run of {str(paths[0])!r} has begun; resume it first")
+    if baseline is not None and comparison.baseline is None:
+        raise WrongUsageError(f"--baseline: no generation of {baseline!r} has a score")
+    if comparison.wants_tests:
+        note("no tests: scipy is missing; install it with `pip install 'hyperruntime[study]'`")
+    return comparison
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _shown_run(path: Path, screen: Secrets) -> ShownRun:
     from hyperruntime.report.page.trajectories import RolloutRun
 
-    path = Path(run_dir)
-    return RolloutRun(path, screen) if is_rollout(path) else LoopRun(load_run(run_dir), screen)
+    return RolloutRun(path, screen) if is_rollout(path) else _shown_loop(load_run(path), screen)
 
 
-def _pictures(run_dir: str, folder: str, *, as_json: bool) -> None:
-    view = load_run(RUN_DIRECTORY.convert(run_dir, None, None))
-    target = Path(folder)
+def _shown_loop(view: RunView, screen: Secrets) -> ShownRun:
+    from hyperruntime.report.page.generations import LoopRun
+
+    return LoopRun(view, screen)
+
+
+def _pictures(comparison: Comparison, target: Path) -> tuple[Picture, ...]:
+    """Draw one run, or compare several."""
+    if len(comparison.runs) > 1 or comparison.baseline is not None:
+        from hyperruntime.report.study.figures import write_figures
+
+        return tuple(write_figures(comparison, target))
+    view = comparison.runs[0].view
     drawn = write_pictures(view, best_generation(view.generations), target)
-    made = (
-        *drawn,
-        *write_plots(view.generations, target, whose_scores(view.options.optimize_option)),
-    )
-    if as_json:
-        print_json(made)
-    else:
-        print_pictures(made)
+    whose = whose_scores(view.options.optimize_option)
+    return (*drawn, *write_plots(view.generations, target, whose))
 
 
 def plots_at_end(
@@ -122,6 +203,8 @@ def plots_at_end(
     generations: Sequence[GenerationRecord],
     options: GenerateOptions,
     most_s: float | None = None,
+    *,
+    hint: bool = True,
 ) -> None:
     """Write the plots of a run that has ended; if that fails, only print the reason.
 
@@ -131,6 +214,7 @@ def plots_at_end(
         options: the run's options.
         most_s: seconds after which the plots are left out, because the process has to end; None
             means no limit.
+        hint: whether to say how to look at the run.
     """
     if not generations:
         return
@@ -150,7 +234,8 @@ def plots_at_end(
     else:
         draw_for(most_s, draw)
     note(said[-1])
-    note(f"look at it with: hyperrun report {shlex.quote(run_dir)}")
+    if hint:
+        note(f"look at it with: hyperrun report {shlex.quote(run_dir)}")
 
 
 def print_pictures(pictures: Sequence[Picture]) -> None:

@@ -18,8 +18,15 @@ from hyperruntime.cli.loop.generations import (
     generation_columns,
     run_to_json,
 )
+from hyperruntime.cli.loop.study_table import (
+    study_columns,
+    study_line,
+    study_state,
+    study_to_json,
+    study_views,
+)
 from hyperruntime.cli.messages import WrongUsageError, note
-from hyperruntime.cli.params import ANY_RUN_DIRECTORY, is_rollout
+from hyperruntime.cli.params import ANY_RUN_OR_STUDY, is_rollout
 from hyperruntime.cli.signals import ended_by_interrupt
 from hyperruntime.cli.tables import (
     Choice,
@@ -32,9 +39,11 @@ from hyperruntime.cli.tables import (
     table_of,
     table_options,
 )
+from hyperruntime.errors import ArchiveError
 from hyperruntime.gateway.log.budget import total_spent
 from hyperruntime.loop.run_files.archive import RunView, best_generation, load_run
 from hyperruntime.loop.run_files.follow import JournalFollower, running_generations
+from hyperruntime.loop.run_files.study import is_study, read_study
 from hyperruntime.units import format_duration
 
 if TYPE_CHECKING:
@@ -74,7 +83,7 @@ class Shown(Protocol):
         "hyperrun status outputs/generate_1 --json",
     ),
 )
-@click.argument("run_dir", type=ANY_RUN_DIRECTORY)
+@click.argument("run_dir", type=ANY_RUN_OR_STUDY)
 @click.option("--watch", is_flag=True, help="Update the display until the run ends, or Ctrl-C.")
 @table_options
 @json_option
@@ -87,8 +96,8 @@ def status(
     tail: int | None,
     as_json: bool,
 ) -> None:
-    """Show the generations of the run in RUN_DIR, which may still run; damaged lines are reported
-    and skipped.
+    """Show the generations of the run in RUN_DIR, or the runs of the study there, which may still
+    run; damaged lines are reported and skipped.
 
     A rollout run is shown as one line, and as a table of trajectories with --sort, --tail or
     --watch. For a run that is made on nodes now, a line for each container (with --json,
@@ -97,6 +106,9 @@ def status(
     choice = Choice(sort=sort, tail=tail)
     if as_json and (watch or choice.is_made):
         raise WrongUsageError("--json prints everything once; leave out --watch, --sort and --tail")
+    if is_study(Path(run_dir)):
+        _show_study(state, Path(run_dir), choice, watch=watch, as_json=as_json)
+        return
     is_rollouts = is_rollout(Path(run_dir))
     if watch:
         with ended_by_interrupt(state):
@@ -111,6 +123,26 @@ def status(
         if not choice.is_made:
             for one in _containers_on_nodes(Path(run_dir)):
                 click.echo(f"container {one['name']} on {one['node']} ({one['host']})")
+
+
+def _show_study(state: State, root: Path, choice: Choice, *, watch: bool, as_json: bool) -> None:
+    run = _Study(root)
+    if watch:
+        with ended_by_interrupt(state):
+            _watch(run, choice)
+        return
+    run.read_new()
+    if as_json:
+        print_json(study_to_json(run.study, run.views))
+        return
+    columns = run.columns()
+    click.echo(run.state()[0])
+    print_columns(columns, choice.rows(columns))
+    for view in run.views:
+        for problem in [str(view)] if isinstance(view, ArchiveError) else view.problems:
+            note(f"problem: {problem}")
+    if study_state(run.study, run.views) == "interrupted":
+        note(f"continue with: hyperrun resume {shlex.quote(str(root))}")
 
 
 def _loop_to_json(view: RunView) -> dict[str, Any]:
@@ -233,6 +265,38 @@ class _Loop:
     def columns(self) -> list[Column]:
         """Return the table."""
         return generation_columns(tuple(self._follower.archive))
+
+
+class _Study:
+    """A study.
+
+    Attributes:
+        study: its runs.
+        views: the runs as of the last :meth:`read_new`.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.study = read_study(root)
+        self.views: tuple[RunView | ArchiveError, ...] = ()
+
+    def read_new(self) -> Sequence[tuple[int, Any]]:
+        """Read all runs again."""
+        before = self.views
+        self.views = study_views(self.study)
+        return [] if before == self.views else [(0, None)]
+
+    def state(self) -> tuple[str, bool]:
+        """Return one line about the study, and whether it is running."""
+        line = study_line(self.study, self.views)
+        return line, study_state(self.study, self.views) == "running"
+
+    def now(self) -> str:
+        """Return one line about the generations that are being made; "" if there are none."""
+        return "\n".join(filter(None, map(_now_line, self.study.runs)))
+
+    def columns(self) -> list[Column]:
+        """Return the table."""
+        return study_columns(self.views)
 
 
 class _Rollouts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import attrs
@@ -46,6 +47,7 @@ log = get_logger(__name__)
 
 
 MakeExecutor = Callable[[int], Executor]
+CallOnInterrupt = Callable[[Callable[[], None]], AbstractContextManager[None]]
 
 
 @attrs.frozen(kw_only=True, eq=False)
@@ -181,6 +183,7 @@ def resume_run(
     *,
     on_start: Callable[[Path], None] | None = None,
     drain: Drain | None = None,
+    interrupts: CallOnInterrupt = on_interrupt,
 ) -> RunSummary:
     """Store the changed options of a run, complete the steps that a kill left out, and run all
     missing generations.
@@ -192,6 +195,8 @@ def resume_run(
         on_start: called with the run directory when nothing refuses the resume; None: nothing is
             called.
         drain: as for :func:`start_run`.
+        interrupts: calls a function on an interrupt, inside a ``with`` block; the usual one listens
+            for signals in the main thread.
 
     Raises:
         ArchiveError: a file of the run cannot be read.
@@ -207,7 +212,7 @@ def resume_run(
             run = _Run(opened, opened.context(runtime, image, on_event, models), lock, models)
             if on_start is not None:
                 on_start(plan.layout.root)
-            return run.run(plan, drain or Drain())
+            return run.run(plan, drain or Drain(), interrupts)
 
 
 class _Run:
@@ -243,7 +248,9 @@ class _Run:
         if not any(record.valid_parent for record in self._archive):
             raise RunError(self._first_failure(self._archive.first) + "; start another run")
 
-    def run(self, plan: RunPlan, drain: Drain) -> RunSummary:
+    def run(
+        self, plan: RunPlan, drain: Drain, interrupts: CallOnInterrupt = on_interrupt
+    ) -> RunSummary:
         """Make all missing generations; return the summary of the run."""
         self._rule = plan.rule
         self._drain = drain
@@ -252,7 +259,7 @@ class _Run:
         self._executor = executor = plan.make_executor(self._options.parallel)
         reason = ""
         try:
-            with on_interrupt(self._containers.stop):
+            with interrupts(self._containers.stop):
                 self._run_all()
         except BaseException as error:
             reason = reason_of(error)

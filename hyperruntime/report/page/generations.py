@@ -37,6 +37,7 @@ _MOST_TEXT = 256 * 1024  # characters of one text: a diff, a transcript
 _MOST_PICTURE = 96 * 1024
 _MOST_TRANSCRIPTS = 40  # of one generation's tasks
 _MOST_ANSWER = 4000
+_MOST_METRICS = 30  # columns
 _TRANSCRIPTS = "agent_evals"
 
 
@@ -119,7 +120,8 @@ class LoopRun:
                     number(record.scores.get(domain, {}).get(split)) for record in records
                 ]
                 for domain, split in splits
-            },
+            }
+            | self._metrics(records),
             "failure": [record.trouble[0] for record in records],
             "detail": [self._screen.text(record.trouble[1])[:500] for record in records],
             "started": [time_of(record.started) for record in records],
@@ -129,6 +131,25 @@ class LoopRun:
             },
             "attempts": [record.attempts for record in records],
             "usage": _usage_columns(records),
+        }
+
+    def _metrics(self, records: Sequence[GenerationRecord]) -> dict[str, list[Any]]:
+        """Return a column for each metric of a domain and split, at most ``_MOST_METRICS``."""
+        names = dict.fromkeys(
+            (domain, split, name)
+            for record in records
+            for domain, splits in record.metrics.items()
+            for split, metrics in splits.items()
+            for name in metrics
+        )
+        if (left := len(names) - _MOST_METRICS) > 0:
+            self._note(f"{left} metrics are not shown: at most {_MOST_METRICS} have a column")
+        return {
+            self._screen.text(f"{domain} {split} {name}"): [
+                number(record.metrics.get(domain, {}).get(split, {}).get(name))
+                for record in records
+            ]
+            for domain, split, name in list(names)[:_MOST_METRICS]
         }
 
     def details_of(self, genid: GenId) -> dict[str, Any] | None:

@@ -33,6 +33,7 @@ _MOST_RECORD_BYTES = 5_000_000  # of a page without details
 _SHORTER = (160, 40, 0)
 _INDEX_BYTES = 24  # of an entry's place in the index of details
 _MOST_NAMED = 1000  # characters that name the entries without details
+_MOST_TITLES = 3  # names of runs in the title
 _TABLE_ROWS = 1000  # in the table that is there without a script
 _SCRIPTS = (
     "vendor/uplot/uPlot.iife.min.js",
@@ -85,14 +86,35 @@ class Page:
     notes: tuple[str, ...]
 
 
-def write_page(runs: Sequence[ShownRun], path: Path, *, max_bytes: int = MOST_BYTES) -> Page:
-    """Write a page about one run, or about two of one kind side by side.
+class Compared(Protocol):
+    """What a page shows of several runs together."""
+
+    @property
+    def chart(self) -> Mapping[str, Any]:
+        """The curves, as JSON values."""
+        ...
+
+    @property
+    def tables(self) -> Sequence[Mapping[str, Any]]:
+        """Captions, headings and rows of texts."""
+        ...
+
+
+def write_page(
+    runs: Sequence[ShownRun],
+    path: Path,
+    *,
+    max_bytes: int = MOST_BYTES,
+    comparison: Compared | None = None,
+) -> Page:
+    """Write a page about one run, or about several of one kind side by side.
 
     Args:
         runs: the runs.
         path: the file, which is replaced.
         max_bytes: its largest size. Records and scores are always there; details that do not fit
             are left out, the lowest scores and the oldest first.
+        comparison: what is shown of all of them together; None: nothing more.
 
     Raises:
         SpecError: the runs are of two kinds, or the size is below 1 MB or too small for records and
@@ -106,11 +128,11 @@ def write_page(runs: Sequence[ShownRun], path: Path, *, max_bytes: int = MOST_BY
         raise SpecError(
             "runs",
             ", ".join(one["name"] for one in facts),
-            "two runs of the loop, or two rollout runs",
+            "runs of the loop, or rollout runs, not both",
         )
     for one, run in zip(facts, runs, strict=True):
         one["notes"] = list(run.notes)
-    bare = _fit_records(facts)
+    bare = _fit_records(facts) + (0 if comparison is None else _size_of(comparison))
     named_bytes = 8 * _MOST_NAMED * len(runs)
     if bare + named_bytes > max_bytes:
         least = f"records and scores alone need {bare + named_bytes:,} bytes; give at least that"
@@ -121,7 +143,7 @@ def write_page(runs: Sequence[ShownRun], path: Path, *, max_bytes: int = MOST_BY
             *(note for note in run.notes if note not in one["notes"]),
             *_omissions(one, its),
         ]
-    data = _render(facts, blocks)
+    data = _render(facts, blocks, comparison=comparison)
     write_atomic(path, data)
     left_out = sum(one.left_out for one in blocks)
     return Page(
@@ -146,7 +168,10 @@ def live_page(facts: dict[str, Any], position: str) -> tuple[bytes, str]:
 
 
 def _render(
-    facts: Sequence[dict[str, Any]], blocks: Sequence[Blocks], position: str | None = None
+    facts: Sequence[dict[str, Any]],
+    blocks: Sequence[Blocks],
+    position: str | None = None,
+    comparison: Compared | None = None,
 ) -> bytes:
     for one, its in zip(facts, blocks):  # noqa: B905 - a live page has no blocks
         one["details"] = its.index
@@ -154,7 +179,7 @@ def _render(
     is_live = position is not None
     page = _environment().get_template("page.html.j2")
     text = page.render(
-        title=" and ".join(one["name"] for one in facts),
+        title=_title([one["name"] for one in facts]),
         version=__version__,
         policy=_policy(is_live=is_live),
         script=_script(is_live=is_live),
@@ -162,6 +187,8 @@ def _render(
         position=position,
         licence=_asset("vendor/uplot/LICENSE").replace("--", "- -"),
         data=in_script(facts),
+        tables=() if comparison is None else comparison.tables,
+        chart=None if comparison is None else in_script(comparison.chart),
         facts=facts,
         rows=_TABLE_ROWS,
         order=_best_first,
@@ -169,6 +196,12 @@ def _render(
         block_runs=[run for run, one in enumerate(blocks) for _ in one.texts],
     )
     return text.encode(errors="replace")
+
+
+def _title(names: Sequence[str]) -> str:
+    if len(names) > _MOST_TITLES:
+        return f"{names[0]} and {len(names) - 1} more runs"
+    return " and ".join(names)
 
 
 def _fit_records(facts: Sequence[dict[str, Any]]) -> int:
@@ -198,14 +231,19 @@ def _fit_records(facts: Sequence[dict[str, Any]]) -> int:
     return size
 
 
+def _size_of(comparison: Compared) -> int:
+    """Return at least how many bytes a page needs for a comparison."""
+    cells = sum(len(row) for table in comparison.tables for row in table["rows"])
+    texts = in_script(comparison.chart) + json.dumps(comparison.tables)
+    return len(texts.encode()) * 2 + cells * len('<td class="n"></td>')
+
+
 def _no_blocks(facts: Mapping[str, Any]) -> Blocks:
     return Blocks([], [None] * len(facts["ids"]))
 
 
 def _all_blocks(runs: Sequence[ShownRun], room: int) -> list[Blocks]:
-    """Return the details of one run or of two, which share the room; what one does not need, the
-    other gets.
-    """
+    """Return the details of the runs, which share the room; what some do not need, others get."""
 
     def made(run: ShownRun, size: int) -> Blocks:
         count = len(run.scores)
@@ -216,14 +254,18 @@ def _all_blocks(runs: Sequence[ShownRun], room: int) -> list[Blocks]:
     def used(blocks: Blocks) -> int:
         return blocks.size + _INDEX_BYTES * len(blocks.index)
 
-    if len(runs) == 1:
-        return [made(runs[0], room)]
-    one, other = runs
-    first = made(one, room // 2)
-    second = made(other, room - min(room, used(first)))
-    if first.left_out and used(second) < room // 2:
-        first = made(one, room - used(second))
-    return [first, second]
+    found: list[Blocks] = []
+    left = room
+    for run in runs:
+        one = made(run, left // (len(runs) - len(found)))
+        found.append(one)
+        left -= used(one)
+    for place, run in enumerate(runs[:-1]):  # the last one had all that was left
+        before = used(found[place])
+        if found[place].left_out and left > before // 8:
+            found[place] = made(run, before + left)
+            left -= used(found[place]) - before
+    return found
 
 
 def _omissions(facts: Mapping[str, Any], blocks: Blocks) -> list[str]:

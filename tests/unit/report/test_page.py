@@ -426,7 +426,7 @@ def test_two_runs_of_one_kind_are_shown_side_by_side(
     assert "+new 8" in read.details(1, 8)["diff"]
     rolled = rollout_run(tmp_path / "rollout_1", 1, 1)
     assert main(["report", str(one), str(rolled)]) == 2
-    assert "two runs of the loop, or two rollout runs" in capsys.readouterr().err
+    assert "runs of the loop, or rollout runs, not both" in capsys.readouterr().err
 
 
 def test_wrong_options_are_refused_in_one_sentence(

@@ -131,23 +131,48 @@ function progressSeries(scores) {
   return [xs, best, low, middle, high];
 }
 
+// A line's colour and that of its band; Okabe and Ito's colours, which colour-blind readers can tell apart.
+function inkOf(n) {
+  const more = ["#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8c909a"];
+  const ink = n < 2 ? colour(n ? "best" : "accent") : more[(n - 2) % more.length];
+  return [ink, n === 0 ? "#56b4e966" : n === 1 ? "#e69f0066" : `${ink}44`];
+}
+
+// The median and the quartiles over runs of the best score so far, by what was spent.
+function comparedChart(place, chart, axis) {
+  const xs = [...new Set(axis.curves.flatMap((curve) => curve[0]))].sort((a, b) => a - b);
+  const data = [xs], series = [{ label: axis.label }], bands = [];
+  axis.curves.forEach((curve, g) => {
+    const [ink, soft] = inkOf(g), first = series.length, at = new Map(curve[0].map((x, n) => [x, n]));
+    const last = curve[0][curve[0].length - 1];
+    for (const [k, label, facts] of [[2, "median", { width: 2, stroke: ink }], [3, "75 %", { width: 0, stroke: soft }], [1, "25 %", { width: 0, stroke: soft }]]) {
+      let known = null; // a curve keeps its value between its points
+      data.push(xs.map((x) => { if (at.has(x)) known = curve[k][at.get(x)]; return x <= last ? known : null; }));
+      series.push({ label: `${chart.groups[g]}: ${label}`, points: { show: false }, paths: uPlot.paths.stepped({ align: 1 }), value: (_, v) => text.score(v), ...facts });
+    }
+    bands.push({ series: [first + 1, first + 2], fill: soft });
+  });
+  if (chart.baseline) {
+    data.push(xs.map(() => chart.baseline.score));
+    series.push({ label: chart.baseline.name, stroke: colour("faint"), width: 1.5, dash: [6, 4], points: { show: false }, value: (_, v) => text.score(v) });
+  }
+  return plot(place, { scales: { x: { time: false, range: across }, y: { range: padded } }, axes: axes([axis.label, "best score so far"], xs.every(Number.isInteger) ? { incrs: whole } : {}), series, bands, plugins: [moves("pan-y")], cursor: { drag: { x: false, y: false } } }, data);
+}
+
 function progressChart(place, runs, column) {
   const parts = runs.map((run) => progressSeries(column(run)));
   const xs = [...new Set(parts.flatMap((part) => part[0]))].sort((a, b) => a - b);
   const at = parts.map((part) => new Map(part[0].map((x, n) => [x, n])));
   const data = [xs], series = [{ label: "number" }], bands = [];
-  const inks = [[colour("accent"), "#56b4e966"], [colour("best"), "#e69f0066"]];
   runs.forEach((run, r) => {
-    const [ink, soft] = inks[r % 2], name = runs.length > 1 ? `${run.name}: ` : "";
-    const first = series.length;
-    for (const [k, label, facts] of [
-      [1, "best so far", { width: 2, stroke: ink }], [3, "median", { width: 1, stroke: ink, dash: [4, 3] }],
-      [4, "90th percentile", { width: 0, stroke: soft }], [2, "10th percentile", { width: 0, stroke: soft }],
-    ]) {
+    const [ink, soft] = inkOf(r), name = runs.length > 1 ? `${run.name}: ` : "";
+    const first = series.length, best = [1, "best so far", { width: 2, stroke: ink }];
+    const spread = [[3, "median", { width: 1, stroke: ink, dash: [4, 3] }], [4, "90th percentile", { width: 0, stroke: soft }], [2, "10th percentile", { width: 0, stroke: soft }]];
+    for (const [k, label, facts] of runs.length > 2 ? [best] : [best, ...spread]) {
       series.push({ label: name + label, spanGaps: true, points: { show: false }, value: (_, v) => text.score(v), ...facts });
       data.push(xs.map((x) => (at[r].has(x) ? parts[r][k][at[r].get(x)] : undefined)));
     }
-    bands.push({ series: [first + 2, first + 3], fill: soft });
+    if (runs.length <= 2) bands.push({ series: [first + 2, first + 3], fill: soft });
   });
   const noun = runs[0].kind === "loop" ? ["generation", "score"] : ["trajectory", "reward"];
   return plot(place, { scales: { x: { time: false, range: across }, y: { range: padded } }, axes: axes(noun, { incrs: whole }), series, bands, plugins: [moves("pan-y")], cursor: { drag: { x: false, y: false } } }, data);

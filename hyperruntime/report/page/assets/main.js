@@ -15,6 +15,7 @@ for (const run of runs) if (run.kind === "loop") run.path = bestPath(run);
 function theme(name) {
   document.documentElement.dataset.theme = name;
   charts(true);
+  drawCompared();
 }
 
 function columnOf(run) {
@@ -82,8 +83,21 @@ function tables(run) {
   return el("div", { className: "columns" },
     el("section", {}, el("h2", {}, "Failures by class"), failures.length ? meters(failures, text.count) : el("p", { className: "note" }, "None.")),
     el("section", {}, el("h2", {}, "Time by step"), steps.length ? meters(steps, text.seconds) : el("p", { className: "note" }, "None.")),
-    run.kind === "rollout" ? groupSection(run) : null,
+    run.kind === "rollout" ? groupSection(run) : run.path.length > 1 ? pathSection(run) : null,
     models.length ? el("section", {}, el("h2", {}, "Models"), el("div", { className: "wide" }, el("table", {}, el("thead", {}, el("tr", {}, ["model", ...kinds.map((kind) => kind[1])].map((name, k) => el("th", { className: k ? "n" : "" }, name)))), el("tbody", {}, models)))) : null);
+}
+
+// What each diff on the way to the best generation gained over its parent.
+function pathSection(run) {
+  const path = run.path, first = path.length ? run.score[path[0]] : null, last = path.length ? run.score[path[path.length - 1]] : null;
+  const gain = (n) => { const before = run.parent[n] >= 0 ? run.score[run.parent[n]] : null; return before === null || run.score[n] === null ? null : run.score[n] - before; };
+  const signed = (value) => (value === null ? "" : (value < 0 ? "" : "+") + text.score(value));
+  const share = (value) => (value === null || first === null || last === null || last <= first ? "" : `${((100 * value) / (last - first)).toFixed(0)} %`);
+  return el("section", {}, el("h2", {}, "Best path"), el("div", { className: "wide" }, el("table", {},
+    el("thead", {}, el("tr", {}, ["generation", "parent", "score", "gain", "of the whole"].map((name, k) => el("th", { className: k > 1 ? "n" : "" }, name)))),
+    el("tbody", {}, path.map((n) => el("tr", {}, el("td", {}, el("button", { onclick: () => state.table.choose(n, false, true) }, run.ids[n])),
+      el("td", {}, run.parent[n] >= 0 ? run.ids[run.parent[n]] : ""), el("td", { className: "n" }, text.score(run.score[n])),
+      el("td", { className: "n" }, signed(gain(n))), el("td", { className: "n" }, share(gain(n)))))))));
 }
 
 function groupSection(run) {
@@ -98,6 +112,19 @@ function groupSection(run) {
     el("thead", {}, el("tr", {}, ["item", "mean reward", "deviation", "scored"].map((name, k) => el("th", { className: k ? "n" : "" }, name)))),
     el("tbody", {}, rows.map((row) => el("tr", {}, el("td", {}, row.item), el("td", { className: "n" }, text.score(row.mean)), el("td", { className: "n" }, text.score(row.spread)), el("td", { className: "n" }, row.count)))))),
     run.items.length > 200 ? el("p", { className: "note" }, `${text.count(run.items.length - 200)} more groups: search the table above for an item.`) : null);
+}
+
+const compared = JSON.parse((document.getElementById("chart") || { textContent: "null" }).textContent);
+let comparedPlot = null, comparedAxis = 0;
+
+// The chart over runs, by one of the axes.
+function drawCompared() {
+  const place = document.getElementById("compared");
+  if (!compared || !compared.axes.length) return;
+  if (comparedPlot) comparedPlot.stop();
+  const chart = el("div", { className: "chart" }), labels = compared.axes.map((axis) => axis.label);
+  place.replaceChildren(el("div", { className: "bar" }, el("label", {}, "by ", select("by", labels, labels[comparedAxis], (name) => { comparedAxis = labels.indexOf(name); drawCompared(); })), zoomBar("over runs", () => comparedPlot)), chart);
+  comparedPlot = comparedChart(chart, compared, compared.axes[comparedAxis]);
 }
 
 const places = { totals: el("div", {}), now: el("p", { className: "now" }), notes: el("div", {}), tables: el("div", {}), progress: el("div", { className: "chart" }), lineage: el("div", { className: "chart" }), hint: el("div", { className: "hint" }), panel: el("section", { className: "panel", hidden: true, "aria-live": "polite" }) };
@@ -202,3 +229,4 @@ window.addEventListener("beforeprint", () => {
 });
 window.addEventListener("afterprint", () => { if (beforePrint) theme(beforePrint); });
 show();
+drawCompared();

@@ -1,0 +1,1 @@
+"""Several runs compared: figures over runs, tests, tables and pictures for a paper."""
