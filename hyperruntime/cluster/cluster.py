@@ -91,13 +91,14 @@ class Cluster:
                 made.
         """
         with ExitStack() as undo:
-            place = self._directory or undo.enter_context(job_directory(Path.cwd(), JOBS_PREFIX))
+            files = undo.enter_context(job_directory(self._directory or Path.cwd(), JOBS_PREFIX))
+            place = self._directory or files
             local = self.config.provider == "local" and not self.config.parsl
             await self.head.start(
                 self.config.address or ("127.0.0.1" if local else own_address()), self.config.port
             )
-            self._images = ImageSource(place)
-            self._jobs = NodeJobs(self.config, place)
+            self._images = ImageSource(files)
+            self._jobs = NodeJobs(self.config, files, place)
             try:
                 await self._jobs.start()
             except BaseException:
@@ -241,15 +242,6 @@ class Cluster:
             self._starts.ended(JobEnd(kind="failed", host=node.facts.host, why=why))
             raise ClusterError(f"node {node.name} did not get its images: {why}") from error
 
-    def retire(self, node: Node, why: str) -> None:
-        """Give a node no new work, and end it when it has none; its job is then given back.
-
-        Args:
-            node: the node.
-            why: the reason, for logs and the cluster's state.
-        """
-        node.leave(why)
-
     def _welcome(self, node: Node) -> None:
         loop = asyncio.get_running_loop()
         node.idle_since = loop.time()
@@ -257,7 +249,7 @@ class Cluster:
         assert self._jobs is not None
         if (walltime_s := self._jobs.walltime_s) is not None:
             drains = node.job_began + walltime_s - self.config.drain_s
-            loop.call_at(drains, self.retire, node, "its walltime is nearly over")
+            loop.call_at(drains, node.leave, "its walltime is nearly over")
         node.on_leaving(partial(self._on_leaving, node))
         node.on_lost(lambda _: self._on_lost())
         for function in self._on_node:
@@ -338,7 +330,7 @@ class Cluster:
             ]
             for node in idle[: max(0, len(self.nodes()) - self.config.min_nodes)]:
                 self._wanted -= 1
-                self.retire(node, "idle")
+                node.leave("idle")
 
     async def _end(self, node: Node, *, when_idle: bool = False) -> None:
         while when_idle and node.uses and node.lost is None:

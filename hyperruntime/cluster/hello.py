@@ -25,7 +25,6 @@ class Facts:
     Attributes:
         host: the batch system's name of the node if it gives one, else the machine's.
         pid: the node server's process.
-        cpus: processors that it may use.
         time: seconds since 1970, by the node's clock.
         job: its number in the batch system, or "".
         age_s: age of the job.
@@ -33,7 +32,6 @@ class Facts:
 
     host: str = attrs.field(default="", validator=Line(255))
     pid: int = attrs.field(default=0, validator=Within(0, 1 << 31))
-    cpus: int = attrs.field(default=1, validator=Within(1, 1 << 20))
     time: float = attrs.field(default=0.0, validator=Within(-1e12, 1e12))
     job: str = attrs.field(default="", validator=Line(255))
     age_s: float = attrs.field(default=0.0, validator=Within(0, _MOST_AGE_S))

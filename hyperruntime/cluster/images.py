@@ -24,6 +24,7 @@ from hyperruntime.errors import (
 )
 from hyperruntime.images.pull_errors import is_local
 from hyperruntime.images.recipes import image_reference, recipe_of
+from hyperruntime.images.store import ImageStore
 from hyperruntime.logs import get_logger
 from hyperruntime.runtime import open_runtime
 from hyperruntime.wire.checks import Line
@@ -39,13 +40,12 @@ class ImageService:
     """The images of one node.
 
     Attributes:
-        handlers: ``image.identify``, ``image.ensure`` and ``image.save``.
+        handlers: ``image.ensure`` and ``image.save``.
     """
 
     def __init__(self, context: NodeContext) -> None:
         """Fetch nothing yet."""
         self.handlers: Mapping[str, Handler] = {
-            "image.identify": self._identify,
             "image.ensure": self._ensure,
             "image.save": self._save,
         }
@@ -55,37 +55,24 @@ class ImageService:
     async def close(self) -> None:
         """Do nothing: what was fetched stays for other jobs."""
 
-    async def _identify(self, call: Call) -> Answer:
-        """Return the node's engine, whether it converts images, and its identifier of one, "" if it
-        has none.
-        """
-        runtime = await self._context.runtime()
-        found = await asyncio.to_thread(runtime.images.identifier, str(call.args["reference"]))
-        return Answer({"engine": runtime.name, "converts": runtime.images.converts, "id": found})
-
     async def _ensure(self, call: Call) -> Answer:
-        """Return how the node has an image: ``present``, ``loaded``, ``pulled`` or ``made``.
+        """Return how this node has an image, as a :class:`_Found`.
 
-        ``ids`` are the identifiers that the image may have, if any; ``archive`` is a path in the
-        directory that this node shares with the head, or ""; ``pull`` allows the registry; else
-        ``make`` is the recipe to make it from.
+        ``ids`` are the identifiers that the image may have, by engine. If the node has another one:
+        ``archive`` is a path in the directory that this node shares with the head, or ""; ``pull``
+        allows the registry; else ``make`` is the recipe to make it from, or "".
         """
-        reference, archive, ids = (call.args[name] for name in ("reference", "archive", "ids"))
+        reference = str(call.args["reference"])
         async with self._fetching[reference]:
-            images = (await self._context.runtime()).images
+            runtime = await self._context.runtime()
+            images = runtime.images
             found = await asyncio.to_thread(images.identifier, reference)
-            if found and (not ids or found in ids):
-                return Answer({"how": "present"})
-            if archive:
-                if not await _is_seen(Path(archive), SEEN_S):
-                    raise ClusterError(f"{archive} is not seen on this node; {_SHARED}")
-                await asyncio.to_thread(images.load, archive)
-                return Answer({"how": "loaded"})
-            if call.args["pull"]:
-                await asyncio.to_thread(images.pull, reference)
-                return Answer({"how": "pulled"})
-            await asyncio.to_thread(images.ensure, call.args["make"])
-            return Answer({"how": "made"})
+            ids = call.args["ids"].get(runtime.name)
+            how = "present" if found and (not ids or found in ids) else ""
+            if not how and (how := await _fetch(images, call.args)):
+                found = await asyncio.to_thread(images.identifier, reference)
+        said = {"engine": runtime.name, "converts": images.converts, "id": found, "how": how}
+        return Answer(said)
 
     async def _save(self, call: Call) -> Answer:
         """Write an image of this node to an archive; return the node's engine, or "" if the node
@@ -101,6 +88,22 @@ class ImageService:
         return Answer({"engine": runtime.name})
 
 
+async def _fetch(images: ImageStore, args: Mapping[str, Any]) -> str:
+    """Fetch an image by the means that are given; return which one it was, or ""."""
+    if archive := args["archive"]:
+        if not await _is_seen(Path(archive), SEEN_S):
+            raise ClusterError(f"{archive} is not seen on this node; {_SHARED}")
+        await asyncio.to_thread(images.load, archive)
+        return "loaded"
+    if args["pull"]:
+        await asyncio.to_thread(images.pull, args["reference"])
+        return "pulled"
+    if args["make"]:
+        await asyncio.to_thread(images.ensure, args["make"])
+        return "made"
+    return ""
+
+
 @attrs.frozen(kw_only=True)
 class _Found:
     """Answer of a node about an image.
@@ -109,18 +112,13 @@ class _Found:
         engine: name of the node's engine.
         converts: whether a pull converts images.
         id: its identifier of the image; "" if it does not have it.
+        how: how it has the cluster's image; "" if it does not.
     """
 
     engine: str = attrs.field(validator=Line(100))
     converts: bool
     id: str = attrs.field(validator=Line(1000))
-
-
-@attrs.frozen(kw_only=True)
-class _Given:
-    """The answer of ``image.ensure``: how a node has an image."""
-
-    how: Literal["present", "loaded", "pulled", "made"]
+    how: Literal["present", "loaded", "pulled", "made", ""]
 
 
 @attrs.frozen(kw_only=True)
@@ -213,17 +211,16 @@ class ImageSource:
 
     async def _give(self, node: Node, image: str, others: list[Node]) -> str:
         known = await self._look(image)
-        found = await _identify(node, known)
-        how = "present"
-        engine = found.engine
-        if known.accepts(found):
+        found = await _ask(node, known)
+        how: str = found.how
+        if how:
             known.add(node, found)
         else:
-            async with known.first[engine]:
-                is_first = engine not in known.filled
+            async with known.first[found.engine]:
+                is_first = found.engine not in known.filled
                 if is_first:
                     how = await self._fill(node, known, others)
-                    known.filled.add(engine)
+                    known.filled.add(found.engine)
             if not is_first:
                 how = await self._fill(node, known, others)
         log.info("image given", node=node.name, image=known.reference, how=how)
@@ -242,45 +239,32 @@ class ImageSource:
 
     async def _fill(self, node: Node, known: _Known, others: list[Node]) -> str:
         """Give a node the image, unless it has it by now; return how it came."""
-        found = await _identify(node, known)
-        if known.accepts(found):
-            known.add(node, found)
-            return "present"
-        how = await self._bring(node, known, others, found)
-        found = await _identify(node, known)
-        if how == "pulled" and not known.accepts(found):  # the registry has another one by now
-            how = await self._bring(node, known, list(known.nodes), found)
-            found = await _identify(node, known)
-        if how != "loaded" and not known.accepts(found):
-            log.warning(
-                "image differs", node=node.name, image=known.reference, id=found.id, how=how
-            )
+        found = await _ask(node, known)
+        if not found.how:
+            found = await self._bring(node, known, others, found)
+            # the registry has another one by now
+            if found.how == "pulled" and not known.accepts(found):
+                found = await self._bring(node, known, list(known.nodes), found)
+            if found.how != "loaded" and not known.accepts(found):
+                log.warning("image differs", node=node.name, image=known.reference, id=found.id)
         known.add(node, found)
-        return how
+        return found.how
 
-    async def _bring(self, node: Node, known: _Known, others: list[Node], found: _Found) -> str:
+    async def _bring(self, node: Node, known: _Known, others: list[Node], found: _Found) -> _Found:
         reference = known.reference
-        ids = sorted(known.ids.get(found.engine, ()))
-        asked = {"reference": reference, "archive": "", "pull": False, "make": "", "ids": ids}
         if (archive := await self._archive(known, others, found)) is not None:
-            return await self._ensure(node, {**asked, "archive": str(archive)})
+            return await _ask(node, known, archive=str(archive))
         if found.id:
-            return "present"
-        if is_local(reference):
-            recipe = recipe_of(known.image)
-            if recipe is None or not recipe.needs_no_registry:
-                step = (
-                    "make it on the head or on a node: `hyperrun image build`, or `load` "
-                    f"({known.image})"
-                )
-                raise ClusterError(
-                    f"image {reference} is neither on the head's machine nor on a node; {step}"
-                )
-            return await self._ensure(node, {**asked, "make": known.image})
-        return await self._ensure(node, {**asked, "pull": True})
-
-    async def _ensure(self, node: Node, asked: Mapping[str, Any]) -> str:
-        return (await node.peer.ask(_Given, "image.ensure", asked)).how
+            return attrs.evolve(found, how="present")
+        if not is_local(reference):
+            return await _ask(node, known, pull=True)
+        recipe = recipe_of(known.image)
+        if recipe is None or not recipe.needs_no_registry:
+            step = f"make it on the head or on a node: `hyperrun image build`, or `load` ({known.image})"
+            raise ClusterError(
+                f"image {reference} is neither on the head's machine nor on a node; {step}"
+            )
+        return await _ask(node, known, make=known.image)
 
     async def _archive(self, known: _Known, others: list[Node], found: _Found) -> Path | None:
         """Return an archive of an image for a node; None if neither the head's machine nor a node
@@ -333,8 +317,13 @@ class ImageSource:
                 return
 
 
-async def _identify(node: Node, known: _Known) -> _Found:
-    return await node.peer.ask(_Found, "image.identify", {"reference": known.reference})
+async def _ask(
+    node: Node, known: _Known, archive: str = "", *, pull: bool = False, make: str = ""
+) -> _Found:
+    """Ask a node for an image, which it may fetch by the means that are given."""
+    ids = {engine: sorted(found) for engine, found in known.ids.items()}
+    asked = {"reference": known.reference, "archive": archive, "pull": pull, "make": make}
+    return await node.peer.ask(_Found, "image.ensure", {**asked, "ids": ids})
 
 
 def _identify_here(reference: str) -> tuple[str, str] | None:

@@ -4,11 +4,9 @@ node.
 
 from __future__ import annotations
 
-import os
 import ssl
+import tempfile
 from pathlib import Path
-
-import attrs
 
 from hyperruntime.errors import ClusterError
 from hyperruntime.host.process import run_process
@@ -29,44 +27,29 @@ _OPENSSL = (
 _TIMEOUT_S = 30.0
 
 
-@attrs.frozen
-class Keys:
-    """A certificate and its key, in files that only this user can read.
-
-    Attributes:
-        certificate: path of the certificate, PEM.
-        key: path of its private key, PEM.
-    """
-
-    certificate: Path
-    key: Path
-
-    def server_context(self) -> ssl.SSLContext:
-        """Return the TLS settings of the head."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.load_cert_chain(self.certificate, self.key)
-        return context
-
-
-def make_keys(directory: Path) -> Keys:
-    """Make a certificate and its key in an existing directory, with ``openssl``.
+def make_keys() -> tuple[str, ssl.SSLContext]:
+    """Make a certificate and its key with ``openssl``; return the certificate as PEM, and the TLS
+    settings of the head, which alone has the key.
 
     Raises:
         ClusterError: openssl is missing, or fails.
     """
-    keys = Keys(directory / "head.crt", directory / "head.key")
-    args = [*_OPENSSL, "-keyout", str(keys.key), "-out", str(keys.certificate)]
     try:
-        os.close(os.open(keys.key, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        result = run_process(args, timeout_s=_TIMEOUT_S)
+        with tempfile.TemporaryDirectory() as place:  # 0700
+            key = Path(place, "head.key")
+            certificate = Path(place, "head.crt")
+            args = [*_OPENSSL, "-keyout", str(key), "-out", str(certificate)]
+            result = run_process(args, timeout_s=_TIMEOUT_S)
+            if result.exit_code != 0:
+                raise ClusterError(f"no keys can be made: openssl failed: {result.error_text}")
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            context.load_cert_chain(certificate, key)
+            return certificate.read_text(), context
     except FileNotFoundError as error:
         raise ClusterError(f"no keys can be made: {error}; install openssl") from error
     except (OSError, TimeoutError) as error:
-        raise ClusterError(f"no keys can be made in {directory}: {error}") from error
-    if result.exit_code != 0:
-        raise ClusterError(f"no keys can be made: openssl failed: {result.error_text}")
-    return keys
+        raise ClusterError(f"no keys can be made: {error}") from error
 
 
 def client_context(certificate: str) -> ssl.SSLContext:

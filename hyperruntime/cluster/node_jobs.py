@@ -19,7 +19,7 @@ import shlex
 import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +29,6 @@ from hyperruntime import registry
 from hyperruntime.cluster import node_job
 from hyperruntime.cluster.config import JOB_BEGAN, ClusterConfig
 from hyperruntime.cluster.head import Invitation
-from hyperruntime.cluster.job_directory import JOBS_PREFIX, job_directory
 from hyperruntime.cluster.launchers.launcher import JobState, Launcher
 from hyperruntime.cluster.launchers.parsl import parsl_launcher
 from hyperruntime.cluster.node_services import NodeSettings
@@ -84,6 +83,12 @@ export PATH={programs}:$PATH
 }}
 exec {program} "$hyperruntime_files.json"
 """
+_SET_SCRATCH = f"""\
+export {SCRATCH}="{{}}"
+[ -d "${SCRATCH}" ] && [ -w "${SCRATCH}" ] || {{{{
+    echo "scratch: '${SCRATCH}' is no directory that can be written; name a local one that each job has" >&2
+    hyperruntime_end 1 failed
+}}}}"""
 
 
 @attrs.frozen(kw_only=True)
@@ -128,17 +133,17 @@ class NodeJobs:
         walltime_s: the longest time of a job in seconds; None if it is not known.
     """
 
-    def __init__(self, config: ClusterConfig, directory: Path) -> None:
+    def __init__(self, config: ClusterConfig, files: Path, logs: Path) -> None:
         """Start nothing.
 
         Args:
             config: which nodes.
-            directory: absolute; nodes must see it.
+            files: a directory of these jobs alone, absolute; nodes must see it.
+            logs: for the logs of nodes.
         """
         self._config = config
-        self._directory = directory
-        self._files = directory
-        self._own = ExitStack()  # removes the files
+        self._files = files
+        self._logs = logs
         self._launcher: Launcher | None = None
         # a launcher is used by one thread at a time
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="jobs of nodes")
@@ -155,15 +160,12 @@ class NodeJobs:
         Raises:
             ClusterError: the launcher cannot be made, or the directory's path cannot be in a job
                 script, or the walltime leaves no time for work.
-            StorageError: the directory cannot be made.
         """
-        if not _PLAIN_PATH.fullmatch(str(self._directory)):
+        if not _PLAIN_PATH.fullmatch(str(self._files)):
             step = "put the run in a path without spaces, quotes or other special characters"
             raise ClusterError(
-                f"{str(self._directory)!r} cannot be named in the scripts of jobs; {step} of the "
-                "shell"
+                f"{str(self._files.parent)!r} cannot be named in the scripts of jobs; {step} of the shell"
             )
-        self._files = self._own.enter_context(job_directory(self._directory, JOBS_PREFIX))
         if self._config.is_by_hand:
             return
         name = self._config.provider
@@ -218,7 +220,7 @@ class NodeJobs:
 
     def _write_needs(self, invitation: Invitation, name: str) -> None:
         config = self._config
-        settings = NodeSettings(config.runtime, config.scratch, str(self._directory))
+        settings = NodeSettings(config.runtime, str(self._logs))
         needs = {"invitation": attrs.asdict(invitation), "settings": attrs.asdict(settings)}
         path = self._files / f"{name}.json"
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -238,7 +240,6 @@ class NodeJobs:
                 await self._call(lambda: launcher.cancel(sorted(self._alive)))
         self._launcher = None
         self._thread.shutdown(wait=False)
-        self._own.close()
 
     async def _call(self, function: Any, *args: Any) -> Any:  # noqa: ANN401
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *args)
@@ -339,7 +340,7 @@ def job_script(
         setup="\n".join(config.setup) or ":",
         withheld=shlex.join((*KEY_VARIABLES, *config.withhold)),
         # the shell replaces variables
-        scratch=f'export {SCRATCH}="{config.scratch}"' if config.scratch else ":",
+        scratch=_SET_SCRATCH.format(config.scratch) if config.scratch else ":",
         programs=shlex.quote(os.path.dirname(there)),
         python=shlex.quote(there),
         python_path=path,

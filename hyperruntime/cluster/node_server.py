@@ -61,10 +61,9 @@ def node_facts() -> Facts:
     """Return the facts that a node reports."""
     host = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     job = next((value for name in _JOB_VARIABLES if (value := os.environ.get(name))), "")
-    cpus = len(os.sched_getaffinity(0))
     now = time.time()
     age_s = max(0.0, now - _job_began())
-    return Facts(host=host, pid=os.getpid(), cpus=cpus, time=now, job=job, age_s=age_s)
+    return Facts(host=host, pid=os.getpid(), time=now, job=job, age_s=age_s)
 
 
 def _job_began() -> float:

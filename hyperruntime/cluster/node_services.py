@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import os
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -12,10 +11,9 @@ from typing import Protocol
 
 import attrs
 
-from hyperruntime.errors import ClusterError, HyperRuntimeError, SandboxLostError
+from hyperruntime.errors import HyperRuntimeError, SandboxLostError
 from hyperruntime.host.batch_job import SETTLE_S, TERMINATED
 from hyperruntime.host.owner import owned_directory
-from hyperruntime.host.temporary import temporary_directory, why_unusable
 from hyperruntime.logs import get_logger
 from hyperruntime.runtime import Runtime, open_runtime
 from hyperruntime.wire.peer import Handler, Peer
@@ -29,30 +27,11 @@ class NodeSettings:
 
     Attributes:
         runtime: the engine; ``auto`` means the first that works on the node.
-        scratch: path of a local directory, with variables if needed; "" means the one of
-            :func:`~hyperruntime.host.temporary.temporary_directory`.
         logs: a directory for ``NODE.log``; "" means no log.
     """
 
     runtime: str = "auto"
-    scratch: str = ""
     logs: str = ""
-
-
-def scratch_directory(asked: str) -> Path:
-    """Return the local directory of a node.
-
-    Args:
-        asked: as in :class:`NodeSettings`.
-
-    Raises:
-        ClusterError: it does not exist, cannot be written, is on a network file system, or names a
-            variable that the job does not have.
-    """
-    place = os.path.expandvars(asked) or temporary_directory()
-    if why := why_unusable(place, for_programs=False):
-        raise ClusterError(f"scratch: {place}: {why}; name a local directory that each job has")
-    return Path(place)
 
 
 class NodeContext:
@@ -105,9 +84,7 @@ class NodeContext:
     async def _prune(self, runtime: Runtime) -> None:
         """Remove what node servers that were killed have left on this node."""
         try:
-            removed = await asyncio.to_thread(
-                runtime.prune, scratch_directory(self.settings.scratch)
-            )
+            removed = await asyncio.to_thread(runtime.prune)
             log.info("node pruned", removed=len(removed))
         except HyperRuntimeError as error:
             log.warning("node not pruned", error=str(error))
@@ -140,11 +117,10 @@ class NodeContext:
         """Return a directory of this node server alone, which :meth:`close` removes.
 
         Raises:
-            ClusterError: as for :func:`scratch_directory`.
+            StorageError: it cannot be made.
         """
         if self._scratch is None:
-            root = scratch_directory(self.settings.scratch)
-            self._scratch = Path(self._open.enter_context(owned_directory(root=root)))
+            self._scratch = Path(self._open.enter_context(owned_directory()))
         return self._scratch
 
     async def close(self) -> None:

@@ -10,12 +10,13 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import attrs
 
+from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.head import Node
-from hyperruntime.errors import ClusterError, HyperRuntimeError, NodeLostError
+from hyperruntime.errors import HyperRuntimeError, NodeLostError
 from hyperruntime.logs import get_logger
 from hyperruntime.runs.retry import Losses
 
@@ -90,65 +91,6 @@ def roomiest(members: Iterable[Member], near: str, *, least_share: float = 0.0) 
     return max(close, key=lambda member: member.free, default=most)
 
 
-class Placement:
-    """The nodes of a pool, and which of them a lease should get.
-
-    Attributes:
-        members: the nodes that have the pool and are not lost.
-    """
-
-    def __init__(self) -> None:
-        """Know no node yet."""
-        self.members: list[Member] = []
-        self._kept: dict[str, Member] = {}
-
-    def choose(self, task_id: str, near: str) -> Member | None:
-        """Return where a task's lease should be, or None if no slot is free.
-
-        Args:
-            task_id: a task gets the node on which it kept its slot.
-            near: key of the work, or "".
-        """
-        kept = self._kept.pop(task_id, None)
-        if kept is not None and kept.free > 0:
-            return kept
-        return roomiest(self.members, near)
-
-    def keep(self, task_id: str, member: Member) -> None:
-        """Note that a task's slot waits for it on a node."""
-        self._kept[task_id] = member
-
-    def lose(self, member: Member) -> bool:
-        """Forget a node; return whether it was known."""
-        if member not in self.members:
-            return False
-        self.members.remove(member)
-        self._kept = {task: kept for task, kept in self._kept.items() if kept is not member}
-        return True
-
-
-class Nodes(Protocol):
-    """The part of a cluster that the workers need; all methods run on its event loop."""
-
-    error: ClusterError | None
-
-    def nodes(self) -> list[Node]:
-        """Return the nodes that take new work."""
-        ...
-
-    def want(self, count: int) -> None:
-        """Ask for nodes until there are ``count``."""
-        ...
-
-    def on_node(self, function: Callable[[Node], None]) -> None:
-        """Call a function with each node that is there or joins."""
-        ...
-
-    def retire(self, node: Node, why: str) -> None:
-        """Give a node no new work, and end it when it has none."""
-        ...
-
-
 class NodeWorkers:
     """The nodes that work for a run.
 
@@ -158,18 +100,18 @@ class NodeWorkers:
         error: ends all work that waits for a node; None while there is none.
     """
 
-    def __init__(self, nodes: Nodes, parallel: int, most_nodes: int) -> None:
+    def __init__(self, cluster: Cluster, parallel: int, most_nodes: int) -> None:
         """Ask for no node yet.
 
         Args:
-            nodes: the cluster.
+            cluster: asked for nodes.
             parallel: how much work there is at once.
             most_nodes: nodes at once.
         """
         self.each = math.ceil(parallel / most_nodes)
         self.members: list[Member] = []
         self.error: HyperRuntimeError | None = None
-        self._nodes = nodes
+        self._cluster = cluster
         self._busy = 0
         self._changed = asyncio.Event()
 
@@ -218,7 +160,7 @@ class NodeWorkers:
                     return await work(member.node, losses.lost)
                 except elsewhere as error:
                     if not isinstance(error, NodeLostError):
-                        self._nodes.retire(member.node, str(error))
+                        member.node.leave(str(error))
                     losses.count(error)
                     log.warning("done again on another node", work=what, reason=str(error))
                 finally:
@@ -235,7 +177,7 @@ class NodeWorkers:
             check()
             if self.error is not None:
                 raise self.error
-            self._nodes.want(math.ceil(self._busy / self.each))
+            self._cluster.want(math.ceil(self._busy / self.each))
             self.members = [member for member in self.members if member.node.lost is None]
             member = roomiest(self.members, near, least_share=_NEAR_SHARE)
             if member is None and not needs_room:
@@ -244,8 +186,8 @@ class NodeWorkers:
             if member is not None:
                 member.remember(near)
                 return member.take()
-            if self._nodes.error is not None and not self._nodes.nodes():
-                raise self._nodes.error
+            if self._cluster.error is not None and not self._cluster.nodes():
+                raise self._cluster.error
             self._changed.clear()
             with suppress(TimeoutError):
                 # thousands of waiting items must not keep the head busy with looking

@@ -46,7 +46,7 @@ start_slurm() {
     for node in "${SLURM_NODES[@]}"; do
         slurmd -N "$node" -f "$SLURM_PLACE/slurm.conf" || die "slurmd does not start; see $SLURM_PLACE/slurmd-$node.log."
     done
-    for _ in $(seq 120); do
+    for _ in $(seq "$((120 + 2 * SLURM_COUNT))"); do
         if [ "$(SLURM_CONF=$SLURM_PLACE/slurm.conf sinfo --noheader --Node --partition=wide --states=idle 2>/dev/null | wc -l)" \
             = "${#SLURM_NODES[@]}" ]; then return; fi
         sleep 0.5

@@ -292,7 +292,7 @@ async def lease_rows(nodes: int) -> list[Row]:
     config = hr.PoolConfig(spec=hr.ContainerSpec(image="x"), acquire_timeout_s=60)
     pool = ClusterPool(cast("Cluster", Simulated(head)), config)
     await pool.start()
-    while len(pool._placement.members) < nodes:
+    while len(pool._members) < nodes:
         await asyncio.sleep(0.05)
     rows: list[Row] = []
     leases: list[Slot] = []

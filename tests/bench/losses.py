@@ -8,8 +8,10 @@ twice.
 
 Jobs are lost by `scancel`, node servers by SIGKILL, and nodes as when their power fails: Slurm's
 daemon and all processes of the job are killed at the same time. The head is killed, and the run
-resumed. All counts must be 0. What is left is looked for once, after the last job: node servers
-that come later remove what killed ones left on their machine, and all nodes are one machine here.
+resumed. All counts must be 0, but that of calls in flight at the head's death: only the model's
+server could know that they are the same. What is left is looked for once, after the last job: node
+servers that come later remove what killed ones left on their machine, and all nodes are one machine
+here.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ class Lossy:
         table += 'partition = "wide"\n'
         (folder / "cluster.toml").write_text(SLURM + table)
         self._words, self._again = words, again or words
+        self.deaths: list[float] = []  # of heads, by the monotonic clock
         self._env = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
         made = run_process(
             [*HYPERRUN, *words[:2], "image", "bootstrap"], env=self._env, timeout_s=600
@@ -91,6 +94,7 @@ class Lossy:
         if kind == "head killed":
             self.head.kill()
             self.head.wait()
+            self.deaths.append(time.monotonic())
             self._words = self._again
             self.head = self.start()
             return True
@@ -178,29 +182,38 @@ def generation_rows(folder: Path, runtime: str, count: int, losses: int, seed: i
 
 
 class Watched:
-    """A model that counts the calls of which a journal has the turn already.
+    """A model that counts the calls that are asked again, by their causes.
 
     Attributes:
+        deaths: when heads were killed, by the monotonic clock.
         asked: all calls.
-        repeated: those with a conversation that it has answered: they are paid twice.
-        anew: the others: what a command said was void, because the batch system ended its job.
+        repeated: those whose turn a journal has, or that no death of a head explains: paid twice.
+        in_flight: those that a head had asked when it was killed.
+        anew: those with another conversation for a turn that a journal has: what a command said was
+            void, because the batch system ended its job.
     """
 
     def __init__(self, run_dir: Path) -> None:
-        """Have answered nothing."""
-        self.asked = self.repeated = self.anew = 0
+        """Have been asked nothing."""
+        self.deaths: Sequence[float] = ()
+        self.asked = self.repeated = self.in_flight = self.anew = 0
         self._run_dir = run_dir
-        self._answered: set[str] = set()
+        self._last: dict[str, float] = {}  # when a conversation was asked last
 
     def __call__(self, request: Mapping[str, Any]) -> ModelReply:
         turn = sum(message["role"] == "assistant" for message in request["messages"])
         conversation = json.dumps(request["messages"], sort_keys=True)
         self.asked += 1
-        if self._known(f"n{number_of(request)}/0") > turn:
-            self.repeated += conversation in self._answered
-            self.anew += conversation not in self._answered
+        is_known = self._known(f"n{number_of(request)}/0") > turn
+        before = self._last.get(conversation)
+        self._last[conversation] = time.monotonic()
+        if before is None:
+            self.anew += is_known
+        elif is_known or not any(death > before for death in self.deaths):
+            self.repeated += 1
+        else:
+            self.in_flight += 1
         time.sleep(0.05)
-        self._answered.add(conversation)
         return counting(request)
 
     def _known(self, trajectory: str) -> int:
@@ -224,6 +237,7 @@ def trajectory_rows(folder: Path, runtime: str, count: int, losses: int, seed: i
         again = ["--resume-from", "run"]
         on_nodes = ["--cluster", "cluster.toml"]
         run = Lossy(folder, [*words, *first, *on_nodes], [*words, *again, *on_nodes])
+        watched.deaths = run.deaths
         lost, left = lose(run, losses, seed)
     ids = [json.loads(line)["id"] for line in (run_dir / LINES).read_bytes().splitlines()]
     made = read_trajectories(run_dir)
@@ -232,7 +246,7 @@ def trajectory_rows(folder: Path, runtime: str, count: int, losses: int, seed: i
         "trajectories lost": count - len(set(ids)),
         "trajectories recorded twice": len(ids) - len(set(ids)),
         "trajectories without the right reward": sum(each.reward != 1.0 for each in made),
-        "journaled model calls repeated": watched.repeated,
+        "model calls paid twice": watched.repeated,
         "processes, containers and files left 10 s after the last job": len(left),
     }
     needed = count * (TURNS_EACH + 1)
@@ -242,6 +256,11 @@ def trajectory_rows(folder: Path, runtime: str, count: int, losses: int, seed: i
         *zero(counts),
         lost,
         Row(what=void, value=watched.anew, unit=""),
+        Row(
+            what="model calls in flight at a head's death, asked again",
+            value=watched.in_flight,
+            unit="",
+        ),
         Row(
             what=what,
             value=watched.asked,

@@ -108,7 +108,7 @@ async def pool(
     await asyncio.gather(*cluster.joining)
     made = ClusterPool(cast("Cluster", cluster), config)
     await made.start()
-    while len(made._placement.members) < nodes:
+    while len(made._members) < nodes:
         await asyncio.sleep(0.01)
     try:
         yield made, cluster

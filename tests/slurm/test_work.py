@@ -318,7 +318,11 @@ def requeue(job: str) -> None:
     """Put a job back in the queue, and let it start at once; Slurm waits two minutes, else."""
     done = run_process(["scontrol", "requeue", job], timeout_s=30)
     assert done.exit_code == 0, done.stderr.decode()
-    assert wait_until(lambda: job not in running(), SOON_S, 0.2)
+    state = ["squeue", "--noheader", "--format=%T", f"--jobs={job}"]
+    # not while the job completes: its end sets the time again
+    assert wait_until(
+        lambda: run_process(state, timeout_s=30).stdout.split() == [b"PENDING"], SOON_S, 0.2
+    )
     run_process(["scontrol", "update", f"jobid={job}", "StartTime=now"], timeout_s=30)
 
 

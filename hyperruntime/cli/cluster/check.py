@@ -120,10 +120,5 @@ async def _findings(
             except TimeoutError:
                 step = "look at the queue, ask for less, or wait longer with --timeout"
                 raise ClusterError(f"no node joined within {timeout_s:g} s; {step}") from None
-            needs = Needs(
-                image=image,
-                runtime=config.runtime,
-                scratch=config.scratch,
-                gpus=config.gpus_per_node,
-            )
+            needs = Needs(image=image, runtime=config.runtime, gpus=config.gpus_per_node)
             return await check_node(node, directory, needs)

@@ -23,7 +23,7 @@ from hyperruntime.cluster.generations.shared_run import (
 )
 from hyperruntime.cluster.head import Node
 from hyperruntime.cluster.job_directory import job_directory
-from hyperruntime.cluster.node_workers import Nodes, NodeWorkers
+from hyperruntime.cluster.node_workers import NodeWorkers
 from hyperruntime.concurrency.bridge import Bridge, cancel_other_tasks
 from hyperruntime.concurrency.closing import Closing
 from hyperruntime.driver import EngineInfo
@@ -62,13 +62,13 @@ class ClusterExecutor(Executor):
     """
 
     def __init__(
-        self, loop: Bridge, nodes: Nodes, models: NodeModels, parallel: int, most_nodes: int
+        self, loop: Bridge, cluster: Cluster, models: NodeModels, parallel: int, most_nodes: int
     ) -> None:
         """Ask for no node yet.
 
         Args:
             loop: the event loop of the cluster.
-            nodes: the cluster.
+            cluster: an open one.
             models: serves models to the nodes.
             parallel: tasks at once.
             most_nodes: nodes at once.
@@ -76,11 +76,11 @@ class ClusterExecutor(Executor):
         self.capacity = parallel
         self._loop = loop
         self._models = models
-        self._workers = NodeWorkers(nodes, parallel, most_nodes)
-        loop.run(self._watch(nodes))
+        self._workers = NodeWorkers(cluster, parallel, most_nodes)
+        loop.run(self._watch(cluster))
 
-    async def _watch(self, nodes: Nodes) -> None:
-        nodes.on_node(lambda node: self._workers.add(node, self._workers.each))
+    async def _watch(self, cluster: Cluster) -> None:
+        cluster.on_node(lambda node: self._workers.add(node, self._workers.each))
 
     def submit(self, task: Any, /, *args: Any, **more: Any) -> Future[Any]:  # noqa: ANN401
         """Run a task on a node.

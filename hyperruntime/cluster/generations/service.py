@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,8 +23,8 @@ import attrs
 from hyperruntime.cluster.generations.models import RelayedModels
 from hyperruntime.cluster.generations.shared_run import (
     POLL_S,
-    SentRun,
     move_into_run,
+    run_from_json,
     wait_for_state,
 )
 from hyperruntime.cluster.job_directory import SEEN_S
@@ -34,6 +35,7 @@ from hyperruntime.logs import get_logger
 from hyperruntime.loop.generation.adapter import RunContext
 from hyperruntime.loop.generation.parent_program import Question
 from hyperruntime.loop.run.run import GenerationTask, QuestionTask
+from hyperruntime.loop.run_files.layout import Layout
 from hyperruntime.loop.run_files.record import record_to_json, structured
 from hyperruntime.loop.workbench.container import GenerationPlan
 from hyperruntime.loop.workbench.events import Events, StepEvent
@@ -53,12 +55,13 @@ _MOST_THREADS = 1024
 
 @attrs.frozen(eq=False)
 class _OpenRun:
-    """A run as this node has it: what the head sent, a place to work, and the image."""
+    """A run as this node has it: its directory, a place to work, and the context of work without
+    its ``layout``, ``containers``, ``events`` and ``models``.
+    """
 
-    sent: SentRun
+    root: Path
     place: Path
-    store: RepositoryStore
-    image: str
+    context: partial[RunContext]
 
 
 class GenerationService:
@@ -126,8 +129,9 @@ class GenerationService:
             run = self._run(call.args["run"], runtime)
             folder = make_private_directory(run.place / f"work-{next(self._numbers)}")
             try:
+                layout = Layout(run.root, folder)
                 return work(
-                    run.sent.context(folder, run.store, containers, events, models, run.image)
+                    run.context(layout=layout, containers=containers, events=events, models=models)
                 )
             finally:
                 remove_reclaimed(folder, containers.reclaim_args)
@@ -164,22 +168,26 @@ class GenerationService:
                 place = make_private_directory(
                     self._context.scratch() / f"run-{next(self._numbers)}"
                 )
-                sent = SentRun.from_json(value)
-                store = _open_store(sent, place / "repository.git")
-                self._runs[key] = _OpenRun(sent, place, store, runtime.images.ensure(sent.image))
+                root = Path(value["run_dir"])
+                context = partial(
+                    run_from_json(value),
+                    store=_open_store(root, value["root"], place / "repository.git"),
+                    image=runtime.images.ensure(value["image"]),
+                )
+                self._runs[key] = _OpenRun(root, place, context)
             return self._runs[key]
 
 
-def _open_store(sent: SentRun, path: Path) -> RepositoryStore:
+def _open_store(run_dir: Path, initial: str, path: Path) -> RepositoryStore:
     """Return a repository that has the states of a run and keeps new ones for itself."""
-    objects = sent.layout.repository / "objects"
+    objects = Layout(run_dir).repository / "objects"
     if not wait_until(objects.is_dir, SEEN_S, POLL_S):
         raise ClusterError(
-            f"the run directory {str(sent.layout.root)!r} is not seen on this node; put runs "
+            f"the run directory {str(run_dir)!r} is not seen on this node; put runs "
             "where all nodes see them, with --output-dir-parent"
         )
     store = RepositoryStore(path)
-    store.make(sent.root)
+    store.make(initial)
     store.borrow(objects)
     return store
 

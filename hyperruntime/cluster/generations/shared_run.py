@@ -11,18 +11,17 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import attrs
 
 from hyperruntime.cluster.job_directory import SEEN_S
-from hyperruntime.domain import DomainBase
 from hyperruntime.errors import ClusterError, HyperRuntimeError, RepositoryError
-from hyperruntime.git.store import RepositoryStore
 from hyperruntime.host.process import wait_until
 from hyperruntime.host.rmtree import remove_tree
-from hyperruntime.loop.generation.adapter import ContractAdapter, RunContext
+from hyperruntime.loop.generation.adapter import RunContext
 from hyperruntime.loop.run.plan import absolute_references, contract_adapter, load_domains
 from hyperruntime.loop.run_files.contract import Contract
 from hyperruntime.loop.run_files.layout import Layout
@@ -30,9 +29,6 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.parent_rules import GenId
 from hyperruntime.loop.run_files.record import structured
 from hyperruntime.loop.workbench.container import GenerationPlan
-from hyperruntime.loop.workbench.events import Events
-from hyperruntime.loop.workbench.model_access import Models
-from hyperruntime.loop.workbench.open_containers import OpenContainers
 from hyperruntime.option_fields import from_json, to_json
 from hyperruntime.runs.lock import is_abandoned, read_lease
 from hyperruntime.storage.atomic import finish_directory, storage_errors
@@ -55,79 +51,34 @@ def run_to_json(context: RunContext) -> dict[str, Any]:
     }
 
 
-@attrs.frozen(kw_only=True)
-class SentRun:
-    """A run as another machine knows it, without a runtime; the attributes are those of
-    :class:`RunContext`.
+def run_from_json(value: Mapping[str, Any]) -> partial[RunContext]:
+    """Return the context of work on this machine, without ``layout``, ``store``, ``image``,
+    ``containers``, ``events`` and ``models``, which are this machine's.
 
-    Attributes:
-        image: reference of the image where the run is.
+    Args:
+        value: the JSON object of :func:`run_to_json`.
+
+    Raises:
+        HyperRuntimeError: the value is invalid, or a domain of the run is not installed here.
     """
-
-    options: GenerateOptions
-    layout: Layout
-    contract: Contract
-    adapter: ContractAdapter
-    root: str
-    first: str
-    domains: tuple[DomainBase, ...]
-    image: str
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> SentRun:
-        """Return the run of :func:`run_to_json`.
-
-        Args:
-            value: the JSON object.
-
-        Raises:
-            HyperRuntimeError: the value is invalid, or a domain of the run is not installed here.
-        """
-        try:
-            options = from_json(GenerateOptions, value["options"], strict=False)
-            contract = structured(Contract, value["contract"])
-            texts = {name: str(value[name]) for name in ("root", "first", "image")}
-            layout = Layout(Path(value["run_dir"]))
-        except (KeyError, TypeError, ValueError) as error:
-            raise HyperRuntimeError(
-                f"the received run cannot be read: {error!r}; use one version of hyperruntime "
-                "on all machines"
-            ) from error
-        adapter = contract_adapter(options.contract)
-        domains = load_domains(options.domains, adapter, code=True)  # the sender has checked them
-        return cls(
-            options=options,
-            layout=layout,
-            contract=contract,
-            adapter=adapter,
-            domains=domains,
-            **texts,
-        )
-
-    def context(
-        self,
-        work: Path,
-        store: RepositoryStore,
-        containers: OpenContainers,
-        events: Events,
-        models: Models,
-        image: str,
-    ) -> RunContext:
-        """Return the context of work on this machine.
-
-        Args:
-            work: directory of this machine in which a generation is made.
-            store: a repository that has the run's states, and takes new ones.
-            containers: opens containers of this machine.
-            events: receives events.
-            models: access to models.
-            image: reference of the image on this machine.
-        """
-        known = attrs.asdict(self, recurse=False) | {
-            "image": image,
-            "layout": Layout(self.layout.root, work),
-        }
-        return RunContext(store=store, containers=containers, events=events, models=models, **known)
+    try:
+        options = from_json(GenerateOptions, value["options"], strict=False)
+        contract = structured(Contract, value["contract"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise HyperRuntimeError(
+            f"the received run cannot be read: {error!r}; use one version of hyperruntime "
+            "on all machines"
+        ) from error
+    adapter = contract_adapter(options.contract)
+    return partial(
+        RunContext,
+        options=options,
+        contract=contract,
+        adapter=adapter,
+        root=value["root"],
+        first=value["first"],
+        domains=load_domains(options.domains, adapter, code=True),  # the sender has checked them
+    )
 
 
 def wait_for_state(context: RunContext, plan: GenerationPlan, shown: int = 0) -> None:

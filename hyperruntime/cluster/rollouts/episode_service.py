@@ -1,5 +1,5 @@
 """The node's end of rollouts: it makes trajectories for the head, and sends it each line of their
-journals.
+journals, and at the end the record.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import attrs
 from hyperruntime.cluster.rollouts.relayed_model import RelayedModel
 from hyperruntime.cluster.rollouts.relayed_model import trajectory as trajectory_id
 from hyperruntime.errors import HyperRuntimeError, SpecError
-from hyperruntime.host.batch_job import SETTLE_S
+from hyperruntime.host.batch_job import SETTLE_S, TERMINATED
 from hyperruntime.logs import get_logger
 from hyperruntime.option_fields import from_json
 from hyperruntime.rollout.agent.model import Model
@@ -27,7 +27,7 @@ from hyperruntime.rollout.run.episode import EpisodeContext, Job, run_episode
 from hyperruntime.rollout.run.options import RolloutOptions
 from hyperruntime.rollout.run.runner import Parts, complete_parts, open_here
 from hyperruntime.rollout.run.store import recordable
-from hyperruntime.rollout.run_files.turn_journal import TurnJournal
+from hyperruntime.rollout.run_files.turn_journal import CALL, TurnJournal, valid_lines
 from hyperruntime.wire.peer import Answer, Call, Handler, Peer
 
 if TYPE_CHECKING:
@@ -41,12 +41,7 @@ END = "rollout.end"
 CLOSE = "rollout.close"
 # methods of the head; each name is followed by the id of the run
 MODEL = "rollout.model"
-JOURNAL = "rollout.journal"
 IMAGE = "rollout.image"
-# events of RUN
-TURNS = "turns"
-RECORD = "record"
-PIECE_BYTES = 4 << 20
 _TURN = b'{"is":"turn"'
 
 
@@ -129,8 +124,10 @@ class EpisodeService:
         )
 
     async def _run(self, call: Call) -> Answer:
-        """Make one attempt at a trajectory; the answer says ``ends`` if the node is ending, or the
-        run is not open.
+        """Make one attempt at a trajectory; the answer has its record, or says ``ends`` if the node
+        is ending, or the run is not open.
+
+        The call's input is the journal of earlier attempts; its events are new lines.
         """
         run = self._runs.get(call.args["run"])
         if run is None:
@@ -142,19 +139,19 @@ class EpisodeService:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             if told.done() or call.args["run"] not in self._runs:  # its slots were closed
                 return Answer({"ends": True, "told": told.done()})
-            await making
+            return Answer({}, await making)
         finally:
             told.cancel()
             making.cancel()
             await asyncio.wait([making])  # its slot is released
             _ = making.cancelled() or making.exception()
-        return Answer({})
 
-    async def _make(self, run: _OpenRun, call: Call) -> None:
-        """Make an attempt at a trajectory; emit the lines of its journal, and its record in pieces.
+    async def _make(self, run: _OpenRun, call: Call) -> bytes:
+        """Make an attempt at a trajectory; emit the lines of its journal, and return its record.
 
         A batch system that ends the node's job sends SIGTERM to the processes in containers too. So
-        the record is sent with a delay: one that SIGTERM caused is never sent. The head takes back
+        the record is sent with a delay: one that SIGTERM caused is never sent. A command that
+        SIGTERM ended waits as long, so that the model is not asked about it. The head takes back
         lines of the journal.
         """
         args = call.args
@@ -165,32 +162,23 @@ class EpisodeService:
         trajectory_id.set(f"{item.id}/{args['index']}")
 
         async def write(data: bytes) -> None:
+            if _says_terminated(data):
+                await self._node.check_not_ended(TERMINATED)
             if is_relayed:  # the head has journaled the turns that it was asked for
                 lines = data.splitlines(keepends=True)
                 data = b"".join(line for line in lines if not line.startswith(_TURN))
             if data:
-                await call.emit(Answer(TURNS, data))
+                await call.emit(Answer(body=data))
 
-        journal = TurnJournal(write, await self._journal(args), args["attempts"])
+        assert call.read is not None, "the head gives the journal"
+        before = bytearray()
+        while piece := await call.read():
+            before += piece
+        journal = TurnJournal(write, bytes(before), args["attempts"])
         job = Job(item=item, index=args["index"], journal=journal)
         trajectory = await run_episode(run.context, job)
         await asyncio.sleep(SETTLE_S)
-        _, line = recordable(trajectory)
-        for begin in range(0, len(line), PIECE_BYTES):
-            await call.emit(Answer(RECORD, line[begin : begin + PIECE_BYTES]))
-
-    async def _journal(self, args: Mapping[str, Any]) -> bytes:
-        """Fetch what earlier attempts did."""
-        data = bytearray()
-        while len(data) < args["journal"]:
-            asked = {"id": f"{args['item']}/{args['index']}", "offset": len(data)}
-            piece = (await self._head.call(f"{JOURNAL}.{args['run']}", asked)).body
-            if not piece:
-                raise HyperRuntimeError(
-                    "the head has no more of the journal; the trajectory is made elsewhere"
-                )
-            data += piece
-        return bytes(data)
+        return recordable(trajectory)[1]
 
     async def _end(self, call: Call) -> Answer:
         """Remove what is kept for an item; no trajectory of it comes any more."""
@@ -210,6 +198,14 @@ class EpisodeService:
     def _head(self) -> Peer:
         assert self._node.head is not None, "set by the node server"
         return self._node.head
+
+
+def _says_terminated(data: bytes) -> bool:
+    """Return whether a journal's lines have the output of a command that SIGTERM may have ended."""
+    code = str(TERMINATED)
+    return code.encode() in data and any(
+        entry["is"] == CALL and code in entry["answer"] for _, entry in valid_lines(data)
+    )
 
 
 def _enter_if_there(directory: str) -> None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -22,13 +21,9 @@ from hyperruntime.cluster.rollouts.episode_service import (
     CLOSE,
     END,
     IMAGE,
-    JOURNAL,
     MODEL,
     OPEN,
-    PIECE_BYTES,
-    RECORD,
     RUN,
-    TURNS,
 )
 from hyperruntime.cluster.rollouts.relayed_model import (
     PaidTurns,
@@ -42,6 +37,7 @@ from hyperruntime.errors import (
     HyperRuntimeError,
     NodeLostError,
     SpecError,
+    StorageError,
 )
 from hyperruntime.host.batch_job import SETTLE_S
 from hyperruntime.json_values import count_values, parse_json, parse_json_slowly
@@ -61,13 +57,12 @@ from hyperruntime.runs.retry import Losses, LostTooOftenError
 from hyperruntime.settings.reader import read
 from hyperruntime.wire.checks import Line, Within
 from hyperruntime.wire.messages import PeerFaultError
-from hyperruntime.wire.peer import Answer, Call, Handler
+from hyperruntime.wire.peer import Answer, Call, Handler, Streams
 
 log = get_logger(__name__)
 
 MOST_JOURNAL_BYTES = 1 << 30  # of an attempt at a trajectory
-MOST_RECORD_BYTES = 1 << 28  # of an attempt at a trajectory
-_MOST_WAITING_BYTES = 1 << 26  # of lines that the disk has not taken
+_PIECE_BYTES = 4 << 20  # of a journal
 _MOST_RECORD_VALUES = 1 << 23
 _QUICK_BYTES = 1 << 20  # of a record that is parsed quickly, while all threads wait
 _CALL = b'{"is":"call"'
@@ -149,16 +144,6 @@ class _Ended:
 
 
 @attrs.frozen(kw_only=True)
-class _Piece:
-    """The arguments of a node that asks for a piece of a journal: its trajectory, and where the
-    piece begins.
-    """
-
-    id: str = attrs.field(validator=Line(10_000))
-    offset: int = attrs.field(validator=Within(0, sys.maxsize))
-
-
-@attrs.frozen(kw_only=True)
 class _ItemImage:
     """The arguments of a node that needs the image of an item."""
 
@@ -196,13 +181,11 @@ class NodeEpisodes:
             not asks_head and options.model is not None and is_reachable_from_nodes(options.model)
         )
         self._run = uuid.uuid4().hex
-        self._journals: dict[str, TurnJournal] = {}
         self._turns: dict[str, PaidTurns] = {}
         self._tasks = BackgroundTasks("rollouts")
         self._closed = False
         self._handlers: dict[str, Handler] = {
             f"{MODEL}.{self._run}": model_handler(self._model, self._turns.get),
-            f"{JOURNAL}.{self._run}": self._read_journal,
             f"{IMAGE}.{self._run}": self._give_item_image,
         }
 
@@ -231,7 +214,6 @@ class NodeEpisodes:
             ClusterError: no node can be started, or nodes cannot open the run.
             StorageError: the journal cannot be written.
         """
-        self._journals[job.id] = job.journal
         self._turns[job.id] = PaidTurns(self._model, job.journal)
         try:
             return await self._workers.run(
@@ -242,7 +224,6 @@ class NodeEpisodes:
         except LostTooOftenError as error:
             return failed_trajectory(self._options, self._model.name, job, error, "node")
         finally:
-            del self._journals[job.id]
             await self._turns.pop(job.id).close()
 
     async def end(self, item: Item) -> None:
@@ -263,29 +244,32 @@ class NodeEpisodes:
         Raises:
             NodeLostError: the node is lost, or it ends and could not finish.
         """
-        sent = _Sent(node)
         journal = job.journal
+        sent = _Sent(node, journal)
         before = journal.attempts
         self._turns[job.id].begin(before + 1, node.name)
         asked = {"run": self._run, "item": job.item.id, "index": job.index, "attempts": before}
-        writing = asyncio.ensure_future(sent.write(journal))
+        data = journal.data
+        pieces = (data[at : at + _PIECE_BYTES] for at in range(0, len(data), _PIECE_BYTES))
+
+        async def read() -> bytes:
+            return next(pieces, b"")
+
         try:
-            ended = await node.peer.ask(
-                _Ended, RUN, {**asked, "journal": len(journal.data)}, on_event=sent.take
-            )
+            answer = await node.peer.call(RUN, asked, streams=Streams(read, sent.take))
+            ended = node.peer.checked(_Ended, answer.value, RUN)
             if ended.told and node.job_ends_at is None:
-                node.job_ends_at = asyncio.get_running_loop().time()
+                node.job_ends_at = _now()
             if ended.ends:
                 node.leave("it was told to end")
                 raise NodeLostError(f"node {node.name} was told to end")
-            made = await asyncio.to_thread(_received, job, b"".join(sent.record))
+            made = await asyncio.to_thread(_received, job, answer.body)
         except NodeLostError:
             raise
         except HyperRuntimeError as error:
             made = failed_trajectory(self._options, self._model.name, job, error, "node")
         finally:
-            sent.end()
-            await writing
+            await sent.end()
             journal.attempts = max(journal.attempts, before + 1)
         if made.status == INFRASTRUCTURE and (node.leaving or node.lost):
             raise NodeLostError(
@@ -293,15 +277,6 @@ class NodeEpisodes:
             )
         journal.attempts = max(journal.attempts, made.attempts)
         return made
-
-    async def _read_journal(self, call: Call) -> Answer:
-        """Return a piece of the journal of a trajectory, for the node that makes it."""
-        asked = call.values(_Piece)
-        turns = self._turns.get(asked.id)
-        if turns is None or turns.node != call.caller:
-            raise HyperRuntimeError(f"trajectory {asked.id!r} is not made on this node")
-        data = self._journals[asked.id].data
-        return Answer(body=data[asked.offset : asked.offset + PIECE_BYTES])
 
     def _joined(self, node: Node) -> None:
         if not self._closed:
@@ -323,7 +298,7 @@ class NodeEpisodes:
                 step = "nodes need the packages, files and images of this machine"
                 why = f"node {node.name} cannot open the run: {error}; {step}"
                 self._workers.fail(ClusterError(why))
-            self._cluster.retire(node, "it cannot open the run")
+            node.leave("it cannot open the run")
         else:
             self._unfit = Losses()
             self._workers.add(node, min(self._workers.each, opened.capacity))
@@ -335,8 +310,6 @@ class NodeEpisodes:
         image = self._options.container.image
         try:
             await self._cluster.give_image(node, image)
-        except NodeLostError:
-            raise
         except HyperRuntimeError as error:
             log.warning("image not given to node", node=node.name, image=image, error=str(error))
 
@@ -361,74 +334,70 @@ class NodeEpisodes:
 
 
 class _Sent:
-    """The events of a node that makes a trajectory: lines of the journal, and the record in pieces.
+    """Journals the lines that a node sends about a trajectory, one after another.
 
     A batch system that ends the node's job sends SIGTERM to the processes in containers too. So
     what commands said is taken back if their job is told to end a moment later. What cannot be
     taken back waits for this moment.
-
-    Attributes:
-        record: the pieces that have come.
     """
 
-    def __init__(self, node: Node) -> None:
-        """Wait for the first event."""
-        self.record: list[bytes] = []
+    def __init__(self, node: Node, journal: TurnJournal) -> None:
+        """Wait for the first lines."""
         self._node = node
-        self._lines: asyncio.Queue[tuple[float, bytes] | None] = asyncio.Queue()
+        self._journal = journal
+        self._bytes = 0
         self._said: list[tuple[float, bytes]] = []  # by commands, with their times
-        self._waiting_bytes = self._journal_bytes = self._record_bytes = 0
+        self._error: StorageError | None = None
+        self._has_ended = False
 
-    def take(self, event: Answer) -> None:
-        """Take an event.
+    async def take(self, event: Answer) -> None:
+        """Add lines to the journal.
 
         Raises:
-            PeerFaultError: it is unknown, too large, or one too many.
+            PeerFaultError: there are none, or too many.
+            StorageError: they cannot be written.
         """
-        size = len(event.body)
-        if event.value == TURNS:
-            self._journal_bytes += size
-            self._waiting_bytes += size
-            self._lines.put_nowait((asyncio.get_running_loop().time(), event.body))
-        elif event.value == RECORD:
-            self._record_bytes += size
-            self.record.append(event.body)
-        is_known = event.value in (TURNS, RECORD) and size > 0
-        most = (MOST_JOURNAL_BYTES, _MOST_WAITING_BYTES, MOST_RECORD_BYTES)
-        has = (self._journal_bytes, self._waiting_bytes, self._record_bytes)
-        if not is_known or any(each > limit for each, limit in zip(has, most, strict=True)):
-            raise PeerFaultError(
-                f"it sent too much about a trajectory, or an unknown event: {has} bytes of {most}"
-            )
+        data = event.body
+        self._bytes += len(data)
+        if not 0 < self._bytes <= MOST_JOURNAL_BYTES:
+            raise PeerFaultError(f"it sent too much about a trajectory: {self._bytes} bytes")
+        came = _now()
+        if is_lasting := any(kind in data for kind in _LASTING):
+            await asyncio.sleep(SETTLE_S)
+        if is_lasting or _CALL in data:
+            if self._has_ended or self._is_void(came):
+                return
+            lately = _now() - SETTLE_S
+            self._said = [one for one in self._said if one[0] > lately or self._is_void(one[0])]
+            self._said.append((came, data))
+        try:
+            await self._journal.add_lines(data)
+        except StorageError as error:
+            self._error = error
+            raise
 
-    def end(self) -> None:
-        """Let :meth:`write` end after the lines that have come."""
-        self._lines.put_nowait(None)
+    async def end(self) -> None:
+        """Take back what commands said that SIGTERM may have ended.
 
-    async def write(self, journal: TurnJournal) -> None:
-        """Add the lines to a journal as they come, until :meth:`end`."""
-        clock = asyncio.get_running_loop().time
-        while (each := await self._lines.get()) is not None:
-            came, data = each
-            if any(kind in data for kind in _LASTING):
-                await asyncio.sleep(came + SETTLE_S - clock())
-            is_of_commands = any(kind in data for kind in (*_LASTING, _CALL))
-            if not (is_of_commands and self._is_void(came)):
-                await journal.add_lines(data)
-                if is_of_commands:
-                    lately = clock() - SETTLE_S
-                    kept = [one for one in self._said if one[0] > lately or self._is_void(one[0])]
-                    self._said = [*kept, (came, data)]
-            self._waiting_bytes -= len(data)
+        Raises:
+            StorageError: the journal cannot be written, or could not.
+        """
+        self._has_ended = True
+        if self._error is not None:
+            raise self._error
         for came, data in self._said:
             for _, entry in valid_lines(data) if self._is_void(came) else ():
                 if entry["is"] == CALL:
-                    await journal.add(UNSAID, key=entry["key"])
+                    await self._journal.add(UNSAID, key=entry["key"])
 
     def _is_void(self, came: float) -> bool:
         """Return whether SIGTERM may have ended a command."""
         told = self._node.job_ends_at
         return told is not None and came > told - SETTLE_S
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _received(job: Job, line: bytes) -> Trajectory:

@@ -15,7 +15,7 @@ import attrs
 
 from hyperruntime.cluster.cluster import Cluster
 from hyperruntime.cluster.head import Node
-from hyperruntime.cluster.node_workers import Member, Placement
+from hyperruntime.cluster.node_workers import Member, roomiest
 from hyperruntime.cluster.slots.pool_service import to_json
 from hyperruntime.concurrency.background_tasks import BackgroundTasks
 from hyperruntime.errors import (
@@ -96,7 +96,8 @@ class ClusterPool(LeasingPool):
         self._cluster = cluster
         self._name = f"{config.name}-{next(_numbers)}"
         self._state = "new"
-        self._placement = Placement()
+        self._members: list[Member] = []  # whose nodes have the pool, and are not lost
+        self._kept: dict[str, Member] = {}  # where the slots of tasks wait for them
         self._joining = BackgroundTasks(f"pool {config.name!r}")
         self._beside = BackgroundTasks(f"pool {config.name!r}")
         self._grants: dict[tuple[str, int], _Grant] = {}
@@ -118,7 +119,7 @@ class ClusterPool(LeasingPool):
         self._state = "open"
         self._cluster.on_node(self._on_node)
         try:
-            while not self._placement.members:
+            while not self._members:
                 if self._joining:
                     await asyncio.wait((*self._joining,), return_when=asyncio.FIRST_COMPLETED)
                 elif self._cluster.nodes():
@@ -138,7 +139,7 @@ class ClusterPool(LeasingPool):
             task.cancel()
         for grant in self._grants.values():
             grant.close()
-        members, self._placement.members = self._placement.members, []
+        members, self._members = self._members, []
         with suppress(NodeLostError):
             await asyncio.gather(
                 *(self._call(member, "pool.stop") for member in members if member.node.lost is None)
@@ -219,7 +220,7 @@ class ClusterPool(LeasingPool):
                     grant.member, "pool.release", container=grant.name, reset=reset_workspace
                 )
                 if not reset_workspace:
-                    self._placement.keep(slot.task_id, grant.member)
+                    self._kept[slot.task_id] = grant.member
         except asyncio.CancelledError:  # the node may not have begun
             self._end_soon(grant.member, grant.name)
             raise
@@ -285,7 +286,7 @@ class ClusterPool(LeasingPool):
                 return await member.node.peer.ask(PoolStatus, "pool.status", {"pool": self._name})
             return None
 
-        members = tuple(self._placement.members)  # others may join meanwhile
+        members = tuple(self._members)  # others may join meanwhile
         found = await asyncio.gather(*(ask(member) for member in members))
         return {
             member.node.name: status
@@ -297,13 +298,13 @@ class ClusterPool(LeasingPool):
         """Return what the head knows of the pool; ``lost`` counts leases that were lost with their
         node.
         """
-        slots = sum(member.slots for member in self._placement.members)
+        slots = sum(member.slots for member in self._members)
         leased = sum(grant.member.node.lost is None for grant in self._grants.values())
         return PoolStatus(
             name=self.config.name,
             state=self._state,
             total_slots=slots,
-            free=sum(member.free for member in self._placement.members),
+            free=sum(member.free for member in self._members),
             available=slots - leased,
             leased=leased,
             waiting=len(self._queue),
@@ -313,7 +314,7 @@ class ClusterPool(LeasingPool):
 
     def shrink(self) -> None:
         """End all unused containers of all nodes; see :meth:`SlotPool.shrink`."""
-        for member in self._placement.members:
+        for member in self._members:
             self._keep(self._call(member, "pool.shrink"))
 
     def _on_node(self, node: Node) -> None:
@@ -337,11 +338,11 @@ class ClusterPool(LeasingPool):
             log.warning(
                 "pool not started on node", pool=self.config.name, node=node.name, error=str(error)
             )
-            if not self._placement.members and not isinstance(error, NodeLostError):
+            if not self._members and not isinstance(error, NodeLostError):
                 self._queue.fail_all(partial(cannot_start, self.config.name, error))
             return
         member = Member(node, slots)
-        self._placement.members.append(member)
+        self._members.append(member)
         node.on_lost(lambda error: self._on_lost(member))
         log.info("pool started on node", pool=self.config.name, node=node.name, slots=member.slots)
 
@@ -358,15 +359,27 @@ class ClusterPool(LeasingPool):
         return status.max_containers * each
 
     def _on_lost(self, member: Member) -> None:
-        if self._placement.lose(member):
+        if member in self._members:
+            self._members.remove(member)
+            self._kept = {task: kept for task, kept in self._kept.items() if kept is not member}
             self._lost += sum(grant.member is member for grant in self._grants.values())
             self._dispatch()
+
+    def _choose(self, task_id: str, near: str) -> Member | None:
+        """Return the node on which a task kept its slot, or the best one; None if no slot is free.
+
+        Args:
+            task_id: the task.
+            near: key of the work, or "".
+        """
+        kept = self._kept.pop(task_id, None)
+        return kept if kept is not None and kept.free > 0 else roomiest(self._members, near)
 
     async def _reserve(self, task_id: str, near: str, timeout_s: float) -> Member:
         """Return a member of which one slot is now counted as leased."""
         if self._state != "open":
             raise self._closed()
-        if not self._queue and (member := self._placement.choose(task_id, near)) is not None:
+        if not self._queue and (member := self._choose(task_id, near)) is not None:
             return member.take()
         self._near[task_id] = near
         try:
@@ -408,9 +421,9 @@ class ClusterPool(LeasingPool):
         """Give free slots to waiters in order; ask for another node if some still wait."""
         while self._queue:
             task_id = self._queue.first_task()
-            member = self._placement.choose(task_id, self._near.get(task_id, ""))
+            member = self._choose(task_id, self._near.get(task_id, ""))
             if member is None:
-                members = self._placement.members
+                members = self._members
                 each = max(1, members[0].slots) if members else 1
                 # those bring slots, too
                 more = math.ceil(len(self._queue) / each) - len(self._joining)
@@ -450,7 +463,7 @@ class ClusterPool(LeasingPool):
         why += "; release slots, or raise max_nodes"
         return SlotTimeoutError(
             f"no slot of pool {status.name!r} became free within {timeout_s:g} s "
-            f"({status.leased} leased on {len(self._placement.members)} nodes, {status.waiting} "
+            f"({status.leased} leased on {len(self._members)} nodes, {status.waiting} "
             f"other acquires waiting){why}"
         )
 

@@ -79,7 +79,7 @@ async def test_a_node_that_is_told_to_end_takes_no_new_work_and_finishes_what_it
             server = psutil.Process(node.facts.pid)
             end((server,), signal.SIGTERM)  # as before a preemption
             await until(lambda: node.leaving)
-            assert (await node.peer.call("time")).value
+            assert (await node.peer.call("containers")).value
             assert node.lost is None
             await until(cluster.nodes)  # another one
 
@@ -102,7 +102,7 @@ async def test_a_node_takes_no_new_work_before_the_end_of_its_walltime_and_the_n
             assert node.leaving == "its walltime is nearly over"
             assert node.facts.age_s >= 1
             assert asyncio.get_running_loop().time() - node.job_began >= 60 - 35
-            assert (await node.peer.call("time")).value, "it finishes what it has"
+            assert (await node.peer.call("containers")).value, "it finishes what it has"
         second = cluster.head.nodes["node-2"]
         await until(second.joined.is_set)
         assert second.job_began > node.job_began + 1, "it is in the job whose time is over"

@@ -19,9 +19,8 @@ from hyperruntime.cluster.node_findings import Needs, node_findings
 from hyperruntime.cluster.node_server import run_node
 from hyperruntime.cluster.node_services import NodeContext, NodeSettings
 from hyperruntime.driver import Finding
+from hyperruntime.host.temporary import SCRATCH
 from hyperruntime.storage.atomic import write_atomic
-
-ENGINES = ("podman", "docker", "apptainer", "bubblewrap", "charliecloud")
 
 
 def by_subject(findings: Sequence[Finding]) -> dict[str, Finding]:
@@ -63,14 +62,13 @@ def test_a_machine_without_anything_fails_with_a_next_step_for_each_thing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "NoDevFiles")
-    found = by_subject(list(node_findings(Needs(scratch="$NOT_SET/x", gpus=2))))
-    failed = {subject for subject, finding in found.items() if finding.ok is False}
-    assert failed == {"user namespaces", "scratch", "GPUs granted", "engine for work"}
-    missing = [
-        finding for finding in found.values() if finding.ok is False or finding.subject in ENGINES
-    ]
-    assert [finding.subject for finding in missing if not finding.next_step] == []
+    monkeypatch.setenv(SCRATCH, "/not/here")
+    found = by_subject(list(node_findings(Needs(gpus=2))))
+    failed = {subject: finding for subject, finding in found.items() if finding.ok is False}
+    assert set(failed) == {"git", SCRATCH, "GPUs granted", "engine for work"}
+    assert [subject for subject, finding in failed.items() if not finding.next_step] == []
     assert found["engine for work"].detail == "none works"
+    assert (found["podman: podman"].ok, found["podman: podman"].detail) == (None, "not on PATH")
 
 
 @pytest.mark.usefixtures("without_engines")
@@ -79,22 +77,20 @@ def test_the_engine_of_the_configuration_must_work() -> None:
         "engine for work: apptainer"
     ]
     assert (found.ok, found.detail) == (False, "does not work; those that do: none works")
-    assert found.next_step == "run `hyperrun doctor apptainer` in a job; it says what is missing"
+    assert found.next_step == "see above what each engine lacks"
 
 
-def test_a_simulated_nfs_with_late_listings_and_broken_locks_is_found_out(
+def test_a_simulated_nfs_with_late_listings_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Delayed by a timer, and flock(2) by a function that always succeeds: no NFS is here."""
+    """Delayed by a timer: no NFS is here."""
 
     def late(path: Path, content: bytes) -> None:
         threading.Timer(check_module.LATE_S + 0.5, write_atomic, (path, content)).start()
 
     monkeypatch.setattr(check_module, "node_findings", lambda needs: [])
     monkeypatch.setattr(check_module, "LATE_S", 0.5)
-    assert checked(tmp_path)["flock"].ok is True
     monkeypatch.setattr(check_module, "write_atomic", late)
-    monkeypatch.setattr(check_module, "_is_locked", lambda path: False)
     found = checked(tmp_path)
     for subject in (
         "a file renamed by the head is seen on the node",
@@ -102,10 +98,7 @@ def test_a_simulated_nfs_with_late_listings_and_broken_locks_is_found_out(
     ):
         assert found[subject].ok is None
         assert found[subject].next_step.startswith("`hyperrun` waits for it")
-    assert (found["flock"].ok, found["flock"].detail) == (
-        None,
-        "is not seen across nodes; runs do not rely on it",
-    )
+    assert found["clock"].ok is True
     assert list(tmp_path.iterdir()) == []
 
 
@@ -114,7 +107,7 @@ def test_a_run_directory_that_the_node_does_not_see_fails(
 ) -> None:
     monkeypatch.setattr(check_module, "node_findings", lambda needs: [])
     monkeypatch.setattr(check_module, "SEEN_S", 0.3)
-    monkeypatch.setattr(check_module, "_lists", lambda directory, path: False)
+    monkeypatch.setattr(check_module, "_lists", lambda directory: False)
     found = checked(tmp_path)["run directory"]
     assert (found.ok, found.next_step) == (
         False,

@@ -177,7 +177,7 @@ def test_a_runtime_of_the_command_line_replaces_that_of_the_file(tmp_path: Path)
 
 
 async def started(config: ClusterConfig, folder: Path) -> NodeJobs:
-    jobs = NodeJobs(config, folder)
+    jobs = NodeJobs(config, folder, folder)
     try:
         await jobs.start()
     finally:

@@ -79,8 +79,8 @@ class Store:
 class Simulated(NodeContext):
     """A node without an engine."""
 
-    def __init__(self, store: Store, scratch: Path) -> None:
-        super().__init__(NodeSettings(scratch=str(scratch)))
+    def __init__(self, store: Store) -> None:
+        super().__init__(NodeSettings())
         self.store = store
 
     async def runtime(self) -> Any:
@@ -88,11 +88,11 @@ class Simulated(NodeContext):
 
 
 @asynccontextmanager
-async def nodes(stores: list[Store], scratch: Path) -> AsyncIterator[list[Node]]:
+async def nodes(stores: list[Store]) -> AsyncIterator[list[Node]]:
     head, served = Head(), []
     await head.start("127.0.0.1")
     for number, store in enumerate(stores):
-        context = Simulated(store, scratch)
+        context = Simulated(store)
         server = NodeServer(head.invite(f"n{number}"), ImageService(context).handlers)
         served.append((asyncio.ensure_future(server.serve()), context))
     await asyncio.gather(*(node.joined.wait() for node in head.nodes.values()))
@@ -132,7 +132,7 @@ async def test_each_of_64_nodes_pulls_an_image_once(tmp_path: Path) -> None:
     async with registry() as (address, asked):
         stores = [Store(address) for _ in range(64)]
         source = ImageSource(tmp_path)
-        async with nodes(stores, tmp_path) as joined:
+        async with nodes(stores) as joined:
             given = await asyncio.gather(
                 *(source.give(node, PUBLIC, []) for node in joined for _ in range(5))
             )
@@ -150,7 +150,7 @@ async def test_nodes_that_would_get_another_image_of_a_registry_get_the_first_on
 ) -> None:
     async with registry(changes="another" in why) as (address, asked):
         stores = [Store(address, converts="convert" in why) for _ in range(16)]
-        async with nodes(stores, tmp_path) as joined:
+        async with nodes(stores) as joined:
             source = ImageSource(tmp_path)
             given = await asyncio.gather(*(source.give(node, PUBLIC, []) for node in joined))
     assert Counter(given) == {"pulled": 1, "loaded": 15}
@@ -165,7 +165,7 @@ async def test_an_archive_is_made_once_in_the_shared_directory_and_a_node_that_d
     content = LOCAL.encode() * 400_000
     stores = [Store(), Store(base=content), Store(), Store()]
     source = ImageSource(tmp_path)
-    async with nodes(stores, tmp_path) as joined:
+    async with nodes(stores) as joined:
         given = [await source.give(joined[at], "base", joined) for at in (1, 0, 2)]
         assert given == ["present", "loaded", "loaded"]
         archives = list(tmp_path.iterdir())
@@ -181,7 +181,7 @@ async def test_what_one_node_converted_is_given_to_the_other_nodes_of_its_engine
     tmp_path: Path,
 ) -> None:
     stores = [Store(base=b"x", engine="podman"), *(Store(engine="apptainer") for _ in range(8))]
-    async with nodes(stores, tmp_path) as joined:
+    async with nodes(stores) as joined:
         source = ImageSource(tmp_path)
         given = await asyncio.gather(*(source.give(node, "base", [joined[0]]) for node in joined))
     assert Counter(given) == {"present": 1, "loaded": 8}
@@ -194,7 +194,7 @@ async def test_nodes_with_another_image_of_the_same_name_get_that_of_the_cluster
     tmp_path: Path,
 ) -> None:
     stores = [Store(base=content) for content in (b"new", b"old", b"new", b"older")]
-    async with nodes(stores, tmp_path) as joined:
+    async with nodes(stores) as joined:
         source = ImageSource(tmp_path)
         given = [await source.give(node, "base", []) for node in joined]
         assert given == ["present", "loaded", "present", "loaded"]
@@ -205,7 +205,7 @@ async def test_an_image_that_nobody_has_is_made_on_one_node_and_given_to_the_oth
     tmp_path: Path,
 ) -> None:
     stores = [Store() for _ in range(16)]
-    async with nodes(stores, tmp_path) as joined:
+    async with nodes(stores) as joined:
         source = ImageSource(tmp_path)
         given = await asyncio.gather(*(source.give(node, "base", []) for node in joined))
     assert Counter(given) == {"made": 1, "loaded": 15}
@@ -215,7 +215,7 @@ async def test_an_image_that_nobody_has_is_made_on_one_node_and_given_to_the_oth
 
 async def test_nodes_that_share_a_store_load_an_image_once(tmp_path: Path) -> None:
     shared = Store()
-    async with nodes([Store(base=b"x"), *[shared] * 16], tmp_path) as joined:
+    async with nodes([Store(base=b"x"), *[shared] * 16]) as joined:
         source = ImageSource(tmp_path)
         given = await asyncio.gather(*(source.give(node, "base", [joined[0]]) for node in joined))
     assert Counter(given) == {"present": 16, "loaded": 1}
@@ -225,7 +225,7 @@ async def test_nodes_that_share_a_store_load_an_image_once(tmp_path: Path) -> No
 async def test_an_image_that_nobody_has_and_nobody_can_make_is_named_with_the_next_step(
     tmp_path: Path,
 ) -> None:
-    async with nodes([Store()], tmp_path) as joined:
+    async with nodes([Store()]) as joined:
         with pytest.raises(
             ClusterError, match="neither on the head's machine nor on a node; make it"
         ):

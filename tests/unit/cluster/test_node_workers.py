@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
@@ -23,7 +23,6 @@ class FakeNodes:
         self.error: ClusterError | None = None
         self.made: list[Node] = []
         self.wanted: list[int] = []
-        self.retired: list[str] = []
         self.most = 99
         self.join: Callable[[Node], None] = lambda _: None
 
@@ -39,10 +38,6 @@ class FakeNodes:
     def on_node(self, function: Callable[[Node], None]) -> None:
         self.join = function
 
-    def retire(self, node: Node, why: str) -> None:
-        self.retired.append(f"{node.name}: {why}")
-        node.leave(why)
-
 
 def on(
     test: Callable[[NodeWorkers], Awaitable[T]], nodes: FakeNodes | None = None, parallel: int = 4
@@ -50,7 +45,7 @@ def on(
     there = nodes or FakeNodes()
 
     async def run() -> T:
-        workers = NodeWorkers(there, parallel, 2)
+        workers = NodeWorkers(cast(Any, there), parallel, 2)
         there.on_node(lambda node: workers.add(node, workers.each))
         return await asyncio.wait_for(test(workers), 20)
 
@@ -81,7 +76,7 @@ def test_work_that_is_lost_each_time_is_given_up() -> None:
     with pytest.raises(LostTooOftenError):
         on(lambda workers: workers.run(losing, "it"), nodes)
     assert len(nodes.made) == MOST_LOSSES
-    assert nodes.retired == []
+    assert not any(node.leaving for node in nodes.made)
     assert [node.uses for node in nodes.made] == [0] * MOST_LOSSES
 
 
@@ -93,7 +88,7 @@ def test_a_node_at_fault_gets_no_more_work_and_three_end_the_run() -> None:
 
     with pytest.raises(EngineUnavailableError, match="node-2 has none"):
         on(lambda workers: workers.run(work, "it", faults=(EngineUnavailableError,)), nodes)
-    assert len(nodes.retired) == MOST_FAULTS
+    assert [bool(node.leaving) for node in nodes.made] == [True] * MOST_FAULTS
 
 
 def test_other_errors_of_the_work_are_its_own_and_do_not_move_it() -> None:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import pytest
@@ -27,6 +27,7 @@ from hyperruntime.cluster.node_services import NodeContext, NodeService, NodeSet
 from hyperruntime.concurrency.bridge import Bridge, cancel_other_tasks
 from hyperruntime.errors import ClusterError, EngineUnavailableError, NodeLostError, RunError
 from hyperruntime.host.process import wait_until
+from hyperruntime.host.temporary import SCRATCH
 from hyperruntime.loop.run.plan import plan_resume, plan_run
 from hyperruntime.loop.run.run import GenerationTask, RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.archive import load_run
@@ -68,7 +69,7 @@ class FakeNodes:
     """Node servers in this process, all there at once, in place of a cluster."""
 
     def __init__(self, runtimes: list[FakeRuntime | None], scratch: Path) -> None:
-        self.runtimes, self.scratch = runtimes, scratch
+        self.runtimes = runtimes
         self.error: ClusterError | None = None
         self.models = NodeModels(scratch)
         self.head = Head(self.models.handlers, heartbeat_s=1.0, patience_s=20.0)
@@ -87,7 +88,7 @@ class FakeNodes:
             context.__class__, context.fake = FakeContext, fake  # type: ignore[attr-defined]
             return [GenerationService(context)]
 
-        await run_node(invitation, NodeSettings(scratch=str(self.scratch)), services)
+        await run_node(invitation, NodeSettings(), services)
 
     async def stop(self) -> None:
         await self.head.stop()
@@ -107,9 +108,6 @@ class FakeNodes:
         for node in self.nodes():
             function(node)
 
-    def retire(self, node: Node, why: str) -> None:
-        node.leave(why)
-
     def lose(self, name: str) -> None:
         """Give a node up, as after a partition; its process goes on until it learns of it."""
         self.loop.run(self._lose(name))
@@ -118,20 +116,24 @@ class FakeNodes:
         self.head.nodes[name].lose("the test says so")
 
     def executor(self, parallel: int) -> ClusterExecutor:
-        return ClusterExecutor(self.loop, self, self.models, parallel, len(self.runtimes))
+        return ClusterExecutor(
+            self.loop, cast(Any, self), self.models, parallel, len(self.runtimes)
+        )
 
 
 @contextmanager
 def nodes(place: Path, *runtimes: FakeRuntime | None) -> Iterator[FakeNodes]:
     scratch = place / "scratch"
     scratch.mkdir(exist_ok=True)
-    made = FakeNodes(list(runtimes), scratch)
-    made.loop.run(made.start())
-    try:
-        yield made
-    finally:
-        made.loop.run(made.stop())
-        made.loop.close()
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setenv(SCRATCH, str(scratch))
+        made = FakeNodes(list(runtimes), scratch)
+        made.loop.run(made.start())
+        try:
+            yield made
+        finally:
+            made.loop.run(made.stop())
+            made.loop.close()
     assert list(scratch.iterdir()) == []
 
 

@@ -58,6 +58,7 @@ from tests.doubles.tokenserver import emitted, token_server
 from tests.doubles.words import COMMANDS, TOOL, Adder, Boxes, Words, journaled, rollouts, timeless
 
 WORDS = "tests.doubles.words:Words"
+TERMINATED = '{"output": "", "exit_code": 143}'
 OPTIONS = RolloutOptions(environment=WORDS, environment_options={"count": "12"}, seed=1, parallel=6)
 
 
@@ -66,7 +67,7 @@ class Nodes:
     words.
     """
 
-    def __init__(self, config: ClusterConfig, directory: Path) -> None:
+    def __init__(self, config: ClusterConfig, files: Path, logs: Path) -> None:
         self.running: dict[str, asyncio.Task[None]] = {}
         self.contexts: list[NodeContext] = []
         self.walltime_s = None
@@ -119,7 +120,7 @@ async def open_boxes(
     def tools(lease: Any) -> Tools:
         async def add(name: str, arguments: Mapping[str, Any], task_id: str) -> str:
             answer: str = await lease.add(name, arguments, task_id)
-            return '{"output": "", "exit_code": 143}' if boxes in terminated else answer
+            return TERMINATED if boxes in terminated else answer
 
         return Tools(schemas=[TOOL], handler=add)
 
@@ -187,11 +188,12 @@ def on_nodes(
     *,
     meanwhile: Callable[[], Any] = lambda: asyncio.sleep(0),
     keep: Callable[[Trajectory], None] = lambda _: None,
+    most: int = 2,
 ) -> RolloutSummary:
     async def run() -> RolloutSummary:
         other = asyncio.ensure_future(meanwhile())
         try:
-            cluster = Cluster(ClusterConfig(max_nodes=2, patience_s=5.0), run_dir)
+            cluster = Cluster(ClusterConfig(max_nodes=most, patience_s=5.0), run_dir)
             return await run_rollouts_on(cluster, options, run_dir=run_dir, model=model, keep=keep)
         finally:
             other.cancel()
@@ -263,15 +265,18 @@ def test_a_trajectory_that_arrives_while_its_node_ends_is_left_to_another_node()
     async def test() -> None:
         async def emit(_: Answer) -> None: ...
 
+        async def read() -> bytes:
+            return b""
+
         context = NodeContext(NodeSettings())
         context.head = cast(Any, object())  # nothing comes as far as to call it
         service = EpisodeService(context)
         model = {"model": "m", "direct": False, "remembers": False}
         opening = {"run": "r", "options": to_json(OPTIONS), "env": {}, "directory": "", **model}
         await service.handlers[OPEN](Call("head", opening, b"", emit))
-        asked = {"run": "r", "item": "i0", "index": 0, "attempts": 0, "journal": 0}
+        asked = {"run": "r", "item": "i0", "index": 0, "attempts": 0}
         answer = asyncio.ensure_future(
-            cast(Any, service.handlers[RUN](Call("head", asked, b"", emit)))
+            cast(Any, service.handlers[RUN](Call("head", asked, b"", emit, read)))
         )
         await asyncio.sleep(0)  # it has begun
         await service.close()
@@ -323,15 +328,22 @@ def test_what_commands_said_when_a_batch_system_ended_them_is_not_used(
         terminated.append(all_boxes[0])
         await asyncio.sleep(0.1)
         all_nodes[0].contexts[0].told_to_end.set()  # as by SIGTERM
-        cluster = all_nodes[0]
         await asyncio.sleep(0.1)
-        cluster.running["node-1"].cancel()
+        all_nodes[0].running["node-1"].cancel()
 
-    model = Seeded(run_dir, wait_s=0.05)
-    summary = on_nodes(model, run_dir, meanwhile=terminate)
+    about_terminated: list[object] = []
+
+    class Asked(Seeded):
+        async def complete(self, messages: Sequence[Mapping[str, Any]], *args: Any) -> Completion:
+            about_terminated.extend(each for each in messages if each["content"] == TERMINATED)
+            return await super().complete(messages, *args)
+
+    model = Asked(run_dir, wait_s=0.05)
+    summary = on_nodes(model, run_dir, meanwhile=terminate, most=1)
     assert (summary.scored, len(terminated)) == (12, 1)
     again = {item for item, _ in model.repeated}
     assert len(again) <= OPTIONS.parallel, "only what the node had under way"
+    assert not about_terminated, "the model was asked about a command that SIGTERM ended"
     assert_same(run_dir, alone)
     assert {1, 2} <= {each.attempts for each in read_trajectories(run_dir)}
     assert not any(each.replay.get("restarts") for each in read_trajectories(run_dir))
@@ -455,17 +467,11 @@ def test_a_trajectory_that_was_lost_on_ten_nodes_failed_and_many_in_a_row_end_th
     assert Counter(tried) == {each.id: 2 * MOST_LOSSES for each in found}
 
 
-def test_a_node_gets_no_turn_and_no_journal_of_a_trajectory_of_another_node(
+def test_a_node_gets_no_turn_of_a_trajectory_of_another_node(
     alone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each request comes from the other node first, which makes other trajectories."""
     refused: list[Call] = []
-    opened: list[NodeEpisodes] = []
-    enter = NodeEpisodes.__aenter__
-
-    async def kept(episodes: NodeEpisodes) -> NodeEpisodes:
-        opened.append(episodes)
-        return await enter(episodes)
 
     def handler(model: Model, turns: Callable[[str], PaidTurns | None]) -> Handler:
         ask = model_handler(model, turns)
@@ -474,18 +480,12 @@ def test_a_node_gets_no_turn_and_no_journal_of_a_trajectory_of_another_node(
             other = {"node-1": "node-2", "node-2": "node-1"}[call.caller]
             with pytest.raises(HyperRuntimeError, match="is not made on this node"):
                 await ask(attrs.evolve(call, caller=other))
-            read = opened[0]._read_journal
-            wanted = attrs.evolve(call, args={"id": call.args["trajectory"], "offset": 0})
-            await read(wanted)
-            with pytest.raises(HyperRuntimeError, match="is not made on this node"):
-                await read(attrs.evolve(wanted, caller=other))
             refused.append(call)
             return await ask(call)
 
         return answer
 
     monkeypatch.setattr("hyperruntime.cluster.rollouts.node_episodes.model_handler", handler)
-    monkeypatch.setattr(NodeEpisodes, "__aenter__", kept)
     model = Seeded(wait_s=0.01)
     on_nodes(model, tmp_path / "run")
     assert {call.caller for call in refused} == {"node-1", "node-2"}

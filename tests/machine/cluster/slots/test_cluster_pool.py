@@ -306,7 +306,7 @@ async def test_a_pool_starts_on_the_node_that_comes_in_place_of_a_lost_one() -> 
 async def test_the_status_may_be_asked_for_while_nodes_join() -> None:
     async with pool(1, most=4) as (slots, cluster):
         cluster.want(4)
-        while len(slots._placement.members) < 4:
+        while len(slots._members) < 4:
             assert "n1" in await slots.statuses()
         assert sorted(await slots.statuses()) == ["n1", "n2", "n3", "n4"]
 
