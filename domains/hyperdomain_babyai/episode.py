@@ -4,12 +4,13 @@ words.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from hyperdomain_worlds import World
+
 MAX_TURNS = 64
-_MAX_KEPT_CHARACTERS = 40
 ACTIONS: Mapping[str, int] = MappingProxyType(
     {"turn left": 0, "turn right": 1, "go forward": 2, "pick up": 3, "drop": 4, "toggle": 5}
 )
@@ -19,85 +20,45 @@ _DOORS = ("open", "closed", "locked")
 _THINGS = ("door", "key", "ball", "box")
 
 
-class Episode:
+class Episode(World):
     """A world and its mission; the dialogue of one task."""
 
-    def __init__(self, level: str, seed: int) -> None:
-        """Make the world.
+    def __init__(self, world: Any, seed: int) -> None:  # noqa: ANN401 - minigrid has no types
+        """Begin an episode.
 
         Args:
-            level: minigrid's name of the level.
+            world: an environment of minigrid.
             seed: the seed of the world.
         """
-        import gymnasium
         import minigrid.envs.babyai.core.roomgrid_level as levels
 
+        super().__init__(MAX_TURNS)
         # it prints each world that it rejects to our standard output
         levels.__dict__["print"] = lambda *_: None
-        self._world = gymnasium.make(level)
+        self._world = world
         self._seen, _ = self._world.reset(seed=seed)
-        self._turns = 0
-        self._failed = 0
-        self._progress = 0.0
-        self._actions: list[str] = []
-        self._over = False
 
-    def begin(self) -> Mapping[str, Any]:
-        """Return the mission and the first view."""
-        return self._told("")
+    def actions(self) -> Sequence[str]:
+        """Return the names of minigrid's actions."""
+        return tuple(ACTIONS)
 
-    def reply(self, prediction: Any) -> Mapping[str, Any] | None:  # noqa: ANN401 - any JSON value
-        """Do the agent's action if it is valid; return the next view, or None at the end of the
-        episode.
+    def act(self, action: str) -> None:
+        """Do an action."""
+        self._seen, reward, terminated, truncated, _ = self._world.step(ACTIONS[action])
+        instructions = self._world.unwrapped.instrs
+        self.progress = max(self.progress, 1.0 if float(reward) > 0 else _done(instructions))
+        self.over = bool(terminated or truncated)
 
-        Each reply counts as a turn; an invalid action changes nothing in the world.
-        """
-        self._turns += 1
-        said = " ".join(prediction.split()).casefold() if type(prediction) is str else ""
-        self._actions.append(said[:_MAX_KEPT_CHARACTERS])
-        if said in ACTIONS:
-            self._act(ACTIONS[said])
-        else:
-            self._failed += 1
-        if self._over or self._turns >= MAX_TURNS:
-            return None
-        return self._told(
-            "" if said in ACTIONS else "That is none of the actions; nothing happened."
-        )
-
-    def outcome(self, problem: str | None) -> Mapping[str, Any]:
-        """Return the progress, the number of turns, the actions and the problem.
-
-        Args:
-            problem: why the episode ended early, or None.
-        """
+    def view(self) -> Mapping[str, Any]:
+        """Return the mission and the view."""
         return {
-            "progress": self._progress,
-            "turns": self._turns,
-            "failed_actions": self._failed,
-            "actions": self._actions,
-            "problem": problem,
+            "mission": str(self._seen["mission"]),
+            "observation": describe(self._seen["image"]),
         }
 
     def close(self) -> None:
         """Close the world."""
         self._world.close()
-
-    def _act(self, action: int) -> None:
-        self._seen, reward, terminated, truncated, _ = self._world.step(action)
-        world: Any = self._world.unwrapped  # minigrid has no types
-        self._progress = max(self._progress, 1.0 if float(reward) > 0 else _done(world.instrs))
-        self._over = bool(terminated or truncated)
-
-    def _told(self, note: str) -> Mapping[str, Any]:
-        return {
-            "mission": str(self._seen["mission"]),
-            "observation": describe(self._seen["image"]),
-            "actions": list(ACTIONS),
-            "turn": self._turns + 1,
-            "max_turns": MAX_TURNS,
-            "note": note,
-        }
 
 
 def _done(instruction: Any) -> float:  # noqa: ANN401 - minigrid has no types

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from hyperdomain_table.definition import Definition, load_definition
@@ -38,16 +39,17 @@ class Table(DomainBase):
 
     parallel_tasks: bool = True
 
-    def __init__(self, source: str | None = None) -> None:
+    def __init__(self, source: str | None = None, *, folder: Path | None = None) -> None:
         """Read the definition; the rows are read when they are first needed.
 
         Args:
             source: the path of a definition or of a table; None means the sample.
+            folder: the directory of the tables; None means that of the definition.
 
         Raises:
             SpecError: the definition is invalid or cannot be read.
         """
-        self.definition: Definition = load_definition(source)
+        self.definition: Definition = load_definition(source, folder)
         self.name: str = self.definition.name
         self.description: str = self.definition.description
         self.splits: tuple[Split, ...] = tuple(self.definition.files)
@@ -83,10 +85,10 @@ class Table(DomainBase):
         seen = {row.label for rows in self._rows.values() for row in rows.values()}
         return self.definition.ordered or tuple(sorted(seen))
 
-    def _label(self, task: Task) -> str:
-        """Return a task's label; splits may share ids, so the inputs are compared too."""
+    def row(self, task: Task) -> Row:
+        """Return a task's row; splits may share ids, so the inputs are compared too."""
         found = (rows.get(task.id) for rows in self._rows.values())
-        return next(row.label for row in found if row is not None and row.inputs == task.inputs)
+        return next(row for row in found if row is not None and row.inputs == task.inputs)
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
         """Return the rows of a split, without their labels, in the order of the file.
@@ -108,7 +110,7 @@ class Table(DomainBase):
         The facts hold the right label; they stay on the host. The detail does not, because later
         agents may read it.
         """
-        label = self._label(task)
+        label = self.row(task).label
         said = _as_label(prediction, self._labels)
         detail = "right" if said == label else "wrong"
         if said is None:
@@ -149,7 +151,10 @@ class Table(DomainBase):
             "question_ids_passed": [score.task_id for score in scores if score.value],
         }
         if ordered := self.definition.ordered:
-            report["normalized_mean_absolute_error"] = _mean_distance(pairs, ordered)
+            points = self.definition.points or tuple(range(len(ordered)))
+            report["normalized_mean_absolute_error"] = _mean_distance(
+                pairs, dict(zip(ordered, points, strict=True))
+            )
         return report
 
 
@@ -190,13 +195,12 @@ def _distributions(pairs: Sequence[tuple[str, str | None]]) -> Mapping[str, Mapp
     }
 
 
-def _mean_distance(pairs: Sequence[tuple[str, str | None]], ordered: Sequence[str]) -> float:
-    """Return the mean distance of the answers in the order of labels, in [0, 1]; a missing answer
-    counts as 1.
+def _mean_distance(pairs: Sequence[tuple[str, str | None]], points: Mapping[str, float]) -> float:
+    """Return the mean distance of the answers in points, as a share of the largest distance; a
+    missing answer counts as 1.
     """
-    place = {label: number for number, label in enumerate(ordered)}
+    most = max(points.values()) - min(points.values())
     away = [
-        1.0 if said is None else abs(place[label] - place[said]) / (len(ordered) - 1)
-        for label, said in pairs
+        1.0 if said is None else abs(points[label] - points[said]) / most for label, said in pairs
     ]
     return sum(away) / len(away) if away else 0.0

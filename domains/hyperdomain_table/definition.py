@@ -8,6 +8,10 @@
     label = "outcome"               # the column that they do not
     id = "question_id"              # default: the column "id" if it exists, else the row's number
     ordered = ["reject", "accept"]  # if the labels have an order: the report has a mean error
+    points = [0, 7]                 # if they are worth something else than 0, 1, 2 ...
+    question = "Is it accepted?"    # if agents should get one beside the columns
+    [names]
+    paper_text = "paper"            # if agents should see another name of a column
     [splits.train]
     file = "train.csv"              # relative to this file; .csv, or .jsonl
     staged_samples = 10
@@ -71,6 +75,10 @@ class Definition:
         label: the column of the labels, which agents do not see.
         id: the column of the ids; None means ``id`` if it exists, else the row's number.
         ordered: the labels in their order; empty if they have none.
+        points: what each of ``ordered`` is worth; empty for 0, 1, 2 and so on.
+        names: the names of columns as agents see them, if they differ.
+        question: a text that agents get with every row; "" for none.
+        hidden: columns that agents do not see and that the domain needs beside the label.
         description: one line for ``hyperrun domains``.
         image: the image recipe of the containers.
         agent: the agent template.
@@ -83,6 +91,10 @@ class Definition:
     label: str = "label"
     id: str | None = None
     ordered: tuple[str, ...] = attrs.field(default=(), validator=_once)
+    points: tuple[float, ...] = ()
+    names: Mapping[str, str] = attrs.field(factory=dict, hash=False)
+    question: str = ""
+    hidden: tuple[str, ...] = attrs.field(default=(), validator=_once)
     description: str = "a table of questions with known answers"
     image: str = "base"
     agent: str = "llm"
@@ -98,12 +110,16 @@ class Definition:
         check_known(self.splits, SPLITS, "splits")
         if SPLITS[0] not in self.splits:
             raise SpecError("splits", tuple(self.splits), f"[splits.{SPLITS[0]}] among them")
-        if self.label in self.inputs:
-            raise SpecError("inputs", self.inputs, f"columns without the label {self.label!r}")
+        if secret := {self.label, *self.hidden} & set(self.inputs):
+            raise SpecError("inputs", self.inputs, f"columns without {', '.join(sorted(secret))}")
         if self.label == self.id:
             raise SpecError("id", self.id, "another column than the label: agents see ids")
         if len(self.ordered) == 1:
             raise SpecError("ordered", self.ordered, "at least two labels, or none")
+        if self.points and (
+            len(self.points) != len(self.ordered) or list(self.points) != sorted(set(self.points))
+        ):
+            raise SpecError("points", self.points, "one for each of ordered, from low to high")
 
     @property
     def files(self) -> dict[Split, Path]:
@@ -120,11 +136,12 @@ class Definition:
         }
 
 
-def load_definition(source: str | None) -> Definition:
+def load_definition(source: str | None, folder: Path | None = None) -> Definition:
     """Return the definition in a TOML file, or the default definition of a table.
 
     Args:
         source: the path of a definition or of a table; None means the sample.
+        folder: the directory of a definition's tables; None means that of the definition.
 
     Raises:
         SpecError: the definition is invalid or cannot be read.
@@ -145,7 +162,7 @@ def load_definition(source: str | None) -> Definition:
     if not made.inputs:
         raise SpecError(f"{path}: inputs", value.get("inputs"), "the columns that agents may see")
     placed = {
-        name: attrs.evolve(one, file=str(path.parent / one.file))
+        name: attrs.evolve(one, file=str((folder or path.parent) / one.file))
         for name, one in made.splits.items()
     }
     return attrs.evolve(made, splits=placed)

@@ -30,10 +30,12 @@ class Row:
     Attributes:
         inputs: the values that agents see, by column.
         label: the right answer, which agents do not see.
+        hidden: further values that agents do not see, by column.
     """
 
     inputs: Mapping[str, Any]
     label: str
+    hidden: Mapping[str, str]
 
 
 def read_rows(
@@ -127,20 +129,28 @@ def _row(
     shown = definition.inputs or tuple(
         name for name in record if name not in (key, definition.label)
     )
-    for column in (*shown, definition.label, *((key,) if key else ())):
+    for column in (*shown, definition.label, *definition.hidden, *((key,) if key else ())):
         if record.get(column) is None:
             raise SpecError("column", column, f"a value in every row; there is none in {where}")
     name = _UNSAFE.sub("_", str(record[key])) if key else f"row-{number}"
     if not 0 < len(name) <= _MAX_ID:
         raise SpecError("id", name, f"1 to {_MAX_ID} characters ({where})")
+    question = {"question": definition.question} if definition.question else {}
     return name, Row(
-        inputs={column: record[column] for column in shown}, label=_label(definition, record, where)
+        inputs={
+            **question,
+            **{definition.names.get(column, column): record[column] for column in shown},
+        },
+        label=_label(definition, record, where),
+        hidden={column: str(record[column]) for column in definition.hidden},
     )
 
 
 def _label(definition: Definition, record: Mapping[str, Any], where: str) -> str:
     value = record[definition.label]
     label = str(value).strip() if isinstance(value, (str, int, float)) else ""
+    alike = [one for one in definition.ordered if one.casefold() == label.casefold()]
+    label = alike[0] if len(alike) == 1 else label
     if not label or (definition.ordered and label not in definition.ordered):
         allowed = (
             f"one of {', '.join(definition.ordered)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from hyperruntime import Runtime
 from hyperruntime.git.command import git
 from hyperruntime.loop.run.run import RunSummary
+from hyperruntime.testing.model import ModelReply, says, scripted_model
 from tests.command import hyperrun
 from tests.doubles.fake_runtime import make_agent_repository
 from tests.doubles.packages import install_plugin
@@ -47,7 +48,9 @@ class TaskAgent:
     def forward(self, inputs):
         self.turns += 1
         if "message" in inputs:
-            return find_labels() or "high", []
+            return find_labels(b"urgency") or "high", []
+        if "problem" in inputs:
+            return find_labels(b"the parity " + b"of n") or "by induction", []
         if "statement" in inputs:
             return program(inputs), []
         if "goal" in inputs:
@@ -55,7 +58,7 @@ class TaskAgent:
         return ACTIONS[self.turns - 1], []
 
 
-def find_labels():
+def find_labels(mark):
     '''Return the path of a file with labels, if this process can read one.'''
     for top in ("/workspace", "/tmp", "/root", "/home", "/mnt", "/srv", "/run", "/var/tmp"):
         for folder, _, names in os.walk(top):
@@ -63,7 +66,7 @@ def find_labels():
                 path = os.path.join(folder, name)
                 if os.path.isfile(path) and not path.endswith("task_agent.py"):
                     with open(path, "rb") as file:
-                        if b"urgency" in file.read(10_000_000):
+                        if mark in file.read(10_000_000):
                             return path
     return None
 
@@ -139,6 +142,31 @@ def test_an_answer_to_an_open_problem_is_measured_by_the_record(
     assert (summary.generations[0].failure, summary.generations[0].score) == (None, 1.0)
     facts = report_of(summary, "math_golomb-10_eval")["tasks"]["golomb-10"]
     assert (facts["value"], facts["record"], facts["is_record"]) == ("55", "55", False)
+
+
+def test_proofs_are_graded_by_models_that_the_host_asks(
+    run: Callable[..., RunSummary], tmp_path: Path
+) -> None:
+    text = (
+        "Problem ID,Problem,Solution,Grading guidelines\nP1,Is n even?,the parity of n,be strict\n"
+    )
+    (tmp_path / "proofbench.csv").write_text(text)
+
+    def grade(request: Mapping[str, Any]) -> ModelReply:
+        asked = request["messages"][0]["content"]
+        ours = "\nby induction\n" in asked and "the parity of n" in asked and "be strict" in asked
+        return says("GRADE: almost" if ours else "GRADE: incorrect")
+
+    with scripted_model(grade) as model:
+        (tmp_path / "graders.toml").write_text(
+            '[graders]\nmodels = ["one", "two"]\n'
+            f'[[gateway.upstreams]]\nname = "lab"\nurl = "{model.url}"\n'
+            '[[gateway.models]]\nname = "*"\nupstream = "lab"\n'
+        )
+        summary = run((f"imo_proof:{tmp_path}",))
+    assert summary.generations[0].score == pytest.approx(6 / 7)
+    assert report_of(summary, "imo_proof_eval")["grader_agreement"] == 1.0
+    assert len(model.requests) == 2
 
 
 def test_an_episode_is_played_turn_by_turn_with_one_agent(run: Callable[..., RunSummary]) -> None:

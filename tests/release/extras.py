@@ -29,6 +29,8 @@ MODULES = {
     "mcp": ("mcp", "hyperruntime_mcp"),
     "pytest": ("pytest", "hyperruntime_pytest.plugin"),
     "babyai": ("minigrid", "hyperdomain_babyai"),
+    "nle": ("nle", "gymnasium", "hyperdomain_nethack"),
+    "minihack": ("minihack", "nle", "gymnasium", "hyperdomain_nethack"),
     "swe": ("pyarrow", "hyperenvironment_swe"),
     "terminal": ("pytest", "hyperenvironment_terminal"),
     "train": ("torch", "datasets", "hypertrainer_grpo.trainer"),
@@ -53,6 +55,17 @@ MODULES = {
         "trove_classifiers",
     ),
 }
+# Domains that an extra brings, each with a class, a level, and a walk that ends in the progress.
+PLAYED = {
+    "babyai": (
+        "hyperdomain_babyai:BabyAI",
+        "GoToLocal-v0",
+        ("go forward",) * 2 + ("turn right",),
+        1,
+    ),
+    "nle": ("hyperdomain_nethack:NLE", None, ("search", "inventory", "esc"), 0),
+    "minihack": ("hyperdomain_nethack:MiniHack", "Room-5x5-v0", ("southeast",) * 4, 1),
+}
 # Only resolved, not installed: torch and what it needs take gigabytes.
 RESOLVED_ONLY = ("train",)
 
@@ -60,6 +73,26 @@ RESOLVED_ONLY = ("train",)
 def foreign() -> set[str]:
     """Return the modules of others that extras bring."""
     return {name for names in MODULES.values() for name in names if not name.startswith("hyper")}
+
+
+def play(reference: str, level: str | None, walk: tuple[str, ...], progress: float) -> None:
+    """Play a known walk on the first world of a domain.
+
+    Raises:
+        AssertionError: an action is unknown, or the progress is another one.
+    """
+    module, _, name = reference.partition(":")
+    domain = getattr(importlib.import_module(module), name)(level)
+    (task, *_) = domain.tasks("train")
+    episode = domain.dialogue(task)
+    told = episode.begin()
+    for action in walk:
+        assert told is not None, f"{reference} ended before {action}"
+        assert action in told["actions"], f"{reference} does not know {action}: {told}"
+        told = episode.reply(action)
+    score = domain.score(task, episode.outcome(None))
+    episode.close()
+    assert score.value == progress, f"{reference}: {score}"
 
 
 def main() -> int:
@@ -73,6 +106,8 @@ def main() -> int:
             return 1
     for module in MODULES[sys.argv[1]]:
         importlib.import_module(module)
+    if sys.argv[1] in PLAYED:
+        play(*PLAYED[sys.argv[1]])
     return 0
 
 

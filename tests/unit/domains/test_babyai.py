@@ -66,7 +66,7 @@ def test_a_missing_package_raises_an_error_with_the_extra_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "minigrid", None)
-    monkeypatch.setattr("hyperdomain_babyai.find_spec", lambda name: None)
+    monkeypatch.setattr("hyperdomain_worlds.find_spec", lambda name: None)
     with pytest.raises(HyperRuntimeError, match=r"hyperruntime\[babyai\]"):
         BabyAI().tasks("train")
 
