@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import attrs
@@ -126,12 +126,19 @@ class Trial:
         files: contents by relative path; a path with ``/`` makes folders.
         input: standard input of the command.
         timeout_s: seconds it may take.
+        output_limit_bytes: bytes kept of its standard output, and of its standard error.
+        gpu: whether the container has the run's GPUs, if the domain needs one.
+        then: gets the result and returns the trial that follows in another fresh container, or the
+            score; never raises on a hostile result. None: :meth:`TriedDomain.verdict` gets it.
     """
 
     args: tuple[str, ...]
     files: Mapping[str, str | bytes] = attrs.field(factory=dict, hash=False)
     input: bytes = b""
     timeout_s: float = 60.0
+    output_limit_bytes: int = 1024**2
+    gpu: bool = False
+    then: Callable[[TrialResult], Trial | Score] | None = None
 
 
 @attrs.frozen(kw_only=True)

@@ -13,12 +13,12 @@ from functools import cached_property
 from typing import Any
 
 from hyperdomain_polyglot.exercise import Exercise, read_directory, read_shipped
+from hyperruntime.datasets.answered_files import parse_files
 from hyperruntime.datasets.left_out import LeftOut
 from hyperruntime.domain import DomainBase, Score, Split, Task, Trial, TrialResult, TriedDomain
 
 __all__ = ["Polyglot"]
 
-MAX_FILE_CHARACTERS = 512 * 1024
 UNCHANGED = "the answer leaves the stub as it was"
 _SHIPPED = (Split(name="train", staged_samples=3, staged_threshold=0.3), Split(name="val"))
 _DIRECTORY = (Split(name="train", staged_samples=10, staged_threshold=0.4, staged_inclusive=True),)
@@ -164,27 +164,12 @@ class Polyglot(DomainBase, TriedDomain):
 def parse_answer(prediction: object, stub: Mapping[str, str]) -> tuple[dict[str, str], str]:
     """Return the files of an answer and "", or no files and one sentence about the problem.
 
-    An answer is ``{"files": {PATH: TEXT}}``, or only a text if the stub has one file. Files that
-    are not in the answer keep the stub's text.
+    An answer is as :func:`~hyperruntime.datasets.answered_files.parse_files` describes it, and
+    changes something.
 
     Args:
         prediction: the answer, any JSON value.
         stub: the texts of the exercise's files, by path.
     """
-    if type(prediction) is str and len(stub) == 1:
-        prediction = {"files": {next(iter(stub)): prediction}}
-    given = prediction.get("files") if type(prediction) is dict else None
-    if type(given) is not dict or not given:
-        return {}, 'the answer is not {"files": {path: text}}'
-    for path, text in given.items():
-        if path not in stub:
-            return {}, "the answer holds a file that the exercise does not ask for"
-        if type(text) is not str or len(text) > MAX_FILE_CHARACTERS:
-            return (
-                {},
-                f"a file of the answer is not a text of at most {MAX_FILE_CHARACTERS} characters",
-            )
-        if any(0xD800 <= ord(character) <= 0xDFFF for character in text):
-            return {}, "a file of the answer is not valid Unicode text"
-    files = {**stub, **given}
-    return ({}, UNCHANGED) if files == dict(stub) else (files, "")
+    files, problem = parse_files(prediction, stub)
+    return ({}, UNCHANGED) if files == dict(stub) else (files, problem)

@@ -102,6 +102,8 @@ _PROFILED = {"x86_64": ("X86_64", "X86", "X32"), "aarch64": ("AARCH64", "ARM")}
 _X32 = 0x40000000  # system calls of x86_64 programs with 32-bit pointers
 _NAMESPACES = 0x7E020000  # every CLONE_NEW flag of clone(2)
 _NEW_USER = 0x10000000
+_THREAD = 0x00010000  # CLONE_THREAD of clone(2)
+_FORK = {"x86_64": (57, 58)}  # fork and vfork; aarch64 has neither
 _VSOCK = 40
 _LOAD = 0x20
 _EQUAL = 0x15
@@ -111,6 +113,7 @@ _RETURN = 0x06
 _ALLOW = 0x7FFF0000
 _KILL = 0x80000000
 _ERRNO = 0x00050000
+_DENIED = _ERRNO | errno.EPERM
 # offsets in struct seccomp_data, little-endian
 _NUMBER = 0
 _ARCH = 4
@@ -128,18 +131,10 @@ def filter_program(machine: str = platform.machine()) -> bytes | None:
     if machine not in NUMBERS:
         return None
     numbers = {**NUMBERS[machine], **_NEW, **_CALLED}
-    denied = _ERRNO | errno.EPERM
-    lines = [
-        (_LOAD, 0, 0, _ARCH),
-        (_EQUAL, 1, 0, _AUDIT[machine]),
-        (_RETURN, 0, 0, _KILL),
-        (_LOAD, 0, 0, _NUMBER),
-    ]
-    if machine == "x86_64":
-        lines += [(_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
+    lines = _known_calls(machine)
     for name in DENIED:
         if name in numbers:
-            lines += _returns(numbers[name], denied)
+            lines += _returns(numbers[name], _DENIED)
     # A filter cannot read the flags of clone3, which are in memory: libraries then use clone.
     lines += _returns(numbers["clone3"], _ERRNO | errno.ENOSYS)
     for name, test, value in (("clone", _BITS, _NAMESPACES), ("socket", _EQUAL, _VSOCK)):
@@ -148,7 +143,7 @@ def filter_program(machine: str = platform.machine()) -> bytes | None:
             (_LOAD, 0, 0, _FIRST_ARGUMENT),
             (test, 0, 1, value),
         ]
-        lines += [(_RETURN, 0, 0, denied), (_RETURN, 0, 0, _ALLOW)]
+        lines += [(_RETURN, 0, 0, _DENIED), (_RETURN, 0, 0, _ALLOW)]
     lines.append((_RETURN, 0, 0, _ALLOW))
     return _packed(lines)
 
@@ -169,6 +164,29 @@ def owners_program(machine: str = platform.machine()) -> bytes | None:
     return _packed([*lines, (_RETURN, 0, 0, _ALLOW)])
 
 
+def one_process_program(machine: str = platform.machine()) -> bytes | None:
+    """Return a filter with which a process may start threads and no other process; None for a
+    machine whose system calls are not known here.
+
+    Args:
+        machine: the machine's hardware name, as in ``uname -m``.
+    """
+    if machine not in NUMBERS:
+        return None
+    lines = _known_calls(machine)
+    for number in _FORK.get(machine, ()):
+        lines += _returns(number, _DENIED)
+    lines += _returns(_CALLED["clone3"], _ERRNO | errno.ENOSYS)
+    lines += [
+        (_EQUAL, 0, 4, NUMBERS[machine]["clone"]),
+        (_LOAD, 0, 0, _FIRST_ARGUMENT),
+        (_BITS, 1, 0, _THREAD),
+        (_RETURN, 0, 0, _DENIED),
+        (_RETURN, 0, 0, _ALLOW),
+    ]
+    return _packed([*lines, (_RETURN, 0, 0, _ALLOW)])
+
+
 def write_filter(directory: str) -> str:
     """Write the filter to a file in a directory; return its path, or "" if there is none for this
     machine.
@@ -182,6 +200,19 @@ def write_filter(directory: str) -> str:
         return ""
     path.write_bytes(program)
     return str(path)
+
+
+def _known_calls(machine: str) -> list[tuple[int, int, int, int]]:
+    """Return lines that load a system call's number, and kill the machine's 32-bit programs."""
+    lines = [
+        (_LOAD, 0, 0, _ARCH),
+        (_EQUAL, 1, 0, _AUDIT[machine]),
+        (_RETURN, 0, 0, _KILL),
+        (_LOAD, 0, 0, _NUMBER),
+    ]
+    if machine == "x86_64":
+        lines += [(_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
+    return lines
 
 
 def _returns(number: int, action: int) -> Sequence[tuple[int, int, int, int]]:

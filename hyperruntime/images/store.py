@@ -222,24 +222,24 @@ class ImageStore:
     def bootstrap(
         self, name: str = BASE, *, force: bool = False, on_output: OnOutput = None
     ) -> str:
-        """Build the base image, or its variant `dev`, from Debian packages, without a registry;
+        """Build the image `base`, `dev` or `torch` from Debian packages, without a registry;
         return its reference.
 
         Two processes at once build it once: the second one waits.
 
         Args:
-            name: ``base``; or ``dev``, which has also libstdc++, pip and apt.
+            name: ``base``; ``dev``, which has also libstdc++, pip and apt; or ``torch``.
             force: build it even if it exists.
             on_output: called with each line of progress.
 
         Raises:
             ImageBuildError: mmdebstrap is missing, or the build failed.
             UnsupportedOptionError: the engine takes no images.
-            SpecError: ``name`` is neither ``base`` nor ``dev``.
+            SpecError: ``name`` is none of them.
         """
         if name not in PACKAGES:
             raise SpecError(
-                "image", name, f"only {' and '.join(PACKAGES)} are made from Debian packages"
+                "image", name, f"only {', '.join(PACKAGES)} are made from Debian packages"
             )
         reference = f"{PREFIX}{name}:latest"
         with _lock(reference):

@@ -135,6 +135,52 @@ def test_programs_run_in_fresh_containers_and_cannot_forge_test_results(
     ]
 
 
+TWICE = """
+from hyperruntime.domain import DomainBase, Score, Split, Task, Trial, TriedDomain
+
+FIRST = "echo secret > /tmp/left; cat given; head -c 2000000 /dev/zero"
+SECOND = "ls /tmp; cat given"
+
+
+class Twice(DomainBase, TriedDomain):
+    name, description, agent, task_timeout_s = "twice", "two trials", "llm", 60.0
+    splits = (Split(name="train"),)
+
+    def tasks(self, split, limit=None):
+        return tuple(Task(id=name, inputs={"message": ""}) for name in ("both", "first"))[:limit]
+
+    def trial(self, task, prediction):
+        def then(result):
+            if task.id == "first":
+                facts = {"kept": len(result.stdout)}
+                return Score(task_id=task.id, value=0.25, valid=True, facts=facts)
+            files = {"given": result.stdout[:5] + b"second"}
+            return Trial(args=("sh", "-c", SECOND), files=files)
+        return Trial(
+            args=("sh", "-c", FIRST), files={"given": "first"}, then=then, output_limit_bytes=3_000_000
+        )
+
+    def verdict(self, task, prediction, result):
+        facts = {"printed": result.stdout.decode()}
+        return Score(task_id=task.id, value=0.75, valid=True, facts=facts)
+
+    def score(self, task, prediction):
+        return Score(task_id=task.id, value=0.0, valid=False)
+"""
+
+
+def test_a_trial_may_be_followed_by_one_in_another_container(
+    run: Callable[..., RunSummary], tmp_path: Path
+) -> None:
+    (tmp_path / "twice.py").write_text(TWICE)
+    summary = run((f"{tmp_path}/twice.py:Twice",))
+    tasks = report_of(summary, "twice_eval")["tasks"]
+    assert (tasks["first"]["score"], tasks["first"]["kept"]) == (0.25, 2_000_005)
+    assert tasks["both"]["score"] == 0.75
+    assert "firstsecond" in tasks["both"]["printed"]
+    assert "left" not in tasks["both"]["printed"]
+
+
 def test_an_answer_to_an_open_problem_is_measured_by_the_record(
     run: Callable[..., RunSummary],
 ) -> None:

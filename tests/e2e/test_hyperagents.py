@@ -26,8 +26,9 @@ from hyperruntime.cli import main
 from hyperruntime.cli.loop.progress import exit_code
 from hyperruntime.errors import EngineUnavailableError
 from hyperruntime.git.command import git
-from hyperruntime.loop.run.one_generation import evaluate_generation
-from hyperruntime.loop.run.run import RunSummary
+from hyperruntime.loop.run.one_generation import evaluate_generation, export_generation
+from hyperruntime.loop.run.plan import plan_resume
+from hyperruntime.loop.run.run import RunSummary, resume_run
 from hyperruntime.loop.run_files.archive import load_run
 from hyperruntime.loop.run_files.record import GenerationRecord
 from tests.doubles.upstream import (
@@ -494,12 +495,22 @@ def test_the_host_scores_an_ensemble_from_its_answers(run: Run) -> None:
     root = Path(summary.run_dir)
     for name in ("initial", "1", "2"):
         folder = root / f"gen_{name}"
+        logs = []
         for split, count in (("train", 12), ("val", 10)):
             rows = read_csv(folder / f"predictions_ensemble_paper_review_{split}.csv")
             report = json.loads((folder / f"report_ensemble_paper_review_{split}.json").read_text())
             right = sum(row["prediction"] == row["outcome"] for row in rows)
             assert (len(rows), report["overall_accuracy"]) == (count, right / count)
-        assert (folder / "ensemble.log").read_text().count("== ensemble_") == 2
+            scored = (
+                f"-- ensemble_paper_review_{split}, scored by the host\n{right / count}\n"
+                f"predictions_ensemble_paper_review_{split}.csv\n"
+                f"report_ensemble_paper_review_{split}.json\n"
+            )
+            logs.append(scored)
+        logged = (folder / "ensemble.log").read_text()
+        assert [scored in logged for scored in logs] == [True, True]
+        assert logged.endswith(logs[-1])
+        assert logged.count("== ensemble_") == 2
     saved = original_archive().get_saved_score
     for record in summary.generations:
         found = {
@@ -509,6 +520,22 @@ def test_the_host_scores_an_ensemble_from_its_answers(run: Run) -> None:
         assert (record.staged_only, record.ensemble_failure) == (record.genid == "initial", "")
     for path in (root / "answers").rglob("*.csv"):
         assert {row["outcome"] for row in read_csv(path)} == {""}
+
+
+def test_an_export_of_the_first_agent_stands_where_scripts_of_the_original_expect_it(
+    run: Run, runtime: Runtime
+) -> None:
+    """`transfer_utils` names `gen_initial/hyperagents` and the patches of a generation."""
+    root = Path(run(max_generation=2, parent_selection="latest").run_dir)
+    first = export_generation(root, "initial", root / "gen_initial/hyperagents")
+    evolved = export_generation(root, 2, root.parent / "evolved")
+    known = json.loads((root / "gen_2/metadata.json").read_text())
+    for patch in (*known["prev_patch_files"], *known["curr_patch_files"]):
+        subprocess.run(["patch", "-p1", "-s", "-i", root / patch], cwd=first.path, check=True)
+    assert len(known["prev_patch_files"]) == 1
+    compared = ["diff", "-r", "--exclude=.git", first.path, evolved.path]
+    assert subprocess.run(compared, capture_output=True).stdout == b""
+    assert failures(resume_run(runtime, plan_resume(root, max_generation=3))) == [None] * 4
 
 
 @pytest.mark.slow

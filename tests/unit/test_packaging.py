@@ -62,6 +62,7 @@ HOMES = {
         "domains/hyperdomain_nethack/",
         "domains/hyperdomain_worlds/",
     ),
+    "hyperdomain_speedrun": ("domains/hyperdomain_speedrun/",),
     "hyperenvironment_swe": ("environments/hyperenvironment_swe/",),
     "inspect_ai": ("integrations/hyperruntime_inspect_ai/",),
     "minisweagent": ("integrations/hyperruntime_mini_swe_agent/",),

@@ -108,7 +108,7 @@ def build(state: State, /, name: str, build_args: Pairs, **options: Any) -> None
 )
 @click.pass_obj
 def bootstrap(state: State, name: str, force: bool) -> None:
-    """Make the image base, or dev (with libstdc++, pip, apt), from Debian packages, without a
+    """Make the image base, dev (with libstdc++, pip, apt) or torch from Debian packages, without a
     registry.
     """
     started = time.monotonic()

@@ -25,7 +25,6 @@ from hyperruntime.storage.atomic import make_directory, write_file
 
 log = get_logger(__name__)
 
-TRIAL_OUTPUT_BYTES = 1024**2
 _LOST = TrialResult(exit_code=137, stdout=b"", stderr=b"")
 _GIVEN = "/workspace/given"
 _RUN = f'here=$(mktemp -d) && cp -R {_GIVEN}/. "$here" && cd "$here" && exec "$@"'
@@ -88,26 +87,35 @@ class Scorer:
             for task, value, known in zip(tasks, values, wanted, strict=True)
         )
 
-    def _try(self, trial: Trial) -> TrialResult | None:
-        """Return the result of a trial; None if the machine or a parallel trial may have made it
-        fail.
+    def _try(self, trial: Trial) -> TrialResult | Score | None:
+        """Return the result of a trial and of those that follow it; None if the machine or a
+        parallel trial may have made it fail.
         """
         try:
-            return self._run(trial)
+            return self._run_all(trial)
         except HyperRuntimeError as error:
             if self._context.containers.stopping:
                 raise
             log.info("trial to be run again", generation=self._plan.genid, reason=str(error))
             return None
 
-    def _try_alone(self, trial: Trial) -> TrialResult | None:
-        """Return the result of a trial that runs alone; None if its container was lost."""
+    def _try_alone(self, trial: Trial) -> TrialResult | Score | None:
+        """Return the result of a trial that runs alone; None if a container was lost."""
         try:
-            return self._run(trial)
+            return self._run_all(trial)
         except ContainerLostError:
             if self._context.containers.stopping:
                 raise
             return None
+
+    def _run_all(self, trial: Trial) -> TrialResult | Score:
+        """Run a trial and those that follow it, each in its own container."""
+        while True:
+            result = self._run(trial)
+            following = result if trial.then is None else trial.then(result)
+            if not isinstance(following, Trial):
+                return following
+            trial = following
 
     def _run(self, trial: Trial) -> TrialResult:
         folder = make_directory(self._folder / f"trial_{next(self._trials)}")
@@ -116,14 +124,16 @@ class Scorer:
                 folder / _inside(name), content.encode() if isinstance(content, str) else content
             )
         given = Mount(source=str(folder), target=_GIVEN)
-        container = self._context.open_container(self._plan.genid, given, isolated=True)
+        container = self._context.open_container(
+            self._plan.genid, given, isolated=True, gpu=trial.gpu
+        )
         try:
             result = container.exec(
                 ["/bin/sh", "-c", _RUN, "trial", *trial.args],
                 workdir="/",
                 input=trial.input,
                 timeout_s=trial.timeout_s,
-                output_limit_bytes=TRIAL_OUTPUT_BYTES,
+                output_limit_bytes=trial.output_limit_bytes,
             )
             self._context.containers.check_ended(result)
         finally:
@@ -136,7 +146,14 @@ class Scorer:
         )
 
 
-def _verdict(domain: TriedDomain, task: Task, value: Any, result: TrialResult | None) -> Score:  # noqa: ANN401
+def _verdict(
+    domain: TriedDomain,
+    task: Task,
+    value: Any,  # noqa: ANN401 - any JSON value
+    result: TrialResult | Score | None,
+) -> Score:
+    if isinstance(result, Score):
+        return result
     if result is not None:
         return domain.verdict(task, value, result)
     known = domain.verdict(task, value, _LOST)  # to get the facts

@@ -241,19 +241,23 @@ class Ensemble:
         )
         name = f"ensemble_{domain.name}_{split}"
         result = place.run(args, f"the {name}", timeout_s, self._attempt.steps.write)
-        with storage_errors(self._folder), open_to_append(self._folder / LOG) as file:
-            file.write(f"== {name}\n".encode() + result.stdout + result.stderr)
+        self._log(f"== {name}\n".encode() + result.stdout + result.stderr)
         place.reclaim_files()
         table = ensemble_answers(domain.name, split)
+        report = ensemble_report(domain.name, split)
         said = self._read(place, result.stdout, table, judge.table_limit(domain, split))
         labelled = judge.label(domain, split, said, samples)
         scratch = self._attempt.private / "ensemble" / name
         scored = judge.score(domain, split, scratch, labelled, full=full)
         write_file(self._folder / table, labelled.table)
-        write_file(
-            self._folder / ensemble_report(domain.name, split), (scratch / REPORT).read_bytes()
-        )
+        write_file(self._folder / report, (scratch / REPORT).read_bytes())
+        # the last lines that the program prints, with the score of the host
+        self._log(f"\n-- {name}, scored by the host\n{scored.mean}\n{table}\n{report}\n".encode())
         self._results.setdefault(domain.name, {})[split] = scored
+
+    def _log(self, text: bytes) -> None:
+        with storage_errors(self._folder), open_to_append(self._folder / LOG) as file:
+            file.write(text)
 
     def _read(self, place: AgentContainer, printed: bytes, name: str, limit: int) -> bytes:
         """Return the table of answers, from a path in the last lines of output or else from the

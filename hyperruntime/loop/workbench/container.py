@@ -335,13 +335,16 @@ class StepContext:
         """
         return frozenset((self.options.run_baseline or "").split("+")) - {""}
 
-    def open_container(self, genid: GenId, *mounts: Mount, isolated: bool = False) -> LoopContainer:
+    def open_container(
+        self, genid: GenId, *mounts: Mount, isolated: bool = False, gpu: bool = True
+    ) -> LoopContainer:
         """Start a container of a generation, with the run's image and limits.
 
         Args:
             genid: id of the generation.
             mounts: mounts of the container.
-            isolated: whether the container gets no network and no GPU.
+            isolated: whether the container gets no network.
+            gpu: whether the container gets the run's GPUs if a domain needs one.
 
         Raises:
             RunInterruptedError: the run is being interrupted.
@@ -354,7 +357,7 @@ class StepContext:
             mounts=mounts,
             workdir="/",
             network="none" if isolated else options.network,
-            gpus=options.gpus if needs_gpu and not isolated else None,
+            gpus=options.gpus if needs_gpu and gpu else None,
             limits=options.limits,
             limits_mode=options.limits_mode,
         )

@@ -17,6 +17,7 @@ from hyperruntime.host.seccomp import (
     NUMBERS,
     filter_profile,
     filter_program,
+    one_process_program,
     owners_program,
 )
 
@@ -96,3 +97,16 @@ def test_the_profile_names_the_same_calls() -> None:
     assert profile["syscalls"][0]["names"] == list(DENIED)
     assert profile["architectures"] == ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]
     assert {rule["action"] for rule in profile["syscalls"]} == {"SCMP_ACT_ERRNO"}
+
+
+@pytest.mark.parametrize("machine", NUMBERS)
+def test_a_process_may_start_threads_and_no_process(machine: str) -> None:
+    program = one_process_program(machine)
+    clone = NUMBERS[machine]["clone"]
+    assert run(machine, clone, first=0x00010000 | 0x100, program=program) == ALLOW
+    assert run(machine, clone, first=0x4111, program=program) == EPERM
+    assert run(machine, 435, program=program) == ENOSYS
+    denied = {number for number in range(600) if run(machine, number, program=program) == EPERM}
+    assert denied == {clone, *((57, 58) if machine == "x86_64" else ())}
+    assert run(machine, clone, arch=1, program=program) == KILL
+    assert one_process_program("sparc") is None
