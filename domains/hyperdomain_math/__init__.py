@@ -14,7 +14,7 @@ from hyperdomain_math.exact import kind
 from hyperdomain_math.judge import Verdict, judge
 from hyperdomain_math.picture import frame
 from hyperdomain_math.problem import Problem
-from hyperdomain_math.table import PROBLEMS
+from hyperdomain_math.table import NUMERIC, PROBLEMS
 from hyperruntime.domain import CertifiedDomain, DomainBase, Score, Split, Task
 from hyperruntime.errors import SpecError, name_hint
 from hyperruntime.registry import OURS, package_version
@@ -22,6 +22,8 @@ from hyperruntime.registry import OURS, package_version
 __all__ = ["Math"]
 
 NAME = "math"
+CPU_S = 6.0
+"""Processor seconds of an evaluation; an agent that asks a model does not need them."""
 
 
 class Math(DomainBase, CertifiedDomain):
@@ -31,7 +33,7 @@ class Math(DomainBase, CertifiedDomain):
         name: ``math``, or ``math_NAME`` for one problem.
         description: one line for ``hyperrun domains``.
         splits: one split with one task for each problem.
-        agent: the agent template.
+        agent: the agent template; for one problem that the agent ``solver`` knows, it.
         task_timeout_s: the deadline of one task, in seconds.
         parallel_tasks: True, because agents mostly wait for a model.
     """
@@ -52,11 +54,16 @@ class Math(DomainBase, CertifiedDomain):
         self._problems: Mapping[str, Problem] = (
             PROBLEMS if problem is None else {problem: PROBLEMS[problem]}
         )
+        if problem in NUMERIC:
+            self.agent = "solver"
         self.name: str = NAME if problem is None else f"{NAME}_{problem}"
         self.description: str = f"open problems, verified exactly; {NAME}:NAME is one of them"
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
-        """Return one task for each problem; its inputs are the text and the form of an answer.
+        """Return one task for each problem.
+
+        Its inputs are the text and the form of an answer; and for agents that search without a
+        model the name, a seed, and the processor seconds of the search.
 
         Args:
             split: ``train``.
@@ -70,7 +77,14 @@ class Math(DomainBase, CertifiedDomain):
         return tuple(
             Task(
                 id=name,
-                inputs={"problem": problem.text, "answer": problem.form, "goal": problem.goal},
+                inputs={
+                    "problem": problem.text,
+                    "answer": problem.form,
+                    "goal": problem.goal,
+                    "name": name,
+                    "seed": 1,
+                    "cpu_s": CPU_S,
+                },
             )
             for name, problem in self._problems.items()
         )[:limit]

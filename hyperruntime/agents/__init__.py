@@ -19,6 +19,7 @@ from hyperruntime.errors import AgentError, unknown_name
 
 LLM = Path(__file__).with_name("llm")
 MUTATOR = Path(__file__).with_name("mutator")
+SOLVER = Path(__file__).with_name("solver")
 _SHARED = Path(__file__).with_name("shared")
 
 

@@ -1,5 +1,5 @@
-"""Build the root filesystems of the images `base`, `dev` and `torch` from Debian packages, without
-a registry.
+"""Build the root filesystems of the images `base`, `dev`, `science` and `torch` from Debian packages,
+without a registry.
 
 ``mmdebstrap`` does the work, as root or as an ordinary user in a user namespace. Without
 subordinate ids this user is the only one there, and all files are root's. It uses the mirror, proxy
@@ -37,8 +37,14 @@ log = get_logger(__name__)
 BASE_PACKAGES: tuple[str, ...] = ("python3", "git", "patch", "procps", "ca-certificates")
 # What Python packages need: libstdc++ for their compiled parts, pip, and apt for the rest.
 DEV_PACKAGES = (*BASE_PACKAGES, "apt", "libstdc++6", "python3-pip", "python3-venv")
+SCIENCE_PACKAGES = (*BASE_PACKAGES, "python3-numpy", "python3-scipy")
 TORCH_PACKAGES = (*BASE_PACKAGES, "python3-torch")
-PACKAGES = {"base": BASE_PACKAGES, "dev": DEV_PACKAGES, "torch": TORCH_PACKAGES}
+PACKAGES = {
+    "base": BASE_PACKAGES,
+    "dev": DEV_PACKAGES,
+    "science": SCIENCE_PACKAGES,
+    "torch": TORCH_PACKAGES,
+}
 
 _SUITE = "bookworm"
 _OFFICIAL_SOURCES = (

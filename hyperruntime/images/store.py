@@ -222,13 +222,14 @@ class ImageStore:
     def bootstrap(
         self, name: str = BASE, *, force: bool = False, on_output: OnOutput = None
     ) -> str:
-        """Build the image `base`, `dev` or `torch` from Debian packages, without a registry;
-        return its reference.
+        """Build the image `base`, `dev`, `science` or `torch` from Debian packages, without a
+        registry; return its reference.
 
         Two processes at once build it once: the second one waits.
 
         Args:
-            name: ``base``; ``dev``, which has also libstdc++, pip and apt; or ``torch``.
+            name: ``base``; ``dev``, which has also libstdc++, pip and apt; ``science``, which has
+                numpy and scipy; or ``torch``.
             force: build it even if it exists.
             on_output: called with each line of progress.
 

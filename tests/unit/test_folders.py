@@ -23,6 +23,7 @@ _NAMED = re.compile(r"[\"']hyperruntime(\.\w+)+:\w+[\"']")
 _NOT_OURS = (
     "hyperruntime/agents/llm/",
     "hyperruntime/agents/mutator/",
+    "hyperruntime/agents/solver/",
     "/inside/",
     "/tasks/",
     "/exercises/",

@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from hyperruntime.errors import SpecError
-from hyperruntime.images.bootstrap import BASE_PACKAGES, DEV_PACKAGES, TORCH_PACKAGES
+from hyperruntime.images.bootstrap import (
+    BASE_PACKAGES,
+    DEV_PACKAGES,
+    SCIENCE_PACKAGES,
+    TORCH_PACKAGES,
+)
 from hyperruntime.images.recipes import (
     image_reference,
     load_recipe,
@@ -37,16 +42,17 @@ def test_the_parts_of_a_containerfile_are_read() -> None:
     assert content.env == {"A": "1", "B": "two words"}
 
 
-def test_there_are_recipes_for_agent_base_cuda_dev_and_torch() -> None:
-    assert recipe_names() == ("agent", "base", "cuda", "dev", "torch")
+def test_the_recipes_have_names() -> None:
+    assert recipe_names() == ("agent", "base", "cuda", "dev", "science", "torch")
 
 
-def test_base_dev_torch_and_cuda_contain_the_packages_of_the_bootstrap() -> None:
+def test_recipes_contain_the_packages_of_the_bootstrap() -> None:
     def packages(name: str) -> set[str]:
         return set(read_containerfile((CONTAINERS / name / "Containerfile").read_text()).packages)
 
     assert packages("base") == set(BASE_PACKAGES)
     assert packages("dev") == set(DEV_PACKAGES)
+    assert packages("science") == set(SCIENCE_PACKAGES)
     assert packages("torch") == set(TORCH_PACKAGES)
     assert packages("cuda") > set(BASE_PACKAGES)
 
@@ -110,7 +116,7 @@ def test_a_recipe_is_found_by_its_name_and_by_its_image_reference() -> None:
 
 def test_only_cuda_needs_a_registry() -> None:
     assert {name: load_recipe(name).needs_no_registry for name in recipe_names()} == {
-        "agent": True, "base": True, "cuda": False, "dev": True, "torch": True,
+        "agent": True, "base": True, "cuda": False, "dev": True, "science": True, "torch": True,
     }  # fmt: skip
-    bases = [load_recipe(name).base_recipe for name in recipe_names()]
-    assert bases == ["base", None, None, None, None]
+    bases = {name: load_recipe(name).base_recipe for name in recipe_names()}
+    assert bases == {**dict.fromkeys(bases), "agent": "base"}

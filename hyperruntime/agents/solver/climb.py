@@ -1,0 +1,94 @@
+"""Sequential linear programming: improve a point by linear programs in a trust region.
+
+A kind of problem describes a step near a point by a linear program: the gain to maximise, linear
+limits, and bounds. The best packings and point sets are corners of such programs, so a few programs
+find one to the last digits of a float.
+"""
+
+import numpy as np
+from scipy.optimize import linprog
+
+REACH = 0.2
+SMALLEST_REACH = 1e-7
+LEAST_GAIN = 1e-9
+GROW = 1.5
+SHRINK = 0.5
+GOOD = 0.7
+BAD = 0.25
+PATIENCE = 6
+HOPE = 4.0
+
+
+def climb(kind, x, clock, aim=-np.inf):
+    """Return a local optimum near ``x``, or as far as the clock allows.
+
+    Args:
+        kind: has ``merit(x)``, ``program(x, reach)`` and ``moved(x, step)``.
+        x: an array.
+        clock: says when the processor time is used up.
+        aim: a merit; a climb that would not reach it for a long time is given up.
+    """
+    x = kind.settle(x)
+    merit, reach, steps = kind.merit(x), REACH, 0
+    before = merit
+    while reach > SMALLEST_REACH and not clock.over():
+        step, expected = best_step(*kind.program(x, reach))
+        if step is None:
+            reach *= SHRINK
+            continue
+        if expected < LEAST_GAIN:
+            break
+        new = kind.moved(x, step)
+        gain = kind.merit(new) - merit
+        if gain > 0:
+            x, merit = new, merit + gain
+        if gain > GOOD * expected:
+            reach = min(REACH, reach * GROW)
+        elif gain < BAD * expected:
+            reach *= SHRINK
+        steps += 1
+        if steps % PATIENCE == 0:
+            if merit + HOPE * (merit - before) < aim:
+                break
+            before = merit
+    return x
+
+
+def best_step(gain, rows, limits, bounds):
+    """Return the step with the largest gain, and that gain; None and 0 if there is no step.
+
+    Args:
+        gain: (variables,) weights.
+        rows: (limits, variables) matrix, dense or sparse.
+        limits: (limits,) upper limits of ``rows @ step``.
+        bounds: (variables, 2) smallest and largest values.
+    """
+    done = linprog(-gain, A_ub=rows, b_ub=limits, bounds=bounds, method="highs-ds")
+    return (None, 0.0) if done.x is None else (done.x, float(gain @ done.x))
+
+
+def minimum_program(values, slopes, extra, reach, size):
+    """Return the program of a step that makes the smallest of many values as large as possible.
+
+    Only values that a step may reach have a row. The last variable is the gain.
+
+    Args:
+        values: (rows,) values at the point.
+        slopes: (rows, size) their derivatives.
+        extra: ``(rows, limits)`` of more linear limits on the step.
+        reach: the largest change of a variable.
+        size: the number of variables.
+    """
+    least = values.min()
+    near = values - least <= 2 * reach * np.abs(slopes).sum(axis=1)
+    count = int(near.sum())
+    rows = np.zeros((count + len(extra[1]), size + 1))
+    rows[:count, :size] = -slopes[near]
+    rows[:count, size] = 1.0
+    rows[count:, :size] = extra[0]
+    limits = np.concatenate([values[near] - least, extra[1]])
+    gain = np.zeros(size + 1)
+    gain[size] = 1.0
+    bounds = np.full((size + 1, 2), (-reach, reach))
+    bounds[size] = (0.0, np.inf)
+    return gain, rows, limits, bounds

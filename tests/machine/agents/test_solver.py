@@ -1,0 +1,138 @@
+"""The shipped agent ``solver``: its answers are exact, and its memory is handed on."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hyperdomain_math.table import NUMERIC, PROBLEMS, verify
+from hyperruntime.agents import copy_template
+from tests.doubles.fake_runtime import FakeRuntime
+from tests.runs import failures, start
+
+ROOT = Path(__file__).resolve().parents[3]
+AGENT = ROOT / "hyperruntime" / "agents" / "solver"
+MODULES = tuple(path.stem for path in sorted(AGENT.glob("*.py")))
+Modules = Any  # the modules are imported at run time
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Modules]:
+    """Import the agent's modules from their own folder; unload them at the end."""
+    monkeypatch.syspath_prepend(str(AGENT))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.setenv(name, "1")
+    yield type("Agent", (), {name: importlib.import_module(name) for name in MODULES})
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+class Count:
+    """A clock that ends after a number of questions, so that no machine's speed decides."""
+
+    def __init__(self, most: int) -> None:
+        self.left = most
+
+    def over(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+
+def searched(agent: Modules, name: str, steps: int, **plan: Any) -> tuple[Any, Any]:
+    """Return the kind of a problem, and the pool of a short search."""
+    import numpy as np
+
+    kind = agent.problems.kind_of(name)
+    plan = {**agent.plans.DEFAULT, "size": kind.size, **plan}
+    pool, _ = agent.search.search(kind, plan, Count(steps), np.random.default_rng(4))
+    return kind, pool
+
+
+@pytest.mark.parametrize("name", sorted(NUMERIC))
+def test_a_short_search_gives_exact_answers_that_beat_the_baseline(
+    agent: Modules, name: str
+) -> None:
+    problem = PROBLEMS[name]
+    kind, pool = searched(agent, name, 60)
+    sign = 1 if problem.goal == "maximise" else -1
+    baseline = verify(name, json.loads(json.dumps(problem.baseline())))
+    for merit, state in pool.best:
+        if abs(merit) < 1e-9:  # three points on a line, when the search ended
+            continue
+        value = verify(name, json.loads(json.dumps(kind.answer(state))))
+        claimed = 1 / merit if name.startswith("ratio") else abs(merit)
+        assert float(value) == pytest.approx(claimed, rel=1e-6)
+    best = verify(name, kind.answer(pool.best[0][1]))
+    assert sign * (best - baseline) > 0
+
+
+def test_a_search_begins_with_the_answers_of_its_plan(agent: Modules) -> None:
+    for name in ("circles-26", "heilbronn-triangle-11", "overlap"):
+        kind, pool = searched(agent, name, 30)
+        answers = [kind.answer(state) for _, state in pool.best]
+        again = searched(agent, name, 0, answers=answers)[1]
+        assert again.best[0][0] == pytest.approx(pool.best[0][0], abs=1e-9)
+
+
+def test_circles_on_top_of_each_other_become_disjoint(agent: Modules) -> None:
+    import numpy as np
+
+    kind = agent.problems.kind_of("circles-3")
+    state = np.array([0.3, 0.5, 0.7, 0.5, 0.5, 0.5, 0.2, 0.1, 0.2, 1.0])
+    found = kind.answer(state)
+    rows = [[Fraction(value) for value in circle] for circle in found]
+    assert all(
+        (a[0] - b[0]) ** 2 + (a[1] - b[1]) ** 2 >= (a[2] + b[2]) ** 2
+        for k, a in enumerate(rows)
+        for b in rows[:k]
+    )
+
+
+def test_the_meta_agent_spends_tries_where_they_paid_and_hands_answers_on(
+    agent: Modules, tmp_path: Path
+) -> None:
+    repo, evals = tmp_path / "repo", tmp_path / "evals"
+    copy_template("solver", repo)
+    moves = {
+        "shake": {"tries": 10, "seconds": 1.0, "gains": 6.0, "sizes": [0.5, 0.5, 0.5]},
+        "scatter": {"tries": 10, "seconds": 1.0, "gains": 0.0, "sizes": []},
+        "cross": {"tries": 1, "seconds": 5.0, "gains": 1.0, "sizes": []},
+    }
+    answers = [[value, [[value]]] for value in (3.0, 2.0, 2.0 - 1e-12)]
+    for number, lines in (
+        ("initial", [{"problem": "p", "moves": moves, "answers": answers}]),
+        ("1", [{"problem": "p", "moves": moves, "answers": [[2.5, [[2.5]]]]}, ["list"], {}]),
+    ):
+        folder = evals / f"gen_{number}" / "math_p_eval" / "agent_evals"
+        folder.mkdir(parents=True)
+        (folder / "p.md").write_text("\n".join(map(json.dumps, lines)) + "\n{torn")
+    agent.meta_agent.MetaAgent(None, str(tmp_path / "history.md")).forward(str(repo), str(evals))
+    plan = agent.plans.read_plan(repo, "p")
+    assert plan["answers"] == [[[3.0]], [[2.5]], [[2.0]]]
+    assert plan["moves"]["shake"] > plan["moves"]["scatter"] > plan["moves"]["cross"] > 0
+    assert 0.5 < plan["size"] < 1
+    (repo / "settings.json").write_text('{"memory": false}')
+    agent.plans.write_plan(repo, "p", agent.plans.DEFAULT)
+    agent.meta_agent.MetaAgent(None, str(tmp_path / "history.md")).forward(str(repo), str(evals))
+    restarts = agent.plans.read_plan(repo, "p")
+    assert restarts.pop("seed") != 0
+    assert restarts == {key: value for key, value in agent.plans.DEFAULT.items() if key != "seed"}
+
+
+@pytest.mark.slow
+def test_in_a_run_no_generation_is_worse_than_an_earlier_one(tmp_path: Path) -> None:
+    summary = start(
+        FakeRuntime(images=("science",)), tmp_path, max_generation=2, domains="math:circles-26"
+    )
+    assert failures(summary) == [None, None, None]
+    scores = [record.score or 0.0 for record in summary.generations]
+    assert scores[0] > 0.95
+    assert scores[2] > scores[1] - 1e-9 > scores[0] - 2e-9
