@@ -37,6 +37,7 @@ _DUTY = 5  # a slow count is repeated after this many times its duration at the 
 _RETURN_S = 3.0  # an ended container frees its space with a delay
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _UPPER = re.compile(r"[ ,]upperdir=((?:[^,\\]|\\.)*)")
+_MOUNT_NUMBER = re.compile(rb"^mnt_id:\s*(\d+)", re.M)
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 End = Callable[[str, str], None]
@@ -70,8 +71,8 @@ def measure(tops: Iterable[str], namespace: Namespace | None, stop_at: int) -> U
     if namespace is not None:
         count.used += tmpfs_bytes(namespace.tmpfs)
         count.devices |= {facts.st_dev for facts in _stats([f"/proc/{namespace.visible}/root"])}
-        for facts in _deleted_files(namespace):
-            count.add_deleted(facts)
+        for facts, is_on_root in _deleted_files(namespace):
+            count.add_deleted(facts, is_on_root=is_on_root)
     return Use(count.used, count.hidden)
 
 
@@ -127,6 +128,7 @@ def _layer_outside(root: _Mount, mounts: Sequence[_Mount]) -> Layer | None:
 class _Mount:
     """A line of mountinfo; source: proc_pid_mountinfo(5)."""
 
+    number: str
     device: str
     top: str  # of its file system
     target: str
@@ -139,7 +141,7 @@ def _mounts(pid: int) -> list[_Mount]:
         before, _, after = line.partition(" - ")
         fields = before.split()
         if len(fields) > 4:
-            found.append(_Mount(fields[2], _plain(fields[3]), _plain(fields[4]), after))
+            found.append(_Mount(fields[0], fields[2], _plain(fields[3]), _plain(fields[4]), after))
     return found
 
 
@@ -170,9 +172,15 @@ class _Count:
         except OSError:
             self.hidden = True
 
-    def add_deleted(self, facts: os.stat_result) -> None:
-        """Count a deleted file if it is on a file system that the container can write."""
-        if facts.st_dev in self.devices:
+    def add_deleted(self, facts: os.stat_result, *, is_on_root: bool) -> None:
+        """Count a deleted file if it is on a file system that the container can write.
+
+        Args:
+            facts: those of the file.
+            is_on_root: whether it is on the container's root file system. The files of an overlay
+                whose layers are on several file systems have a device of their own.
+        """
+        if is_on_root or facts.st_dev in self.devices:
             self._add(facts)
 
     def _add_directory(self, descriptor: int, depth: int) -> None:
@@ -208,17 +216,27 @@ class _Count:
         self.used += max(facts.st_blocks * _BLOCK, LEAST_BYTES)
 
 
-def _deleted_files(namespace: Namespace) -> Iterator[os.stat_result]:
-    """Yield the deleted files that a container's processes hold open."""
+def _deleted_files(namespace: Namespace) -> Iterator[tuple[os.stat_result, bool]]:
+    """Yield the deleted files that a container's processes hold open, and whether they are on its
+    root file system.
+    """
+    roots = {one.number for one in _mounts(namespace.visible) if one.target == "/"}
     for pid in members((namespace,))[namespace.inode]:
         folder = f"/proc/{pid}/fd"
         try:
             names = os.listdir(folder)
         except OSError:
             continue  # gone, or of another user
-        for facts in _stats(f"{folder}/{name}" for name in names):
-            if facts.st_nlink == 0 and stat.S_ISREG(facts.st_mode):
-                yield facts
+        for name in names:
+            for facts in _stats([f"{folder}/{name}"]):
+                if facts.st_nlink == 0 and stat.S_ISREG(facts.st_mode):
+                    yield facts, _mount_of(pid, name) in roots
+
+
+def _mount_of(pid: str, descriptor: str) -> str:
+    """Return the number of the mount of an open file; "" if unknown. Source: proc_pid_fdinfo(5)."""
+    found = _MOUNT_NUMBER.search(read_proc(pid, f"fdinfo/{descriptor}"))
+    return found[1].decode() if found else ""
 
 
 def _stats(paths: Iterable[str]) -> Iterator[os.stat_result]:

@@ -1,5 +1,5 @@
-"""Build the root filesystems of the images `base`, `dev`, `science` and `torch` from Debian packages,
-without a registry.
+"""Build the root filesystems of the images `base`, `dev`, `science` and `torch` from Debian
+packages, without a registry.
 
 ``mmdebstrap`` does the work, as root or as an ordinary user in a user namespace. Without
 subordinate ids this user is the only one there, and all files are root's. It uses the mirror, proxy

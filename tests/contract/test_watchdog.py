@@ -5,6 +5,7 @@ wall clock.
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -170,6 +171,20 @@ def test_a_container_below_its_disk_limit_stays_alive(
     assert wait_until(
         lambda: all(thread.name != "hyperruntime-disk" for thread in threading.enumerate()), 60
     )
+
+
+def test_a_deleted_file_counts_where_a_container_writes_to_memory_over_an_image_on_disk(
+    runtime_name: str, base_image: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a site whose temporary files are in memory; such a file has a device of its own."""
+    script = "exec 3>/file; rm /file; head -c 100M /dev/zero >&3; sleep 60"
+    spec = hr.ContainerSpec(image=base_image, limits=hr.Limits(disk_bytes=64 * MIB))
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        monkeypatch.setenv("HYPERRUNTIME_SCRATCH", place)
+        with hr.open_runtime(runtime_name) as opened, opened.container(spec) as container:
+            error = lost(container, "sh", "-c", script)
+    assert isinstance(error.post_mortem, PostMortem)
+    assert error.post_mortem.limit == "disk_bytes"
 
 
 def test_the_watchdog_does_not_replace_other_limits(weak: Runtime, base_image: str) -> None:

@@ -20,14 +20,16 @@ stands in for that of a site.
 
 On each engine, a row runs `hyperrun doctor`, `hyperrun selfcheck`, `selfcheck` again under the conditions of a
 cluster job (`scripts/under-weather combined`), two generations of `hyperrun demo`, and six rollouts with a scripted
-model. Counts are checks that passed, that the driver refused by name, and that failed.
+model. Counts are checks that passed, that the driver refused by name, and that failed. The number behind FAILED is
+the exit code.
 A row of `scripts/sites --list` that is not here has not run to its end.
 """
 
 REFUSALS = """
 ## What is refused
 
-Each refusal names what this machine or engine cannot do. It comes before anything runs; no option is ignored.
+Each refusal names what this machine or engine cannot do, and the next step, which is left out here. It comes before
+anything runs; no option is ignored.
 
 | refusal | where |
 |---|---|
@@ -108,13 +110,14 @@ def _counts(report: dict[str, Any]) -> str:
 
 
 def _refusals(places: Sequence[Path]) -> dict[str, list[str]]:
-    """Return, for each text of a refusal, the rows in which it appears."""
+    """Return, for each refusal without its next step, the rows in which it appears."""
     found: dict[str, list[str]] = {}
     for place in places:
         for engine in _steps(place):
             for check in _read(place, engine, "selfcheck").get("checks", []):
                 if check["outcome"] == "refused":
-                    where = found.setdefault(check["detail"].replace("|", "\\|"), [])
+                    text = check["detail"].partition(";")[0].replace("|", "\\|")
+                    where = found.setdefault(text, [])
                     if place.name not in where:
                         where.append(place.name)
     return found

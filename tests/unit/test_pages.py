@@ -15,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted((*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")))
 MOST_WORDS = 38
 _LINK = re.compile(r"\]\((?!\w+:)([^)#]+)(?:#[^)]*)?\)")
+_LIST_OF_PAGES = re.compile(r"^:::\{toctree\}.*?^:::$", re.DOTALL | re.MULTILINE)
 _END_OF_SENTENCE = re.compile(r"(?<=[.!?])[)\"']*\s+")
 
 
@@ -50,9 +51,10 @@ def test_the_tour_has_at_most_150_lines() -> None:
 
 def sentences(page: Path) -> Iterator[tuple[int, str]]:
     """Yield the sentences of a page, each with the line of its paragraph, item or cell. Code is one
-    word.
+    word; a list of pages is none.
     """
-    for token in MarkdownIt("commonmark").enable("table").parse(page.read_text()):
+    text = _LIST_OF_PAGES.sub(lambda found: "\n" * found[0].count("\n"), page.read_text())
+    for token in MarkdownIt("commonmark").enable("table").parse(text):
         words = (
             {"code_inline": "CODE", "softbreak": " "}.get(child.type, child.content)
             for child in token.children or ()

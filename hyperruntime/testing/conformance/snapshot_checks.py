@@ -19,11 +19,14 @@ _SECOND = """
 echo two >/kept/file.new && mv /kept/file.new /kept/other && rm -rf /gone /kept/secret
 rm -rf /again && mkdir /again && echo new >/again/new
 """
-# The number of links of a directory is left out: an overlay may always say 1.
+# Of a directory the number of links is left out, since an overlay may always say 1, and the size,
+# which is that of one layer.
 _LIST = """
-cd / && ls -ld --time-style=+%s /kept/deep 2>/dev/null || ls -ld /kept/deep
-ls -la /kept /gone /again /usr/share/doc /etc/profile 2>&1 |
-    sed '/^d.* \\.\\.$/d; s/^\\(d[^ ]*\\) *[0-9]*/\\1/'
+cd /
+{
+    ls -ld --time-style=+%s /kept/deep 2>/dev/null || ls -ld /kept/deep
+    ls -la /kept /gone /again /usr/share/doc /etc/profile 2>&1
+} | sed '/^d.* \\.\\.$/d; s/  */ /g; s/^\\(d[^ ]*\\) [0-9]* \\([^ ]* [^ ]*\\) [0-9]*/\\1 \\2/'
 cat /kept/file /kept/hard /again/*
 """
 

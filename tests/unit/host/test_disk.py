@@ -260,5 +260,5 @@ def test_a_file_that_is_deleted_during_the_count_counts_once(tmp_path: Path) -> 
         count.add_top(str(tmp_path))
         before = count.used
         os.unlink(file.name)
-        count.add_deleted(os.fstat(file.fileno()))
+        count.add_deleted(os.fstat(file.fileno()), is_on_root=False)
     assert count.used == before >= 8 * MIB

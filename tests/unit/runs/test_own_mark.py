@@ -115,6 +115,7 @@ def leaves(options: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
 GENERATE = {
     "domains": ("table:/etc",),
     "executor": "other",
+    "parent_selection": "./mine.py:Rule",
     "meta_patch_files": ("/etc/passwd",),
     "copy_root_dir": "/etc",
     "agent_archive_path": "/etc",
