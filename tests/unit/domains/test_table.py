@@ -84,7 +84,11 @@ def test_the_detail_of_a_wrong_answer_does_not_contain_the_label(reviews: Path) 
 @pytest.mark.parametrize(
     ("name", "text", "problem"),
     [
-        ("reviews.toml", DEFINITION.replace('"text"', '"text", "outcome"'), "columns without outcome"),
+        (
+            "reviews.toml",
+            DEFINITION.replace('"text"', '"text", "outcome"'),
+            "columns without outcome",
+        ),
         ("reviews.toml", DEFINITION.replace("inputs", "input"), "did you mean 'inputs'"),
         (
             "reviews.toml",
