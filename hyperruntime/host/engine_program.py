@@ -129,7 +129,8 @@ def asked_limits(
     ]
     for field in asked:
         if enforced.get(field, "no") == "no":
-            raise UnsupportedOptionError(engine, f"limits.{field}", f"{why}, or leave it at None")
+            step = "set it to None (--pids none)" if field == "pids" else "leave it at None"
+            raise UnsupportedOptionError(engine, f"limits.{field}", f"{why}, or {step}")
     return {field: enforced[field] for field in asked}
 
 

@@ -24,6 +24,7 @@ from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.loop.run_files.record import GenerationRecord
 from hyperruntime.report.figures import can_draw
 from hyperruntime.report.pictures import read_task_facts, write_pictures
+from hyperruntime.spec import Limits
 from hyperruntime.units import format_duration
 
 DOMAIN = "circle_packing"
@@ -93,6 +94,8 @@ def demo(
         parallel=parallel,
     ).settled()
     note(f"demo: {generations} generations of a program that packs circles into the unit square")
+    if cluster is None:
+        options = attrs.evolve(options, limits=possible_limits(state, options.limits))
     summary, number = run_generations(state, options, cluster, as_json=as_json)
     view = attrs.evolve(load_run(summary.run_dir), run_dir=shown_path(summary.run_dir))
     best = best_generation(view.generations)
@@ -110,6 +113,15 @@ def demo(
     print_pictures(pictures)
     _print_next(view.run_dir, generations, interrupted=summary.interrupted)
     return exit_code(summary, number)
+
+
+def possible_limits(state: State, limits: Limits) -> Limits:
+    """Return the limits, without that on processes where the engine has none: the demo is ours."""
+    with state.open_runtime() as runtime:
+        if runtime.info.limits.get("pids", "no") != "no":
+            return limits
+        note(f"demo: {runtime.name} limits no processes here, so the demo runs with --pids none")
+    return attrs.evolve(limits, pids=None)
 
 
 def figures(run_dir: str, records: Sequence[GenerationRecord]) -> Mapping[str, Mapping[str, str]]:
