@@ -121,8 +121,10 @@ def first_overlap(circles: Sequence[ExactCircle]) -> str:
             reach = r + circles[j][2]
             if square < reach * reach:
                 # reach - distance, without the difference of two rounded numbers
-                overlap = float(reach * reach - square) / (float(reach) + math.sqrt(square))
-                return f"circles {j} and {i} overlap by {overlap:.3g}"
+                both = float(reach) + math.sqrt(square)  # 0.0 for radii that no float can hold
+                overlap = float(reach * reach - square) / both if both else 0.0
+                by = f"{overlap:.3g}" if overlap else "less than 1e-300"
+                return f"circles {j} and {i} overlap by {by}"
     return ""
 
 

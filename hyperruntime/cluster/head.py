@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager, suppress
 
@@ -97,7 +96,6 @@ class Node:
         ended: whether it is lost for good.
         is_ready: whether it has all that it needs for work.
         job_began: when its job began, by the event loop's clock.
-        clock_s: by how many seconds its clock is before the head's.
     """
 
     def __init__(self, name: str, token: str, handlers: Mapping[str, Handler]) -> None:
@@ -114,7 +112,7 @@ class Node:
         self.ended = asyncio.Event()
         self.is_ready = False
         self.job_ends_at: float | None = None
-        self.job_began = self.clock_s = 0.0
+        self.job_began = 0.0
         self._on_leaving: list[Callable[[], None]] = []
         self._token = token
         self._session = ""
@@ -374,7 +372,6 @@ class Head:
             hello = await self._hello(node, connection)
         if hello is not None:
             node.facts = hello.facts
-            node.clock_s = hello.facts.time - time.time()
             await node.carry(connection, hello.received, self._patience_s)
         return connection
 

@@ -6,6 +6,7 @@ Paths are bytes, relative to the root of the repository, as git stores them.
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +30,7 @@ _MAX_PATH_BYTES = 1024  # leaves room for the path of a clone: PATH_MAX is 4096
 _SEPARATORS = re.compile(rb"[/\\]")
 _DOT_GIT = re.compile(rb"(?i:\.git|git~1)[ .]*(?::.*)?", re.DOTALL)
 _GIT_MODULES = re.compile(rb"(?i:\.gitmodules|gi[^~]*~[0-9]).*", re.DOTALL)
+_REGION = re.compile(r"(?P<path>.+)#(?P<marker>[A-Z][A-Z0-9_-]*)", re.DOTALL)
 _BYTECODE = (b".pyc", b".pyo")
 
 
@@ -58,6 +60,7 @@ class ChangeRules:
             every path with a component of this name; ``NAME`` may hold ``*`` and ``?``.
             ``PATH#MARKER`` protects the lines of a file that are not between one with
             ``MARKER-START`` and one with ``MARKER-END``; these two lines are protected as well.
+            A marker has capital letters, digits, ``-`` and ``_``; other names with ``#`` are paths.
         max_file_bytes: a new or changed file that is larger is left out.
         max_change_bytes: if the new and changed files are larger in all, the whole change is
             refused.
@@ -75,8 +78,8 @@ class ChangeRules:
     def problem(self, path: bytes) -> str:
         """Return why a path may not change; empty if it may."""
         for name in self.protected:
-            if "#" in name:
-                continue  # of a part of a file: see marker()
+            if _REGION.fullmatch(name):
+                continue  # a part of a file: see markers()
             prefix = name.encode("utf-8", "surrogateescape").strip(b"/")
             pattern = prefix.removeprefix(b"**/")
             named = pattern != prefix and any(
@@ -86,13 +89,10 @@ class ChangeRules:
                 return f"{name} is protected"
         return "bytecode" if is_bytecode(path) else ""
 
-    def marker(self, path: bytes) -> bytes:
-        """Return the marker of the lines of a file that may change; empty if the file has none."""
-        for name in self.protected:
-            file, _, marker = name.encode("utf-8", "surrogateescape").partition(b"#")
-            if marker and file == path:
-                return marker
-        return b""
+    def markers(self, path: bytes) -> tuple[bytes, ...]:
+        """Return the markers of the lines of a file that may change; empty if all may."""
+        regions = filter(None, map(_REGION.fullmatch, self.protected))
+        return tuple(found["marker"].encode() for found in regions if _is_file(found["path"], path))
 
     def size_problem(self, size: int) -> str:
         """Return why a file of ``size`` bytes is left out; empty if it is not."""
@@ -118,6 +118,14 @@ class ChangeRules:
             f"the new and changed files have {total} bytes in all, more than "
             f"{self.max_change_bytes} (max_change_bytes); the largest are {named}"
         )
+
+
+def _is_file(name: str, path: bytes) -> bool:
+    """Return whether an entry of ``protected``, without its marker, names this file."""
+    wanted = posixpath.normpath(name).lstrip("/").encode("utf-8", "surrogateescape")
+    if wanted.startswith(b"**/"):
+        return fnmatchcase(path.rpartition(b"/")[2], wanted.removeprefix(b"**/"))
+    return path == wanted
 
 
 def region_problem(marker: bytes, old: bytes | None, new: bytes | None) -> str:

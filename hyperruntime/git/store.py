@@ -377,7 +377,7 @@ class RepositoryStore(BareRepository):
     ) -> None:
         """Add the files with changed lines outside of their markers to ``dropped``."""
         for change in changes:
-            if change.path in dropped or not (marker := rules.marker(change.path)):
+            if change.path in dropped or not (markers := rules.markers(change.path)):
                 continue
             old = self.read_file(parent, os.fsdecode(change.path))
             new = change.data
@@ -385,7 +385,8 @@ class RepositoryStore(BareRepository):
                 new = None
             elif new is None:
                 (new,) = self.read_blobs([change.blob])
-            if problem := region_problem(marker, old, new):
+            problems = [region_problem(marker, old, new) for marker in markers]
+            if problem := next(filter(None, problems), ""):
                 dropped[change.path] = problem
 
     def _keep(

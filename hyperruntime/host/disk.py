@@ -56,6 +56,9 @@ class Use:
     hidden: bool
 
 
+NOTHING = Use(0, hidden=False)
+
+
 def measure(tops: Iterable[str], namespace: Namespace | None, stop_at: int) -> Use:
     """Return the space used by directories, and by a container's memory file systems and deleted
     but open files.
@@ -273,7 +276,7 @@ class DiskWatch:
         tops: Sequence[str],
         namespace: Namespace | None,
         end: End,
-        copied_bytes: int = 0,
+        copied: Use = NOTHING,
     ) -> None:
         """Start the watch.
 
@@ -283,11 +286,12 @@ class DiskWatch:
             namespace: its processes, or None if they are not visible from here.
             end: ends the container; called with the reason and the exceeded limit, or "" if it may
                 not be the cause.
-            copied_bytes: size of files in these directories that do not count.
+            copied: what of these directories does not count; if parts of them are hidden, hidden
+                parts have no effect, since the image has them.
         """
         self.used_bytes = 0
         self._limit_bytes = limit_bytes
-        self._copied_bytes = copied_bytes
+        self._copied = copied
         self._tops = tops
         self._namespace = namespace
         self._end = end
@@ -348,7 +352,7 @@ class DiskWatch:
 
     def _count(self, now: Mapping[int, Free]) -> str:
         started = time.monotonic()
-        stop_at = self._limit_bytes + self._copied_bytes
+        stop_at = self._limit_bytes + self._copied.used_bytes
         use = measure(self._tops, self._namespace, stop_at)
         # a file that is replaced during a count may be counted twice
         if use.used_bytes > stop_at:
@@ -357,11 +361,13 @@ class DiskWatch:
                 measure(self._tops, self._namespace, stop_at),
                 key=lambda use: use.used_bytes,
             )
-        self.used_bytes = max(0, use.used_bytes - self._copied_bytes)
+        self.used_bytes = max(0, use.used_bytes - self._copied.used_bytes)
         self._counted = now
         took = time.monotonic() - started
         self._next = started + took + max(_CALM_S, _DUTY * took)
-        if use.hidden:  # then all space that the file systems lost since the start counts
+        if (
+            use.hidden and not self._copied.hidden
+        ):  # then all space that the file systems lost since the start counts
             lost = sum(
                 _taken(self._begun[device], free)
                 for device, free in now.items()

@@ -19,7 +19,7 @@ import attrs
 from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.driver import CopiesImage, EngineInfo, HasLayer, Launch, LiveContainer
 from hyperruntime.errors import UnsupportedOptionError
-from hyperruntime.host.disk import DiskWatch, Layer, changes_layer, measure
+from hyperruntime.host.disk import DiskWatch, Layer, Use, changes_layer, measure
 from hyperruntime.host.process_tree import (
     Namespace,
     container_namespace,
@@ -251,12 +251,14 @@ def watch_container(
             for mount in launch.spec.mounts
             if not mount.read_only and os.path.isdir(mount.source)
         ]
-        copied = live.copied_bytes if isinstance(live, CopiesImage) else 0
+        size = live.copied_bytes if isinstance(live, CopiesImage) else 0
+        copied = Use(size, hidden=False)
         if layer is None:
             _watchers.get().say_uncounted(driver_name)
         elif layer.path:
             tops.append(layer.path)
-            copied += measure((layer.path,), None, sys.maxsize).used_bytes if layer.is_copy else 0
+            if layer.is_copy:
+                copied = measure((layer.path,), None, sys.maxsize)
         watch.disk = DiskWatch(watched.disk_bytes, tops, namespace, watch.end, copied)
     _watchers.get().add(watch)
     return watch

@@ -181,6 +181,10 @@ def generation_rows(folder: Path, runtime: str, count: int, losses: int, seed: i
     return [*zero(counts), lost, Row(what=what, value=attempts, unit="")]
 
 
+_ANSWER_S = 0.05
+_WAY_S = 1.0  # of an answer to the head's journal
+
+
 class Watched:
     """A model that counts the calls that are asked again, by their causes.
 
@@ -198,7 +202,8 @@ class Watched:
         self.deaths: Sequence[float] = ()
         self.asked = self.repeated = self.in_flight = self.anew = 0
         self._run_dir = run_dir
-        self._last: dict[str, float] = {}  # when a conversation was asked last
+        # when a conversation was asked last, and when its answer was on its way to the journal
+        self._last: dict[str, tuple[float, float]] = {}
 
     def __call__(self, request: Mapping[str, Any]) -> ModelReply:
         turn = sum(message["role"] == "assistant" for message in request["messages"])
@@ -206,14 +211,15 @@ class Watched:
         self.asked += 1
         is_known = self._known(f"n{number_of(request)}/0") > turn
         before = self._last.get(conversation)
-        self._last[conversation] = time.monotonic()
         if before is None:
             self.anew += is_known
-        elif is_known or not any(death > before for death in self.deaths):
+        elif is_known or not any(before[0] < death < before[1] for death in self.deaths):
             self.repeated += 1
         else:
             self.in_flight += 1
-        time.sleep(0.05)
+        started = time.monotonic()
+        time.sleep(_ANSWER_S)
+        self._last[conversation] = (started, time.monotonic() + _WAY_S)
         return counting(request)
 
     def _known(self, trajectory: str) -> int:

@@ -88,7 +88,8 @@ def run(problem: str, seed: int, arm: str, evaluations: int, cpu_s: float) -> di
     values = [verify(problem, answer) for answer in said.pop("answers")]
     choose = max if PROBLEMS[problem].goal == "maximise" else min
     best = [float(choose(values[: number + 1])) for number in range(len(values))]
-    return {"problem": problem, "seed": seed, "arm": arm, "best": best, **said}
+    asked = {"problem": problem, "seed": seed, "arm": arm, "cpu_s": cpu_s}
+    return {**asked, "evaluations": evaluations, "best": best, **said}
 
 
 def main() -> None:
@@ -104,7 +105,9 @@ def main() -> None:
     asked = parser.parse_args()
     asked.results.parent.mkdir(parents=True, exist_ok=True)
     lines = asked.results.read_text().splitlines() if asked.results.is_file() else []
-    known = [json.loads(line) for line in lines]
+    budget = (asked.evaluations, asked.cpu_s)
+    stored = [json.loads(line) for line in lines]
+    known = [one for one in stored if (one["evaluations"], one["cpu_s"]) == budget]
     had = {(one["problem"], one["seed"], one["arm"]) for one in known}
     with ThreadPoolExecutor(asked.jobs) as pool, asked.results.open("a") as file:
         runs = [
@@ -171,7 +174,7 @@ def signs(known: Sequence[Mapping[str, Any]]) -> str:
     equal = len(gaps) - better - worse
     return (
         f"In pairs of runs with the same seed it is better {better} times, worse {worse} times, and "
-        f"equal {equal} times (sign test: p = {p:.2g})."
+        f"equal {equal} times (one-sided sign test: p = {p:.2g})."
     )
 
 

@@ -600,7 +600,7 @@ def test_two_runs_stand_side_by_side(browser: Browser, tmp_path: Path) -> None:
     browser.run("state.table.choose(39)")
     wait(browser, f"{PANEL}.innerText.includes('+new 39')")
     assert "generate_1: best so far" in browser.run(
-        "return document.querySelector('.u-legend').innerText"
+        "return document.querySelector('#main .u-legend').innerText"
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -114,6 +114,15 @@ class RunSummary:
         """
         new = [record for record in self.made if record.parent is not None]
         return self.best is None or (bool(new) and all(record.score is None for record in new))
+
+
+def local_executor(workers: int) -> Executor:
+    """Return the executor ``local``, which runs at most ``workers`` generations at once, in threads
+    of this process.
+
+    A generation's work is done by its containers; the thread waits for them.
+    """
+    return ThreadPoolExecutor(max_workers=workers, thread_name_prefix="hyperruntime-generation")
 
 
 def start_run(

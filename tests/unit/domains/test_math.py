@@ -399,6 +399,11 @@ def huge(digits: int) -> Json:
 KISS = CONSTRUCTIONS["kissing-4"]
 CHEATS: dict[str, tuple[str, Json, str]] = {
     "an overlap of 1e-7": ("circles-26", circles("1e-7"), "overlap by 1e-07"),
+    "an overlap of radii that no float can hold": (
+        "circles-26",
+        [["1/2", "1/2", f"1/{10**390}"]] * 26,
+        "circles 0 and 1 overlap by less than 1e-300",
+    ),
     "an overlap of 1e-60": ("circles-26", circles("1e-60"), "overlap by"),
     "a published answer with overlaps": ("rectangle-21", rows(ARENA_21, 3), "exceed 2 by 4.2e-14"),
     "a point outside by 1e-30": (

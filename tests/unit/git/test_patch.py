@@ -82,6 +82,19 @@ def test_names_are_parsed_as_git_parses_them(patch: bytes, names: list[tuple[byt
     assert patch.endswith(b"".join(part.text for part in parts))
 
 
+def test_an_entry_with_a_marker_names_a_file_and_any_other_one_a_path() -> None:
+    both = "p/prog.py#M", "**/prog.py#N-1"
+    for spelt in ("p/prog.py#M", "./p/prog.py#M", "/p/prog.py#M", "p//prog.py#M"):
+        assert ChangeRules(protected=(spelt,)).markers(b"p/prog.py") == (b"M",)
+    assert ChangeRules(protected=both).markers(b"p/prog.py") == (b"M", b"N-1")
+    assert ChangeRules(protected=both).markers(b"other.py") == ()
+    assert ChangeRules(protected=both).problem(b"p/prog.py") == ""
+    for path, name in ((b"C#/x", "C#/"), (b"a/#secret", "**/#secret"), (b"a#", "a#")):
+        rules = ChangeRules(protected=(name,))
+        assert rules.problem(path) == f"{name} is protected"
+        assert rules.markers(path) == ()
+
+
 def test_protected_and_too_large_parts_are_left_out_and_named() -> None:
     renamed = b"diff --git a/safe/x b/y\nsimilarity index 100%\nrename from safe/x\nrename to y\n"
     compiled = (

@@ -24,7 +24,7 @@ from hyperruntime.errors import (
     write_error,
 )
 from hyperruntime.host import disk
-from hyperruntime.host.disk import LEAST_BYTES, DiskWatch, Use, free_space, measure
+from hyperruntime.host.disk import LEAST_BYTES, NOTHING, DiskWatch, Use, free_space, measure
 from hyperruntime.host.engine_program import start_refusal
 from hyperruntime.host.process import wait_until
 from hyperruntime.host.rmtree import remove_tree
@@ -133,7 +133,7 @@ def test_a_missing_directory_is_not_an_error(tmp_path: Path) -> None:
     assert free_space([str(tmp_path / "none")]) == {}
 
 
-def watch(top: Path, limit_bytes: int, copied_bytes: int = 0) -> list[tuple[str, str]]:
+def watch(top: Path, limit_bytes: int, copied: Use = NOTHING) -> list[tuple[str, str]]:
     """Watch a directory; return the list to which the watch appends its reports."""
     said: list[tuple[str, str]] = []
     DiskWatch(
@@ -141,19 +141,35 @@ def watch(top: Path, limit_bytes: int, copied_bytes: int = 0) -> list[tuple[str,
         [str(top)],
         None,
         lambda why, limit: said.append((why, limit)),
-        copied_bytes,
+        copied,
     )
     return said
 
 
 def test_files_of_an_image_that_were_copied_do_not_count(tmp_path: Path) -> None:
     (tmp_path / "image").write_bytes(os.urandom(5 * MIB))
-    said = watch(tmp_path, 2 * MIB, measure([str(tmp_path)], None, 2**60).used_bytes)
+    said = watch(tmp_path, 2 * MIB, measure([str(tmp_path)], None, 2**60))
     (tmp_path / "new").write_bytes(os.urandom(3 * MIB))
     assert wait_until(lambda: bool(said), 60)
     used = re.search("at least ([0-9]+) bytes", said[0][0])
     assert used is not None
     assert 3 * MIB <= int(used[1]) < 5 * MIB
+
+
+def test_hidden_parts_of_a_copied_image_do_not_make_other_work_on_the_disk_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of other users: here, a double of what the count says."""
+    image, counts = Use(5 * MIB, hidden=True), iter(range(100))
+
+    def count(*_: object) -> Use:
+        return Use(5 * MIB if next(counts) < 3 else 9 * MIB, hidden=True)
+
+    monkeypatch.setattr(disk, "measure", count)
+    monkeypatch.setattr(disk, "_taken", lambda *_: 10 * GIB)
+    said = watch(tmp_path, 2 * MIB, image)
+    assert wait_until(lambda: bool(said), 60)
+    assert "at least 4194304 bytes" in said[0][0]
 
 
 def test_usage_above_the_limit_is_reported_once(tmp_path: Path) -> None:

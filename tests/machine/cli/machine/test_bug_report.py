@@ -400,6 +400,7 @@ def test_the_versions_for_a_bug_report_are_printed_as_json(place: Path) -> None:
         "domain": 1,
         "environment": 1,
         "executor": 1,
+        "selection rule": 1,
         "trainer": 1,
     }
     assert "Linux" in str(facts["kernel"])

@@ -225,7 +225,7 @@ def test_a_failed_task_does_not_stop_the_others_and_a_bad_agent_stops_after_the_
         26: ("return 'x' * 9_000_000, []", "more than"),
     }
     two = {
-        11: ("return [[float('nan'), 0, 0]] * 11, []", "not a finite number"),
+        11: ("return [[float('nan'), 0, 0]] * 11, []", "not finite"),
         17: ("import os, signal; os.kill(os.getppid(), signal.SIGKILL)", "ended before this task"),
         32: ("return object(), []", "not JSON serializable"),
     }
