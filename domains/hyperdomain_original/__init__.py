@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from pathlib import Path
 
+from hyperdomain_original.graders import load_options
 from hyperdomain_original.proofs import ProofDomain
 from hyperdomain_table import Table
 from hyperdomain_table.rows import Row
@@ -69,3 +70,19 @@ class ImoProof(ProofDomain, _OriginalTable):
 
     table = "imo_proof"
     home = "imo"
+
+    def __init__(self, place: str | None = None) -> None:
+        """Choose the table and the graders.
+
+        Args:
+            place: the directory of the table, or the graders' ``FILE.toml``, which names it;
+                None: as for the other tables.
+
+        Raises:
+            GatewayConfigError: the file cannot be read, or has no table ``[graders]``.
+            SpecError: a field of the table is invalid.
+        """
+        if place is not None and place.endswith(".toml"):
+            self.graders_file = Path(place).absolute()
+            place = str(self.graders_file.parent / load_options(self.graders_file).tables)
+        super().__init__(place)

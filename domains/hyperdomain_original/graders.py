@@ -1,13 +1,15 @@
 """Models that grade proofs: asked by the host, through a gateway of their own.
 
-``graders.toml`` beside the table::
+The file that the user names, ``imo_proof:FILE.toml``::
 
     [graders]
+    tables = "imo"                                    # the directory of the table
     models = ["o4-mini", "o4-mini", "claude-opus-4"]  # each entry is one grade
     [gateway]                                         # as for agents; docs/gateway.md
     ...
 
-Without it, the model o4-mini grades once, at the server that the environment names.
+Without it, the model o4-mini grades once, at the server that the environment names. No other file
+is looked for: it says which server gets the user's key.
 """
 
 from __future__ import annotations
@@ -17,8 +19,10 @@ import json
 import re
 import secrets
 import socket
+import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,15 +32,17 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hyperruntime.concurrency.parallel_map import parallel_map
-from hyperruntime.errors import GatewayError, SpecError
+from hyperruntime.errors import GatewayConfigError, GatewayError, SpecError
+from hyperruntime.logs import get_logger
 from hyperruntime.option_fields import ABOVE_ZERO
 from hyperruntime.settings.files import read_table
 from hyperruntime.settings.reader import read
 
 if TYPE_CHECKING:
-    from hyperruntime.gateway import GatewayConfig, Seat, Spent
+    from hyperruntime.gateway import Gateway, GatewayConfig, Seat, Spent
 
-FILE = "graders.toml"
+log = get_logger(__name__)
+
 POINTS: Mapping[str, int] = MappingProxyType(
     {"incorrect": 0, "partial": 1, "almost": 6, "correct": 7}
 )
@@ -55,10 +61,12 @@ class GraderOptions:
     """The table ``[graders]``.
 
     Attributes:
+        tables: the directory of the table, relative to that of the file.
         models: the model of each grader; a model may stand there several times.
         timeout_s: seconds for one grade, with all attempts of the gateway.
     """
 
+    tables: str = "."
     models: tuple[str, ...] = attrs.field(default=("o4-mini",), validator=_some)
     timeout_s: float = attrs.field(default=900.0, validator=ABOVE_ZERO)
 
@@ -68,7 +76,8 @@ class Verdict:
     """The grade of a proof.
 
     Attributes:
-        grade: the middle one of the grades; the lower one of two.
+        grade: the middle one of the grades; the lower one of two; the lowest if no grader gave one,
+            which a proof may have caused.
         agreement: the share of graders that gave this grade.
         grades: the grade of each grader, by number and model.
     """
@@ -79,12 +88,17 @@ class Verdict:
 
 
 class Graders:
-    """Grades proofs; the usage of all grades together counts towards the gateway's budget."""
+    """Grades proofs; the usage of all grades together counts towards the gateway's budget.
+    Thread-safe.
+    """
 
     def __init__(self, options: GraderOptions, config: GatewayConfig) -> None:
         """Ask nobody yet."""
         self._options = options
         self._config = config
+        self._lock = threading.Lock()  # for what follows
+        self._gateway: Gateway | None = None
+        self._users = 0
         self._spent: Spent | None = None
 
     def grade(self, problem: str, solution: str, guidelines: str, proof: str) -> Verdict:
@@ -98,26 +112,39 @@ class Graders:
 
         Raises:
             BudgetExceededError: the budget of the graders is used up.
-            GatewayError: a grader cannot be asked, or none gives a grade.
+            GatewayError: a grader cannot be asked.
         """
-        from hyperruntime.gateway import Gateway
-
         text = _request(problem, solution, guidelines, proof)
         models = self._options.models
         with (
             TemporaryDirectory(prefix="graders-") as folder,
-            Gateway(self._config, self._spent) as gateway,
+            self._opened() as gateway,
             gateway.seat("graders", folder) as seat,
         ):
-            try:
-                said = parallel_map(len(models), partial(self._ask, seat, text), models)
-            finally:
-                self._spent = gateway.spent
+            said = parallel_map(len(models), partial(self._ask, seat, text), models)
         return _verdict({
             f"{number}: {model}": grade
             for number, (model, grade) in enumerate(zip(models, said, strict=True), 1)
             if grade is not None
         })  # fmt: skip
+
+    @contextmanager
+    def _opened(self) -> Iterator[Gateway]:
+        """Yield the gateway, which all grades at the same time share: its budget is theirs."""
+        from hyperruntime.gateway import Gateway
+
+        with self._lock:
+            gateway = self._gateway = self._gateway or Gateway(self._config, self._spent)
+            self._users += 1
+        try:
+            yield gateway
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._gateway = None
+                    gateway.close()
+                    self._spent = gateway.spent
 
     def _ask(self, seat: Seat, text: str, model: str) -> str | None:
         """Return the grade of one grader; None if its answers name none."""
@@ -128,21 +155,29 @@ class Graders:
         return None
 
 
-def load_graders(folder: Path) -> Graders:
-    """Return the graders that a folder's file names, or the default one.
+def load_options(path: Path) -> GraderOptions:
+    """Return the table ``[graders]`` of a file.
+
+    Raises:
+        GatewayConfigError: the file cannot be read, or has no such table.
+        SpecError: a field of the table is invalid.
+    """
+    table = read_table(path, "graders", GatewayConfigError, "add one with models")
+    return read(GraderOptions, table, path=f"{path}: graders")
+
+
+def load_graders(path: Path | None) -> Graders:
+    """Return the graders of a file; without one, the default grader.
 
     Raises:
         GatewayConfigError: the file is invalid, or there is no model server.
         SpecError: a field of ``[graders]`` is invalid.
     """
-    from hyperruntime.errors import GatewayConfigError
     from hyperruntime.gateway.config.source import load_config, require_servers
 
-    path = folder / FILE
-    if not path.exists():
+    if path is None:
         return Graders(GraderOptions(), require_servers(None, "proofs are graded by a model"))
-    table = read_table(path, "graders", GatewayConfigError, "add one with models")
-    return Graders(read(GraderOptions, table, path=f"{path}: graders"), load_config(path))
+    return Graders(load_options(path), load_config(path))
 
 
 def _request(problem: str, solution: str, guidelines: str, proof: str) -> str:
@@ -191,7 +226,8 @@ def _read(answer: str) -> str | None:
 
 def _verdict(grades: Mapping[str, str]) -> Verdict:
     if not grades:
-        raise GatewayError("no grader gave a grade; use other models in graders.toml")
+        log.warning("no grader ended its answer with a grade, so the proof gets the lowest one")
+        return Verdict(grade=min(POINTS, key=POINTS.__getitem__), agreement=0.0, grades=grades)
     ranked = sorted(grades.values(), key=lambda grade: POINTS[grade])
     grade = ranked[(len(ranked) - 1) // 2]
     return Verdict(grade=grade, agreement=Counter(ranked)[grade] / len(ranked), grades=grades)
@@ -229,5 +265,10 @@ def _post(seat: Seat, body: Mapping[str, Any], timeout_s: float) -> str:
             f"the grader {body['model']} cannot be asked ({answer.status}): "
             f"{data[:300].decode(errors='replace')}"
         )
-    content = json.loads(data)["choices"][0]["message"].get("content")
+    try:
+        content = json.loads(data)["choices"][0]["message"].get("content")
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise GatewayError(
+            f"the grader {body['model']} cannot be asked: its server's answer is no chat completion"
+        ) from error
     return content if isinstance(content, str) else ""

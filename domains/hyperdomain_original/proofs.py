@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from hyperdomain_original.graders import POINTS, Graders, load_graders
@@ -17,18 +18,23 @@ _NO_GRADE = "none"
 
 
 class ProofDomain(Table):
-    """Rows with a problem, a reference solution and guidelines; the answer is a text."""
+    """Rows with a problem, a reference solution and guidelines; the answer is a text.
+
+    Attributes:
+        graders_file: the file of the graders, which only the user names; None: the default grader.
+    """
+
+    graders_file: Path | None = None
 
     @cached_property
     def graders(self) -> Graders:
-        """The graders that ``graders.toml`` beside the table names, or the default one.
+        """The graders.
 
         Raises:
             GatewayConfigError: the file is invalid, or there is no model server.
             SpecError: a field of the file is invalid.
         """
-        (table, *_) = self.definition.files.values()
-        return load_graders(table.parent)
+        return load_graders(self.graders_file)
 
     def tasks(self, split: str, limit: int | None = None) -> tuple[Task, ...]:
         """Return the problems, if their graders can be asked.
@@ -53,7 +59,7 @@ class ProofDomain(Table):
 
         Raises:
             BudgetExceededError: the budget of the graders is used up.
-            GatewayError: a grader cannot be asked, or none gives a grade.
+            GatewayError: a grader cannot be asked.
         """
         if not _is_proof(prediction):
             return Score(
@@ -68,12 +74,13 @@ class ProofDomain(Table):
             str(task.inputs["problem"]), row.label, row.hidden[_GUIDELINES], prediction
         )
         said = len(verdict.grades)
+        agree = f"{round(verdict.agreement * said)} of {said} graders agree"
         return Score(
             task_id=task.id,
             value=POINTS[verdict.grade] / max(POINTS.values()),
             valid=True,
             detail=f"{verdict.grade}, {POINTS[verdict.grade]} of {max(POINTS.values())} points"
-            f" ({round(verdict.agreement * said)} of {said} graders agree)",
+            f" ({agree if said else 'no grader ended its answer with a grade'})",
             facts={
                 "grade": verdict.grade,
                 "agreement": verdict.agreement,

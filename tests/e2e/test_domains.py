@@ -209,7 +209,7 @@ def test_proofs_are_graded_by_models_that_the_host_asks(
             f'[[gateway.upstreams]]\nname = "lab"\nurl = "{model.url}"\n'
             '[[gateway.models]]\nname = "*"\nupstream = "lab"\n'
         )
-        summary = run((f"imo_proof:{tmp_path}",))
+        summary = run((f"imo_proof:{tmp_path}/graders.toml",))
     assert summary.generations[0].score == pytest.approx(6 / 7)
     assert report_of(summary, "imo_proof_eval")["grader_agreement"] == 1.0
     assert len(model.requests) == 2

@@ -25,6 +25,7 @@ from hyperruntime.loop.run_files.layout import (
     evaluation_name,
 )
 from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.loop.workbench.failures import blaming_answer
 from hyperruntime.storage.atomic import json_document, json_line, write_file
 
 HISTORY_FOLDER = "agent_evals"
@@ -193,7 +194,8 @@ class Evaluator:
         fresh = self._runner.ask(domain, split, wanted[len(done) :])
         predictions = (*done, *fresh)
         scores = (*judged, *self._scorer.score(domain, wanted[len(done) :], fresh))
-        mean = float(domain.report(split.name, scores)["score"])
+        with blaming_answer():
+            mean = float(domain.report(split.name, scores)["score"])
         result = SplitResult(predictions=predictions, scores=scores, total=len(tasks), mean=mean)
         self.results.setdefault(domain.name, {})[split.name] = result
         if fresh:

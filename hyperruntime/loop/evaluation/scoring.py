@@ -20,6 +20,7 @@ from hyperruntime.errors import ContainerLostError, HyperRuntimeError, SpecError
 from hyperruntime.logs import get_logger
 from hyperruntime.loop.evaluation.task_runner import Prediction
 from hyperruntime.loop.workbench.container import GenerationPlan, StepContext
+from hyperruntime.loop.workbench.failures import blaming_answer
 from hyperruntime.spec import Mount
 from hyperruntime.storage.atomic import make_directory, write_file
 
@@ -54,6 +55,7 @@ class Scorer:
 
         Raises:
             RunInterruptedError: the run is being interrupted.
+            GenerationFailedError: the domain raised a SpecError.
             HyperRuntimeError: a trial's container cannot be started.
         """
         # None: only facts count
@@ -62,7 +64,7 @@ class Scorer:
             found = self._tried(domain, tasks, values)
         else:
             found = tuple(
-                domain.score(task, value) for task, value in zip(tasks, values, strict=True)
+                self._score(domain, task, value) for task, value in zip(tasks, values, strict=True)
             )
         return tuple(
             score
@@ -71,11 +73,18 @@ class Scorer:
             for score, said in zip(found, predictions, strict=True)
         )
 
+    def _score(self, domain: DomainBase, task: Task, value: Any) -> Score:  # noqa: ANN401 - any JSON value
+        self._context.containers.check_running()  # a score may take minutes, if models grade
+        with blaming_answer(task.id):
+            return domain.score(task, value)
+
     def _tried(
         self, domain: TriedDomain, tasks: Sequence[Task], values: Sequence[Any]
     ) -> tuple[Score, ...]:
         """Run the trials in parallel, at most one per CPU, and then get the verdicts one by one."""
-        wanted = [domain.trial(task, value) for task, value in zip(tasks, values, strict=True)]
+        wanted = [
+            _first_trial(domain, task, value) for task, value in zip(tasks, values, strict=True)
+        ]
         workers = min(self._context.options.eval_workers, len(os.sched_getaffinity(0)))
         trials = [trial for trial in wanted if isinstance(trial, Trial)]
         ended = parallel_map(workers, self._try, trials)
@@ -112,7 +121,8 @@ class Scorer:
         """Run a trial and those that follow it, each in its own container."""
         while True:
             result = self._run(trial)
-            following = result if trial.then is None else trial.then(result)
+            with blaming_answer():
+                following = result if trial.then is None else trial.then(result)
             if not isinstance(following, Trial):
                 return following
             trial = following
@@ -120,9 +130,9 @@ class Scorer:
     def _run(self, trial: Trial) -> TrialResult:
         folder = make_directory(self._folder / f"trial_{next(self._trials)}")
         for name, content in trial.files.items():
-            write_file(
-                folder / _inside(name), content.encode() if isinstance(content, str) else content
-            )
+            with blaming_answer():
+                path = folder / _inside(name)
+            write_file(path, content.encode() if isinstance(content, str) else content)
         given = Mount(source=str(folder), target=_GIVEN)
         container = self._context.open_container(
             self._plan.genid, given, isolated=True, gpu=trial.gpu
@@ -146,6 +156,11 @@ class Scorer:
         )
 
 
+def _first_trial(domain: TriedDomain, task: Task, value: Any) -> Trial | Score:  # noqa: ANN401 - any JSON value
+    with blaming_answer(task.id):
+        return domain.trial(task, value)
+
+
 def _verdict(
     domain: TriedDomain,
     task: Task,
@@ -154,9 +169,10 @@ def _verdict(
 ) -> Score:
     if isinstance(result, Score):
         return result
+    with blaming_answer(task.id):
+        known = domain.verdict(task, value, result or _LOST)  # of a lost one, to get the facts
     if result is not None:
-        return domain.verdict(task, value, result)
-    known = domain.verdict(task, value, _LOST)  # to get the facts
+        return known
     return attrs.evolve(
         known, value=0.0, valid=False, detail="the container ended while the answer ran in it"
     )

@@ -24,7 +24,7 @@ from hyperruntime.json_values import json_object
 from hyperruntime.loop.run_files.contract import HARNESS
 from hyperruntime.loop.run_files.layout import evaluation_name
 from hyperruntime.loop.workbench.container import AgentContainer, StepContext
-from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
+from hyperruntime.loop.workbench.failures import GenerationFailedError, blaming_answer, last_line
 from hyperruntime.spec import ExecResult
 from hyperruntime.storage.atomic import write_file
 
@@ -243,9 +243,9 @@ class Conversation:
     def outcome(self, exit_code: int) -> Any:  # noqa: ANN401 - any JSON value
         """Return the dialogue's outcome after the harness has ended with ``exit_code``."""
         unfinished = self._writable >= 0
-        return self._dialogue.outcome(
-            self.problem or (f"exit code {exit_code}" if unfinished else None)
-        )
+        problem = self.problem or (f"exit code {exit_code}" if unfinished else None)
+        with blaming_answer():
+            return self._dialogue.outcome(problem)
 
     def _take(self, value: dict[str, Any]) -> None:
         if self._writable < 0:
@@ -256,7 +256,8 @@ class Conversation:
         if value.get("error") is not None:
             self._end(str(value["error"])[:1000])
             return
-        told = self._dialogue.reply(value.get("prediction"))
+        with blaming_answer():
+            told = self._dialogue.reply(value.get("prediction"))
         if told is None:
             self._end()
         else:

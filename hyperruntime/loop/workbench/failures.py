@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 
 from hyperruntime.driver import PostMortem
@@ -14,6 +15,7 @@ from hyperruntime.errors import (
     ExecStartError,
     HyperRuntimeError,
     RepositoryError,
+    SpecError,
     StorageFullError,
 )
 from hyperruntime.git.command import GitTimeoutError
@@ -64,6 +66,23 @@ class RunInterruptedError(HyperRuntimeError):
     """The run is being interrupted; the generation is not recorded, and a resumed run continues
     it.
     """
+
+
+@contextmanager
+def blaming_answer(task_id: str = "") -> Iterator[None]:
+    """Let a SpecError of a domain fail the evaluation of this generation: the answer may cause it,
+    such as by a metric that is not finite. Any other SpecError ends the run.
+
+    Args:
+        task_id: the task, for the message.
+    """
+    try:
+        yield
+    except SpecError as error:
+        where = f" of task {task_id!r}" if task_id else ""
+        raise GenerationFailedError(
+            "evaluation", f"the answer{where} cannot be scored: {error}"
+        ) from error
 
 
 def is_disk_full(error: BaseException | None) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import json
+import threading
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import pytest
 
 from hyperdomain_original import ImoGrading, ImoProof, PaperReview, SearchArena
 from hyperruntime.errors import BudgetExceededError, GatewayError, SpecError
+from hyperruntime.loop.run_files.options import GenerateOptions
+from hyperruntime.option_fields import host_requests
 from hyperruntime.testing.model import ModelReply, ScriptedModel, says, scripted_model
 
 SECRET = "the parity of n decides it"
@@ -103,11 +107,16 @@ def grader() -> Iterator[ScriptedModel]:
 
 
 def proofs(folder: Path, url: str, models: list[str], budget: int = 99) -> ImoProof:
+    """Return the domain with graders, in another directory than the table."""
+    (folder / "tables").mkdir()
     row = {"Problem ID": "P1", "Problem": "Is n even?", "Solution": SECRET, "Short Answer": "yes"}
-    write(folder / "proofbench.csv", {**row, "Grading guidelines": RUBRIC})
+    write(folder / "tables/proofbench.csv", {**row, "Grading guidelines": RUBRIC})
     (folder / "graders.toml").write_text(f"""
 [graders]
+tables = "tables"
 models = {json.dumps(models)}
+[gateway]
+retries = 0
 [[gateway.upstreams]]
 name = "lab"
 url = "{url}"
@@ -121,7 +130,7 @@ upstream = "lab"
 [gateway.budget]
 requests = {budget}
 """)
-    return ImoProof(str(folder))
+    return ImoProof(str(folder / "graders.toml"))
 
 
 def test_several_graders_give_the_middle_grade_and_their_agreement(
@@ -167,23 +176,77 @@ def test_a_proof_cannot_end_its_own_part_of_the_request(
     assert marks[0] != marks[1], "a proof that knew the mark could write it"
 
 
-def test_graders_that_cannot_grade_are_no_fault_of_the_proof(
+def test_a_proof_after_which_no_grader_names_a_grade_gets_the_lowest(
     tmp_path: Path, grader: ScriptedModel
 ) -> None:
     domain = proofs(tmp_path, grader.url, ["silent"], budget=3)
     (task,) = domain.tasks("train")
-    with pytest.raises(GatewayError, match="no grader gave a grade"):
-        domain.score(task, "the proof")
+    score = domain.score(task, "the proof")
+    assert (score.value, score.valid, score.facts["grade"]) == (0.0, True, "incorrect")
+    assert score.detail == "incorrect, 0 of 7 points (no grader ended its answer with a grade)"
+    assert domain.report("train", [score])["grader_agreement"] is None
     with pytest.raises(BudgetExceededError):
         domain.score(task, "the proof")
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b"{}", b'{"choices": [3]}', b'{"choices": [{"message": 1}]}']
+)
+def test_a_server_that_answers_with_something_else_cannot_be_asked(
+    tmp_path: Path, body: bytes
+) -> None:
+    with scripted_model(lambda request: ModelReply(body=body)) as model:
+        domain = proofs(tmp_path, model.url, ["correct"])
+        (task,) = domain.tasks("train")
+        with pytest.raises(GatewayError, match="the grader correct cannot be asked"):
+            domain.score(task, "the proof")
+
+
+def test_the_budget_of_the_graders_holds_for_proofs_that_are_graded_at_once(
+    tmp_path: Path, grader: ScriptedModel
+) -> None:
+    domain = proofs(tmp_path, grader.url, ["correct"], budget=3)
+    (task,) = domain.tasks("train")
+    together = threading.Barrier(6)
+
+    def grade(_: int) -> float | None:
+        together.wait()
+        try:
+            return domain.score(task, "the proof").value
+        except BudgetExceededError:
+            return None
+
+    with ThreadPoolExecutor(6) as pool:
+        scores = list(pool.map(grade, range(6)))
+    assert (scores.count(1.0), scores.count(None), len(grader.requests)) == (3, 3, 3)
+
+
+def test_only_the_user_names_the_file_of_the_graders(
+    tmp_path: Path, grader: ScriptedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proofs(tmp_path, grader.url, ["correct"])
+    home = tmp_path / "domains/imo"
+    home.mkdir(parents=True)
+    for folder in (home, tmp_path / "tables"):
+        for name in ("graders.toml", "tables/proofbench.csv"):
+            (folder / Path(name).name).write_text((tmp_path / name).read_text())
+    monkeypatch.chdir(tmp_path)
+    with scripted_model(lambda request: says("GRADE: partial")) as mine:
+        monkeypatch.setenv("OPENAI_API_KEY", "my-key")
+        monkeypatch.setenv("OPENAI_BASE_URL", mine.url)
+        for domain in (ImoProof(), ImoProof("tables")):
+            (task,) = domain.tasks("train")
+            assert domain.score(task, "the proof").facts["grades"] == {"1: o4-mini": "partial"}
+    assert grader.requests == [], "a file that nobody named chose the server"
+    named = GenerateOptions(domains=("imo_proof:graders.toml",))
+    assert host_requests(named) == ("--domains imo_proof:graders.toml",)
 
 
 def test_proofs_without_a_model_server_make_no_tasks(
     tmp_path: Path, grader: ScriptedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    domain = proofs(tmp_path, grader.url, ["correct"])
-    (tmp_path / "graders.toml").unlink()
+    proofs(tmp_path, grader.url, ["correct"])
     for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_API_BASE", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(GatewayError, match="graded by a model, but no model server"):
-        domain.tasks("train")
+        ImoProof(str(tmp_path / "tables")).tasks("train")
