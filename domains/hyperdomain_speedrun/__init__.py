@@ -27,9 +27,12 @@ WEIGHTS_BYTES = 8 * 1024**2
 _RUNNER = "_runner.py"
 _SECONDS = 30
 _MOST_SECONDS = 24 * 60 * 60
-_ASK_SECONDS = 60
+# The second container gets a sixth of the budget, within these: weights can carry the text for
+# training, so a model that is asked could train on.
+_ASK_SECONDS = (5, 60)
 # A deadline only ends a program that waits: the budget does not count on a clock.
 _CLOCK_FACTOR = 20
+_START_SECONDS = 60  # for the import of torch, before the limit
 _BASE64_BYTES = 2 * WEIGHTS_BYTES
 _LINE = 300
 _KILLED = (128 + 9, 128 + 24)  # by SIGKILL or SIGXCPU
@@ -41,9 +44,9 @@ trains it in place. The module maps tokens (batch, length) to logits (batch, len
 after {context} tokens. tokens are the {characters:,} characters of the training text: int64, from 0 to {last}.
 seconds_left() returns the processor seconds that are left, of {seconds} at the start. A program that uses a few more
 is ended, and has no score; so is one that starts processes. Threads share the budget. The weights
-(state_dict) may have at most {weights} MiB as float32. They are loaded into a new build(symbols) in another container,
-without the training text, and asked there. torch is {where}. The score is 1 - loss / ln(symbols): 0 is a
-guess, and the loss is the mean cross-entropy in nats.
+(state_dict) may have at most {weights} MiB as float32. They are loaded into a new build(symbols) in another container
+and asked there, on the CPU and within {ask} processor seconds. torch is {where}. The score is
+1 - loss / ln(symbols): 0 is a guess, and the loss is the mean cross-entropy in nats.
 """
 
 
@@ -120,7 +123,9 @@ class Speedrun(DomainBase, TriedDomain):
         _, answers = windows(_split(task))
         loss = mean_loss(result.stdout, answers)
         if loss is None:
-            return _invalid(task, f"the model gave no valid logits{_why(result, _ASK_SECONDS)}")
+            return _invalid(
+                task, f"the model gave no valid logits{_why(result, self._ask_seconds)}"
+            )
         facts = {"loss": loss, "bits": loss / math.log(2)}
         value = max(0.0, 1 - loss / math.log(len(ALPHABET)))
         detail = f"loss {loss:.4f} nats per character"
@@ -147,12 +152,12 @@ class Speedrun(DomainBase, TriedDomain):
 
     def _runs(self, verb: str, files: Mapping[str, str | bytes], **more: Any) -> Trial:  # noqa: ANN401
         runner = (resources.files("hyperdomain_speedrun") / "runner.py").read_text(encoding="utf-8")
-        seconds = self._seconds if verb == "train" else _ASK_SECONDS
+        seconds = self._seconds if verb == "train" else self._ask_seconds
         words = (verb, seconds, len(ALPHABET), CONTEXT, (one_process_program() or b"").hex())
         return Trial(
             args=("python3", "-B", _RUNNER, *map(str, words)),
             files={**files, _RUNNER: runner},
-            timeout_s=_CLOCK_FACTOR * (seconds + _ASK_SECONDS),
+            timeout_s=_CLOCK_FACTOR * (seconds + _START_SECONDS),
             output_limit_bytes=_BASE64_BYTES,
             **more,
         )
@@ -162,12 +167,18 @@ class Speedrun(DomainBase, TriedDomain):
         return (resources.files("hyperdomain_speedrun") / PROGRAM).read_text(encoding="utf-8")
 
     @property
+    def _ask_seconds(self) -> int:
+        least, most = _ASK_SECONDS
+        return min(max(least, self._seconds // 6), most)
+
+    @property
     def _statement(self) -> str:
         return _STATEMENT.format(
             context=CONTEXT,
             characters=len(training_tokens()),
             last=len(ALPHABET) - 1,
             seconds=self._seconds,
+            ask=self._ask_seconds,
             weights=WEIGHTS_BYTES // 1024**2,
             where="on a GPU" if self.needs_gpu else "for the CPU, and runs in one thread",
         )

@@ -1,14 +1,18 @@
 """The text of the domain: paragraphs of a made-up language, written by a grammar.
 
-No model has read it before, and there is as much of it as one wants. A paragraph returns to a few
-nouns and to one name, verbs agree with their subjects, and words are not equally frequent, so a
-model must learn spelling, grammar, and to look back.
+There is as much of it as one wants. A paragraph returns to a few nouns and to one name, verbs agree
+with their subjects, and words are not equally frequent, so a model must learn spelling, grammar,
+and to look back.
+
+The grammar and the seeds are public, so a program with this file in it computes the answers.
+``HYPERRUNTIME_SPEEDRUN_SECRET`` is one more seed of the split ``test``, which no program can know.
 
 Only ``random.Random.random`` is used: it gives the same numbers in every version of Python.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from random import Random
@@ -17,6 +21,7 @@ ALPHABET = " .\nabcdefghijklmnopqrstuvwxyz"
 CONTEXT = 64
 TRAINING_CHARACTERS = 400_000
 WINDOWS = 3000
+SECRET_VARIABLE = "HYPERRUNTIME_SPEEDRUN_SECRET"  # noqa: S105 - a name
 _CONSONANTS = "bdfgklmnprstvz"
 _VOWELS = "aeiou"
 _COUNTS = {"nouns": 80, "verbs": 50, "adjectives": 40, "names": 30}
@@ -33,7 +38,6 @@ def training_tokens() -> bytes:
     return _tokens(text[:TRAINING_CHARACTERS])
 
 
-@lru_cache(maxsize=2)
 def windows(split: str) -> tuple[bytes, bytes]:
     """Return what a model is asked about the text of a split: contexts and the tokens after them.
 
@@ -46,7 +50,13 @@ def windows(split: str) -> tuple[bytes, bytes]:
     Returns:
         ``WINDOWS`` contexts of ``CONTEXT`` tokens, one after the other, and ``WINDOWS`` tokens.
     """
-    random = Random(f"text of the split {split}")  # noqa: S311
+    secret = os.environ.get(SECRET_VARIABLE, "") if split == "test" else ""
+    return _windows(f"text of the split {split}{secret}")
+
+
+@lru_cache(maxsize=2)
+def _windows(seed: str) -> tuple[bytes, bytes]:
+    random = Random(seed)  # noqa: S311
     contexts = bytearray()
     answers = bytearray()
     for paragraph in _paragraphs(random):

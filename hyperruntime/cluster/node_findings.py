@@ -1,5 +1,5 @@
-"""What works on a node: what ``hyperrun doctor`` says there, and what the work of a cluster needs
-besides; each failure has a next step.
+"""Findings about a node: those of ``hyperrun doctor`` there, and those that the work of a cluster
+needs besides; each failure has a next step.
 """
 
 from __future__ import annotations

@@ -28,7 +28,8 @@ SEED = 5
 def generate(folder: Path, *more: str) -> tuple[str, ...]:
     agent = folder / "agent"
     if not agent.exists():
-        make_agent_repository(agent)
+        # so no run ends before it is killed
+        make_agent_repository(agent, {1: "import time; time.sleep(30); improve()"})
     return (
         "generate", "--domains", "circle_packing", "--agent", str(agent), "--eval-samples", "1",
         "--max-generation", "1", "--seed", str(SEED), "--run-id", "s", "--output-dir-parent",
@@ -46,9 +47,9 @@ def test_a_study_is_killed_resumed_and_compared(base_image: str, tmp_path: Path)
     process = subprocess.Popen(cli(*words), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 
     def has_begun() -> bool:
-        return any(run.get("generations") for run in status(root)["runs"])
+        return any(journal.stat().st_size for journal in root.glob("generate_*/journal.jsonl"))
 
-    assert wait_until(lambda: (root / "study.json").is_file() and has_begun(), 150, 0.5)
+    assert wait_until(has_begun, 150, 0.05)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     shown = hyperrun("status", str(root))

@@ -63,6 +63,18 @@ def test_a_program_may_start_threads(tmp_path: Path) -> None:
     assert judge(Speedrun("600"), f"{THREAD}\n{start(1)}", tmp_path).valid
 
 
+def test_a_program_that_trains_on_when_its_model_is_asked_is_ended(tmp_path: Path) -> None:
+    late = """
+import os
+if os.path.exists("weights.bin"):
+    while True:
+        pass
+"""
+    score = judge(Speedrun("30"), f"{late}\n{start(1)}", tmp_path)
+    assert (score.valid, score.value) == (False, 0.0)
+    assert "no valid logits: it used more than 5 processor seconds" in score.detail
+
+
 def test_a_program_that_uses_more_than_its_budget_is_ended(tmp_path: Path) -> None:
     score = judge(Speedrun("1"), "while True:\n    pass\n", tmp_path)
     assert (score.valid, score.value) == (False, 0.0)

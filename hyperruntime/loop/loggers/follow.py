@@ -12,10 +12,11 @@ import select
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
-from hyperruntime.loop.loggers.logger import LoggedRun, RunLogger, figures_of
+from hyperruntime.loop.loggers.logger import STARTED, LoggedRun, RunLogger, figures_of
 from hyperruntime.loop.run_files.archive import best_generation
 from hyperruntime.loop.run_files.follow import JournalFollower
 from hyperruntime.loop.run_files.parent_rules import GenId
@@ -27,7 +28,11 @@ _LOOK_S = 1.0
 
 
 def follow_run(
-    run_dir: Path, logger: RunLogger, done_bytes: int, is_over: Callable[[], bool]
+    run_dir: Path,
+    logger: RunLogger,
+    done_bytes: int,
+    is_over: Callable[[], bool],
+    on_start: Callable[[], None] = lambda: None,
 ) -> None:
     """Hand the generations of a run to a logger until the run is over.
 
@@ -37,6 +42,7 @@ def follow_run(
         done_bytes: size of the journal when this process of the run began; generations before are
             not handed over.
         is_over: waits for a moment, and returns whether the run is over.
+        on_start: called when the logger has begun with the run.
     """
     follower = JournalFollower(run_dir)
     changed = follower.read_new()
@@ -51,6 +57,7 @@ def follow_run(
             done=len(old),
         )
     )
+    on_start()
     told = set(old)
     while True:
         told |= _tell(follower, logger, [genid for _, genid in changed if genid not in told])
@@ -84,9 +91,10 @@ def _is_over() -> bool:
 def main() -> int:
     """Follow a run; what the logger's library prints is left out, but its error is one line."""
     run_dir, reference, done = sys.argv[1:]
+    say = partial(print, STARTED, file=sys.stdout, flush=True)
     try:
         with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            follow_run(Path(run_dir), load_logger(reference), int(done), _is_over)
+            follow_run(Path(run_dir), load_logger(reference), int(done), _is_over, say)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - of foreign code
         said = " ".join(f"{type(error).__name__}: {error}".split())
         print(f"logger {reference} failed: {said[:400]}; the run goes on without it", flush=True)

@@ -13,6 +13,9 @@ import attrs
 
 from hyperruntime.loop.run_files.record import GenerationRecord
 
+# printed by the process of a logger whose library has begun the run
+STARTED = "the logger has started"
+
 
 @attrs.frozen(kw_only=True)
 class LoggedRun:
@@ -34,7 +37,7 @@ class LoggedRun:
 
 
 class RunLogger(Protocol):
-    """What hears of a run. It is called in a process of its own, by one thread, in order.
+    """A receiver of a run. It is called in a process of its own, by one thread, in order.
 
     It may block and raise: the run goes on, and after an exception it is called no more.
     """

@@ -17,8 +17,9 @@ from hyperruntime.logs import get_logger
 from hyperruntime.loop.run.opened_run import create_run
 from hyperruntime.loop.run.plan import NewRunPlan, plan_run
 from hyperruntime.loop.run.run import RunSummary, place_run
+from hyperruntime.loop.run_files.layout import PREFIX, Layout
 from hyperruntime.loop.run_files.options import GenerateOptions
-from hyperruntime.loop.run_files.study import STUDY_PREFIX, Study, is_study, write_study
+from hyperruntime.loop.run_files.study import STUDY_FILE, STUDY_PREFIX, Study, is_study, write_study
 from hyperruntime.loop.workbench.open_containers import POLL_S, on_interrupt
 from hyperruntime.runs.lock import RunLock, is_abandoned, is_unowned_remnant
 from hyperruntime.storage.atomic import make_directory
@@ -69,14 +70,11 @@ def plan_study(options: GenerateOptions, repeat: int) -> StudyPlan:
     assert options.seed is not None
     assert options.run_id is not None
     root = study_directory(options.output_dir_parent, options.run_id)
-    # its lease is released or stale, and its file is written last
-    if not is_study(root) and (is_abandoned(root) or is_unowned_remnant(root)):
-        shutil.rmtree(root, ignore_errors=True)
+    _remove_remnant(root)
     if os.path.lexists(root):
-        step = f"resume it with `hyperrun resume {shlex.quote(str(root))}`"
         raise RunError(
             f"study directory {str(root)!r} exists already; "
-            f"{step if is_study(root) else 'remove it'}, or give another --run-id"
+            f"{_next_step(root)}, or give another --run-id"
         )
     ids = [f"{options.run_id}_{number}" for number in range(1, repeat + 1)]
     own = [
@@ -86,6 +84,32 @@ def plan_study(options: GenerateOptions, repeat: int) -> StudyPlan:
     plans = tuple(map(plan_run, own))
     names = tuple(plan.layout.root.name for plan in plans)
     return StudyPlan(study=Study(root=root, names=names, parallel=options.parallel), plans=plans)
+
+
+def _remove_remnant(root: Path) -> None:
+    """Remove what a killed start left: its lease is released or stale, its file, which is written
+    last, does not exist, and no run has a generation.
+    """
+    if is_study(root) or _runs_with_results(root):
+        return
+    if is_abandoned(root) or is_unowned_remnant(root):
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _runs_with_results(root: Path) -> list[Path]:
+    journals = [Layout(run).journal for run in sorted(root.glob(f"{PREFIX}*"))]
+    return [one.parent for one in journals if one.is_file() and one.stat().st_size]
+
+
+def _next_step(root: Path) -> str:
+    if is_study(root):
+        return f"resume it with `hyperrun resume {shlex.quote(str(root))}`"
+    if runs := _runs_with_results(root):
+        return (
+            f"it has no {STUDY_FILE}, but runs with generations: "
+            f"resume each with `hyperrun resume`, such as {shlex.quote(str(runs[0]))}"
+        )
+    return "remove it"
 
 
 def study_directory(parent: str, run_id: str) -> Path:

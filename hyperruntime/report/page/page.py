@@ -87,7 +87,7 @@ class Page:
 
 
 class Compared(Protocol):
-    """What a page shows of several runs together."""
+    """The part of a page about several runs together."""
 
     @property
     def chart(self) -> Mapping[str, Any]:

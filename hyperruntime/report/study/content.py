@@ -29,7 +29,7 @@ from hyperruntime.report.study.tables import Cell, Table
 
 @attrs.frozen(kw_only=True)
 class Baseline:
-    """What the runs are compared with.
+    """The baseline of a comparison: a number, or runs.
 
     Attributes:
         name: for people.
@@ -44,7 +44,7 @@ class Baseline:
 
 @attrs.frozen(kw_only=True)
 class Point:
-    """What a run had spent and reached when a generation was its best so far.
+    """The cost and the score of a run when a generation was its best so far.
 
     Attributes:
         run: the run.
@@ -78,13 +78,13 @@ class Comparison:
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
-        """What every run has spent and some run has spent any of."""
+        """The axes of which every run knows what it spent, and not all runs spent nothing."""
         totals = [(axis, [run.spent(axis) for run in self.runs]) for axis in AXES]
         return tuple(axis for axis, spent in totals if None not in spent and any(spent))
 
     @property
     def cost(self) -> Axis:
-        """What a score costs: money if prices are known, else tokens, else time."""
+        """The axis of the costs: money if prices are known, else tokens, else time."""
         known = {axis.name: axis for axis in self.axes}
         return known.get("money") or known.get("tokens") or AXES[-1]
 

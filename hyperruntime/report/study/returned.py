@@ -1,4 +1,4 @@
-"""Which added lines of a run's diffs come back unchanged after an earlier diff removed them."""
+"""Added lines of a run's diffs that come back unchanged after an earlier diff removed them."""
 
 from __future__ import annotations
 

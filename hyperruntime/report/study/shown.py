@@ -1,4 +1,4 @@
-"""What the page shows of a comparison of runs, as JSON values and texts."""
+"""The content of the page of a comparison of runs, as JSON values and texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How sure a difference between groups of runs is, by ``scipy.stats`` (extra ``study``)."""
+"""Tests of differences between groups of runs, by ``scipy.stats`` (extra ``study``)."""
 
 from __future__ import annotations
 

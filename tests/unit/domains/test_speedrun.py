@@ -12,7 +12,14 @@ from typing import Any
 import pytest
 
 from hyperdomain_speedrun import WEIGHTS_BYTES, Speedrun
-from hyperdomain_speedrun.corpus import ALPHABET, CONTEXT, WINDOWS, training_tokens, windows
+from hyperdomain_speedrun.corpus import (
+    ALPHABET,
+    CONTEXT,
+    SECRET_VARIABLE,
+    WINDOWS,
+    training_tokens,
+    windows,
+)
 from hyperdomain_speedrun.loss import mean_loss
 from hyperruntime.domain import Score, Task, Trial, TrialResult
 from hyperruntime.errors import SpecError
@@ -46,10 +53,22 @@ def asked(domain: Speedrun, task: Task, result: TrialResult) -> Trial | Score:
     return first.then(result)
 
 
-def test_the_text_is_the_same_on_every_machine() -> None:
+def test_the_text_is_the_same_on_every_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
     parts = [training_tokens(), *windows("train"), *windows("test")]
     digest = hashlib.sha256(b"".join(parts)).hexdigest()
     assert digest == "efdf8cf791958fe3d3f680f5b884dd17780bb3ae1db11506fb74464058eb79d4"
+
+
+def test_a_secret_changes_the_text_of_test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
+    public = [windows(split) for split in ("train", "test")]
+    for word in ("a", "b"):
+        monkeypatch.setenv(SECRET_VARIABLE, word)
+        assert windows("train") == public[0]
+        assert windows("test") == windows("test")
+        public.append(windows("test"))
+    assert len(set(public)) == 4
 
 
 def test_no_text_that_decides_is_in_the_training_text_or_shared() -> None:
@@ -141,21 +160,27 @@ def test_a_model_that_is_worse_than_a_guess_scores_zero(domain: Speedrun, task: 
 
 
 @pytest.mark.parametrize(
-    ("budget", "name", "seconds", "gpu"),
+    ("budget", "name", "seconds", "ask_seconds", "gpu"),
     [
-        (None, "speedrun", "30", False),
-        ("5", "speedrun_5", "5", False),
-        ("gpu", "speedrun_gpu", "30", True),
-        ("120,gpu", "speedrun_120_gpu", "120", True),
+        (None, "speedrun", "30", "5", False),
+        ("5", "speedrun_5", "5", "5", False),
+        ("gpu", "speedrun_gpu", "30", "5", True),
+        ("120,gpu", "speedrun_120_gpu", "120", "20", True),
+        ("86400", "speedrun_86400", "86400", "60", False),
     ],
 )
 def test_the_argument_sets_the_budget(
-    budget: str | None, name: str, seconds: str, gpu: bool
+    budget: str | None, name: str, seconds: str, ask_seconds: str, gpu: bool
 ) -> None:
     domain = Speedrun(budget)
-    trial = domain.trial(domain.tasks("test")[0], "a program")
+    task = domain.tasks("test")[0]
+    trial = domain.trial(task, "a program")
     assert isinstance(trial, Trial)
     assert (domain.name, trial.args[4], trial.gpu, domain.needs_gpu) == (name, seconds, gpu, gpu)
+    asks = asked(domain, task, ended(printed(b"weights")))
+    assert isinstance(asks, Trial)
+    assert (asks.args[3:5], asks.gpu) == (("ask", ask_seconds), False)
+    assert f"within {ask_seconds} processor seconds" in task.inputs["statement"]
 
 
 @pytest.mark.parametrize("budget", ["", "0", "-1", "1.5", "gpu,5", "5,cpu", "9" * 5000, "٣"])

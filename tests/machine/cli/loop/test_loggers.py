@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from hyperruntime.cli import main
 from hyperruntime.cli.command import State
 from hyperruntime.cli.live_page import live_page
+from hyperruntime.host.process import wait_until
 from hyperruntime.loop.run.plan import plan_resume, plan_run
 from hyperruntime.loop.run.run import RunSummary, resume_run, start_run
 from hyperruntime.loop.run_files.options import GenerateOptions
@@ -39,7 +41,15 @@ class Raises(Kept):
 
 class Hangs(Kept):
     def archived(self, step, figures):
+        self.keep(hangs=step)
         time.sleep(600)
+
+class Slow(Kept):
+    def __init__(self, path):
+        import pathlib
+        self.path = path
+        while not pathlib.Path(path + ".go").exists():
+            time.sleep(0.05)
 
 # as trackio and wandb
 import sys, types
@@ -66,16 +76,20 @@ def _installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "some_loggers.py").write_text(_LOGGERS)
     (place / "wandb.py").write_text("raise ModuleNotFoundError('not installed', name='wandb')")
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: some-loggers\nVersion: 1.0\n")
-    names = {"kept": "Kept", "raises": "Raises", "hangs": "Hangs", "like_trackio": "trackio"}
+    names = {"kept": "Kept", "raises": "Raises", "hangs": "Hangs", "slow": "Slow"}
+    names["like_trackio"] = "trackio"
     points = "".join(f"{name} = some_loggers:{made}\n" for name, made in names.items())
     (metadata / "entry_points.txt").write_text(f"[hyperruntime.loggers]\n{points}")
     monkeypatch.setenv("PYTHONPATH", str(place), prepend=":")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("hyperruntime.cli.live_page._LOGGER_END_S", 120.0)
+    for limit in ("_LOGGER_END_S", "_LOGGER_START_S", "_LATE_S"):
+        monkeypatch.setattr(f"hyperruntime.cli.live_page.{limit}", 120.0)
 
 
-def logged(folder: Path, *loggers: str, most: int = 1) -> RunSummary:
-    """Make a run, or resume it, with these loggers."""
+def logged(
+    folder: Path, *loggers: str, most: int = 1, before_end: Callable[[], object] = lambda: None
+) -> RunSummary:
+    """Make a run, or resume it, with these loggers; call ``before_end`` while they still run."""
     agent = folder / "agent"
     if not agent.exists():
         make_agent_repository(agent)
@@ -90,7 +104,9 @@ def logged(folder: Path, *loggers: str, most: int = 1) -> RunSummary:
         if run_dir.exists():
             plan = plan_resume(run_dir, max_generation=most)
             return resume_run(FakeRuntime(), plan, on_start=start)
-        return start_run(FakeRuntime(), plan_run(options), on_start=start)
+        summary = start_run(FakeRuntime(), plan_run(options), on_start=start)
+        before_end()
+        return summary
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -145,10 +161,45 @@ def test_a_logger_that_hangs_is_left_behind(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("hyperruntime.cli.live_page._LOGGER_END_S", 0.1)
-    reference = f"hangs:{tmp_path / 'a'}"
-    summary = logged(tmp_path, reference)
+    kept = tmp_path / "a"
+    reference = f"hangs:{kept}"
+
+    def hangs() -> None:
+        assert wait_until(lambda: kept.exists() and "hangs" in kept.read_text(), 120)
+
+    summary = logged(tmp_path, reference, before_end=hangs)
     assert [record.failure for record in summary.generations] == [None, None]
     assert f"logger {reference} did not end within 0.1 s" in capsys.readouterr().err
+    assert lines(kept)[-1] == {"hangs": 0}
+
+
+@pytest.mark.usefixtures("_installed")
+def test_a_short_run_waits_for_a_logger_whose_library_starts_slowly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+
+    def note(text: str) -> None:
+        said.append(text)
+        (tmp_path / "a.go").touch()
+
+    monkeypatch.setattr("hyperruntime.cli.live_page._LATE_S", 0.1)
+    monkeypatch.setattr("hyperruntime.cli.live_page.note", note)
+    reference = f"slow:{tmp_path / 'a'}"
+    logged(tmp_path, reference)
+    assert said == [f"logger {reference} has not started yet; waiting for it up to 120 s"]
+    assert [one["step"] for one in lines(tmp_path / "a") if "step" in one] == [0, 1]
+    assert lines(tmp_path / "a")[-1]["ended"] == "finished"
+
+
+@pytest.mark.usefixtures("_installed")
+def test_a_logger_that_never_starts_is_left_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hyperruntime.cli.live_page._LOGGER_START_S", 0.1)
+    reference = f"slow:{tmp_path / 'a'}"
+    logged(tmp_path, reference)
+    assert f"logger {reference} did not start within 0.1 s" in capsys.readouterr().err
 
 
 def test_an_unknown_logger_is_refused_before_anything_is_made(
