@@ -18,7 +18,6 @@ import attrs
 
 from hyperruntime.errors import SpecError, name_hint
 from hyperruntime.loop.run_files.parent_rules import (
-    FORMULAS,
     Candidate,
     GenId,
     number_of,
@@ -60,9 +59,12 @@ class Formula:
 
 
 # The entry points of the formulas: classes without an argument.
-RANDOM, LATEST, BEST, SCORE_PROP, SCORE_CHILD_PROP, DGM = (
-    partial(Formula, name) for name in FORMULAS
-)
+RANDOM = partial(Formula, "random")
+LATEST = partial(Formula, "latest")
+BEST = partial(Formula, "best")
+SCORE_PROP = partial(Formula, "score_prop")
+SCORE_CHILD_PROP = partial(Formula, "score_child_prop")
+DGM = partial(Formula, "dgm")
 
 
 class Islands:
