@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from hyperruntime.host.inherited import raise_file_limit as raise_file_limit
     from hyperruntime.layers.snapshots.snapshot import FileChange as FileChange
     from hyperruntime.layers.snapshots.snapshot import Snapshot as Snapshot
+    from hyperruntime.network.egress import Egress as Egress
     from hyperruntime.pool.lease import Lease as Lease
     from hyperruntime.pool.manager import PoolManager as PoolManager
     from hyperruntime.pool.pool import SlotPool as SlotPool
@@ -77,6 +78,7 @@ _NAMES = {
     "gateway": ("Access", "Budget", "Gateway", "GatewayConfig", "ModelRule", "Upstream"),
     "host.inherited": ("raise_file_limit",),
     "layers.snapshots.snapshot": ("FileChange", "Snapshot"),
+    "network.egress": ("Egress",),
     "pool.lease": ("Lease",),
     "pool.manager": ("PoolManager",),
     "pool.pool": ("SlotPool",),

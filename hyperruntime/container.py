@@ -18,6 +18,7 @@ from hyperruntime.concurrency.blocking import EXECS, blocking, run_cancellable
 from hyperruntime.concurrency.closing import AsyncClosing
 from hyperruntime.concurrency.end_event import EndEvent
 from hyperruntime.driver import Driver, Launch
+from hyperruntime.egress.container_egress import ContainerEgress, EgressWay
 from hyperruntime.exec.exchange import EXCHANGE_TARGET, Exchanges
 from hyperruntime.exec.exec_script import export_script, make_request, shell_keeps
 from hyperruntime.exec.execution import Execution
@@ -40,11 +41,11 @@ from hyperruntime.host.watchdog import split_limits, unwatch, watch_container
 from hyperruntime.layers.snapshots.container_snapshots import ContainerSnapshots
 from hyperruntime.layers.snapshots.snapshot import Snapshot
 from hyperruntime.logs import get_logger
+from hyperruntime.network.egress import Egress
 from hyperruntime.ports.forward import ContainerPorts, Forwards
 from hyperruntime.sandbox import BlockingSandbox
 from hyperruntime.spec import ContainerSpec, ExecResult, Mount
-from hyperruntime.transfer import copy as transfer
-from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
+from hyperruntime.transfer.copy_methods import ContainerCopies
 from hyperruntime.transfer.file_methods import ContainerFiles
 
 log = get_logger(__name__)
@@ -55,6 +56,8 @@ _LOST_TIMEOUT_S = 0.3
 
 
 class Container(
+    ContainerCopies,
+    ContainerEgress,
     ContainerFiles,
     ContainerGroups,
     ContainerPorts,
@@ -114,6 +117,9 @@ class Container(
         self._late_env = {name: value for name, value in spec.env.items() if not shell_keeps(name)}
         self._early_env = {name: value for name, value in spec.env.items() if shell_keeps(name)}
         self._dir, self._exchange = exchanges.make(self.name, export_script(self._early_env))
+        self._way_out = EgressWay(
+            spec, self.name, driver.name, self._copy, self.end_group, self.exchange
+        )
         self._driver = driver
         self._labels = {**spec.labels, **labels, **owner.identity.to_labels()}
         self._start_another = start
@@ -136,6 +142,8 @@ class Container(
         try:
             self._start(self._sessions, () if base is None else base.layers, wait=True)
             self._gpus.check(self.exec)
+            if isinstance(spec.network, Egress):
+                self.egress = spec.network
         except BaseException:
             self.close()
             raise
@@ -357,109 +365,6 @@ class Container(
         self._shells.add(shell)
         return shell
 
-    def put(
-        self,
-        source: str | os.PathLike[str],
-        target: str,
-        **options: Unpack[transfer.CopyKeywords],
-    ) -> None:
-        """Copy a file, link or directory of the host to exactly the path ``target`` in the
-        container.
-
-        Missing parent directories are made. Links stay links; modes and times are kept, owners are
-        not. The image needs ``tar`` and ``mkdir``. If it also has ``mv`` and ``rm``, ``target``
-        appears only when the copy is complete; an existing directory is merged into during the
-        copy. Without ``user``, git of every user may use a repository that was copied
-        (``safe.directory``).
-
-        Args:
-            source: path on the host.
-            target: absolute path in the container.
-            timeout_s: seconds after which the copy is stopped and its ``tar`` killed, 600 by
-                default; None means never.
-            user: as for :meth:`exec`; owner of the new files.
-            group: as for :meth:`exec`.
-
-        Raises:
-            SpecError: ``target`` or ``timeout_s`` is invalid.
-            TransferError: the source does not exist, or the container refused it (read-only, no
-                space).
-            TransferTimeoutError: it took longer than ``timeout_s``.
-        """
-        transfer.put(self._copy, source, target, transfer.copy_options(**options))
-        self._repositories.note(source, target, options)
-
-    async def aput(
-        self,
-        source: str | os.PathLike[str],
-        target: str,
-        **options: Unpack[transfer.CopyKeywords],
-    ) -> None:
-        """Do what :meth:`put` does without blocking the event loop; cancelling has the same effect
-        as the deadline.
-        """
-        checked = transfer.copy_options(**options)
-        await run_cancellable(
-            lambda cancel_fd: transfer.put(
-                self._copy, source, target, attrs.evolve(checked, cancel_fd=cancel_fd)
-            )
-        )
-        self._repositories.note(source, target, options)
-
-    def get(
-        self,
-        source: str,
-        target: str | os.PathLike[str],
-        *,
-        limits: ExtractLimits | None = None,
-        **options: Unpack[transfer.CopyKeywords],
-    ) -> ExtractReport:
-        """Copy a path in the container to exactly the path ``target`` of the host; the container is
-        not trusted.
-
-        Entries that could write or point outside ``target`` (absolute names, ``..``, links that
-        leave the tree, devices, FIFOs) are skipped and listed in the report. ``target`` appears
-        only when all data has arrived and the container's ``tar`` has ended; an existing directory
-        is merged into.
-
-        Args:
-            source: absolute path in the container.
-            target: path on the host; its parent directory must exist.
-            limits: limits on the copied data; None is 8 GiB and 200,000 files, directories and
-                links.
-            timeout_s: seconds after which the copy is stopped and its ``tar`` killed, 600 by
-                default; None means never. A partial copy is then removed, and a complete one is put
-                in place, before this returns.
-            user: as for :meth:`exec`.
-            group: as for :meth:`exec`.
-
-        Raises:
-            SpecError: ``source`` or ``timeout_s`` is invalid.
-            TransferError: the source does not exist, the archive is truncated, or the host cannot
-                write it.
-            TransferTimeoutError: it took longer than ``timeout_s``.
-            UnsafeArchiveError: the data exceeds ``limits``.
-        """
-        return transfer.get(self._copy, source, target, transfer.copy_options(**options), limits)
-
-    async def aget(
-        self,
-        source: str,
-        target: str | os.PathLike[str],
-        *,
-        limits: ExtractLimits | None = None,
-        **options: Unpack[transfer.CopyKeywords],
-    ) -> ExtractReport:
-        """Do what :meth:`get` does without blocking the event loop; cancelling has the same effect
-        as the deadline.
-        """
-        checked = transfer.copy_options(**options)
-        return await run_cancellable(
-            lambda cancel_fd: transfer.get(
-                self._copy, source, target, attrs.evolve(checked, cancel_fd=cancel_fd), limits
-            )
-        )
-
     def close(self) -> None:
         """Kill all its processes and remove it; may be called again. Does nothing in a forked
         child.
@@ -489,7 +394,11 @@ class Container(
         number = next(self._starts)
         launch = Launch(
             spec=attrs.evolve(
-                self.spec, env=self._early_env, gpus=self._gpus.take(), limits=limits
+                self.spec,
+                env=self._early_env,
+                gpus=self._gpus.take(),
+                limits=limits,
+                network=self.spec.engine_network,
             ),
             name=self.name if number == 1 else f"{self.name}-{number}",
             labels=self._labels,
@@ -511,6 +420,9 @@ class Container(
     def _put_repositories(self) -> tuple[str, ...]:
         return self._repositories.paths
 
+    def _end_own(self) -> None:
+        self._way_out.pause()
+
     def _restart(self, same: Snapshot) -> None:
         """Start the container again over the layers of a snapshot, and end its processes meanwhile;
         the lock is held.
@@ -523,6 +435,7 @@ class Container(
         self._repositories = GitOwners(self.spec, same.repositories)
         unwatch(old.watch)
         self._gpus.give_back()
+        self._way_out.renew()
         ending = threading.Thread(target=old.end, args=(limit_s(self._driver.name, "end"),))
         ending.start()
         self._endings = [*filter(threading.Thread.is_alive, self._endings), ending]
@@ -557,6 +470,7 @@ class Container(
                 ending.join(timeout_s)
         finally:
             self._forwards.close()
+            self._way_out.close()
             for shell in tuple(self._shells):
                 shell.abandon()
             unwatch(self._sessions.watch)
@@ -573,9 +487,11 @@ class Container(
         sessions = self._sessions  # a rollback may exchange them meanwhile
         return sessions.run(self._prepare(sessions, Execution, args, options))
 
-    def _env(self, given: Mapping[str, str]) -> dict[str, str]:
+    def _env(self, given: Mapping[str, str], *, has_egress: bool = True) -> dict[str, str]:
         """Return the variables of a command that are not in the container's own environment."""
-        return {**self._late_env, **self._live.exec_env, **self._repositories.env(), **given}
+        egress = self._way_out.env() if has_egress else {}
+        own = {**self._live.exec_env, **egress, **self._repositories.env()}
+        return {**self._late_env, **own, **given}
 
     def _prepare(
         self,
@@ -583,11 +499,12 @@ class Container(
         kind: type[E],
         args: Sequence[str | bytes],
         options: ExecOptions,
+        *,
+        has_egress: bool = True,
     ) -> E:
         streams = {"has_input": options.input is not None, "merge_output": options.merge_output}
-        request = make_request(
-            args, env=self._env(options.env or {}), workdir=options.workdir, **streams
-        )
+        env = self._env(options.env or {}, has_egress=has_egress)
+        request = make_request(args, env=env, workdir=options.workdir, **streams)
         user = sessions.resolve(options.user)
         if user is not options.user:
             options = attrs.evolve(options, user=user)
@@ -595,4 +512,7 @@ class Container(
         return kind(session, request, options)
 
     def _copy(self, args: Sequence[str | bytes], options: ExecOptions) -> ExecResult:
-        return self._run(args, attrs.evolve(options, workdir="/"))
+        """Run a command of our own, which reaches no servers."""
+        sessions = self._sessions
+        options = attrs.evolve(options, workdir="/")
+        return sessions.run(self._prepare(sessions, Execution, args, options, has_egress=False))

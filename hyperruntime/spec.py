@@ -12,13 +12,12 @@ import attrs
 
 from hyperruntime.errors import CommandFailedError, SpecError
 from hyperruntime.json_values import is_number
+from hyperruntime.network.egress import NETWORKS, Egress, Network
 from hyperruntime.pickling import frozen_mapping, names_only
 
-Network = Literal["none", "host", "bridge"]
 LimitsMode = Literal["enforce", "watchdog"]
 Pull = Literal["never", "missing", "always"]
 LIMITS_MODES: tuple[str, ...] = ("enforce", "watchdog")
-NETWORKS: tuple[str, ...] = ("none", "host", "bridge")
 PULLS: tuple[str, ...] = ("never", "missing", "always")
 DEFAULT_PIDS = 512
 DEFAULT_OUTPUT_LIMIT_BYTES = 10 * 1024**2
@@ -266,7 +265,8 @@ class ContainerSpec:
         env: environment of every exec.
         workdir: working directory of execs; None means the image's.
         user: user of execs, as ``name``, ``uid`` or ``uid:gid``; None means the image's.
-        network: ``none``, ``host`` or ``bridge``.
+        network: ``none``, ``host``, ``bridge``, or the servers that it may reach, an
+            :class:`~hyperruntime.network.egress.Egress`.
         gpus: None; ``"all"``; ``"auto:N"``, the N least used GPUs that no other run of this user
             has (``"auto"`` is one); or indices (``"0"``), UUIDs and CDI device names
             (``"nvidia.com/gpu=0"``).
@@ -290,7 +290,7 @@ class ContainerSpec:
     env: Mapping[str, str] = attrs.field(default=None, converter=frozen_mapping, repr=names_only)
     workdir: str | None = None
     user: str | None = None
-    network: Network = "none"
+    network: Network | Egress = "none"
     gpus: str | tuple[str, ...] | None = attrs.field(default=None, converter=as_gpus)
     limits: Limits = Limits()
     limits_mode: LimitsMode = "enforce"
@@ -301,8 +301,9 @@ class ContainerSpec:
     def __attrs_post_init__(self) -> None:
         """Check every field."""
         check_image("image", self.image)
-        if self.network not in NETWORKS:
-            raise SpecError("network", self.network, f"one of {', '.join(NETWORKS)}")
+        if not isinstance(self.network, Egress) and self.network not in NETWORKS:
+            allowed = f"one of {', '.join(NETWORKS)}, or an Egress with the servers it may reach"
+            raise SpecError("network", self.network, allowed)
         if self.limits_mode not in LIMITS_MODES:
             raise SpecError("limits_mode", self.limits_mode, f"one of {', '.join(LIMITS_MODES)}")
         if self.pull not in PULLS:
@@ -317,6 +318,11 @@ class ContainerSpec:
         if self.user is not None:
             check_user(self.user)
         self._check_targets()
+
+    @property
+    def engine_network(self) -> Network:
+        """The network that the engine gives: none where a list says what may be reached."""
+        return "none" if isinstance(self.network, Egress) else self.network
 
     def _check_targets(self) -> None:
         memory = {"/tmp": "tmpfs_bytes", "/dev/shm": "shm_bytes"}  # noqa: S108 - in the container

@@ -37,10 +37,11 @@ from hyperenvironment_terminal.users import agents_lease, check_users
 from hyperruntime.datasets.left_out import SKIP, UNSUPPORTED, LeftOut
 from hyperruntime.errors import SpecError, TransferError
 from hyperruntime.images.store import ImageStore
+from hyperruntime.network.egress import Egress, Network
 from hyperruntime.option_fields import ABOVE_ZERO, AtLeast, OneOf
 from hyperruntime.rollout.environment import EnvironmentBase, Fresh, Item, Outcome, Verdict
 from hyperruntime.sandbox import Sandbox
-from hyperruntime.spec import ContainerSpec, ExecResult, Network
+from hyperruntime.spec import ContainerSpec, ExecResult
 from hyperruntime.transfer.extract import DEFAULT_MAX_MEMBERS
 
 _LIMIT_BYTES = 1024**3
@@ -105,7 +106,7 @@ class Terminal(EnvironmentBase):
     _substitutes: dict[str, str] = attrs.field(init=False)
     _tasks: dict[str, Task] = attrs.field(init=False)
     _specs: dict[str, ContainerSpec] = attrs.field(init=False, factory=dict)  # of agents
-    _tests_networks: dict[str, Network] = attrs.field(init=False, factory=dict)
+    _tests_networks: dict[str, Network | Egress] = attrs.field(init=False, factory=dict)
     _controls: dict[str, Control] = attrs.field(init=False, factory=dict)
     _locks: dict[str, asyncio.Lock] = attrs.field(init=False, factory=dict)
 

@@ -23,9 +23,10 @@ from hyperenvironment_terminal.compose import ROOT, Main, read_main, user_text
 from hyperruntime.errors import SpecError
 from hyperruntime.images.building.definition import read_definition
 from hyperruntime.json_values import parse_toml
+from hyperruntime.network.egress import Egress, Network
 from hyperruntime.option_fields import ABOVE_ZERO, NOT_NEGATIVE
 from hyperruntime.settings.reader import read
-from hyperruntime.spec import ContainerSpec, Network
+from hyperruntime.spec import ContainerSpec
 from hyperruntime.storage.text_file import read_utf8
 from hyperruntime.units import MIB, parse_size
 
@@ -63,6 +64,10 @@ def _user(value: object) -> str:
         return "" if value == "" else user_text(value)
     except SpecError as error:
         raise SpecError("user", value, error.allowed) from None
+
+
+# whether a phase may use the internet, or which hosts; None: what the run says
+Internet = bool | Egress | None
 
 
 @attrs.frozen(kw_only=True)
@@ -106,8 +111,8 @@ class Task:
     verifier_timeout_s: float = 600.0
     limits: Mapping[str, Any] = attrs.field(factory=dict)
     gpus: int = 0
-    internet: bool | None = None
-    tests_internet: bool | None = None
+    internet: Internet = None
+    tests_internet: Internet = None
     agent_user: str = ""
     tests_user: str = ""
     env: Mapping[str, str] = attrs.field(factory=dict)
@@ -126,7 +131,7 @@ class _Network:
     """The keys for a network; ``allow_internet`` is the old form of ``network_mode``."""
 
     network_mode: Literal["", "public", "no-network", "allowlist"] = ""
-    allowed_hosts: Any = None
+    allowed_hosts: tuple[str, ...] = ()
     allow_internet: bool | None = None
 
 
@@ -289,14 +294,14 @@ def _bytes(megabytes: float | None, text: str) -> int | None:
     return parse_size(text) if text else None
 
 
-def _internet(path: Path, table: _Network, name: str, default: bool | None) -> bool | None:
-    """Return whether a table gives access to the internet."""
-    if table.network_mode == "allowlist" or table.allowed_hosts:
-        raise SpecError(
-            f"{path}: {name}.network_mode",
-            "allowlist",
-            "public or no-network; allowlists are not supported",
-        )
+def _internet(path: Path, table: _Network, name: str, default: Internet) -> Internet:
+    """Return whether a table gives access to the internet, or to which hosts."""
+    if table.network_mode == "allowlist" or (table.allowed_hosts and not table.network_mode):
+        try:
+            return Egress(allow=table.allowed_hosts)
+        except SpecError as error:
+            where = f"{path}: {name}.allowed_hosts"
+            raise SpecError(where, error.value, error.allowed) from None
     if table.network_mode:
         return table.network_mode == "public"
     return default if table.allow_internet is None else table.allow_internet
@@ -370,8 +375,11 @@ def downloads(task: Task) -> tuple[str, ...]:
 
 def internet_reason(task: Task) -> str:
     """Return why a task needs the internet, or ""."""
-    if task.internet or task.tests_internet:
-        return "its task.toml says so" if task.internet else "the task.toml says so for its tests"
+    for wanted, whose in ((task.internet, ""), (task.tests_internet, " for its tests")):
+        if isinstance(wanted, Egress):
+            return f"its task.toml lists {', '.join(wanted.allow) or 'no host'}{whose}"
+        if wanted:
+            return f"its task.toml says so{whose}"
     if task.tests_internet is None and (programs := downloads(task)):
         return f"its {TEST_SCRIPT} runs {', '.join(programs)}"
     return ""
@@ -395,7 +403,7 @@ def describe(task: Task) -> str:
 
 
 def check_network(tasks: Iterable[Task], base: ContainerSpec) -> None:
-    """Check that a run has a network if its tasks need the internet.
+    """Check that a run has a network if its tasks need the internet, with the hosts that they name.
 
     Args:
         tasks: the tasks of the run.
@@ -404,26 +412,51 @@ def check_network(tasks: Iterable[Task], base: ContainerSpec) -> None:
     Raises:
         SpecError: it has none; the message names tasks, and why they need it.
     """
-    if base.network != "none":
-        return
-    found = [f"{task.id} ({reason})" for task in tasks if (reason := internet_reason(task))]
+    found = [
+        f"{task.id} ({reason})"
+        for task in tasks
+        if (reason := internet_reason(task)) and not _has(task, base)
+    ]
     if found:
         shown = ", ".join(found[:_LISTED]) + (
             f" and {len(found) - _LISTED} more" if len(found) > _LISTED else ""
         )
         allowed = (
-            f"bridge or host, because {len(found)} tasks need the internet: {shown}; or use "
-            "--option internet=base"
+            f"a list (--allow NAME), bridge or host, because {len(found)} tasks need the internet: "
+            f"{shown}; or use --option internet=base"
         )
-        raise SpecError("network", base.network, f"{allowed} to run them without")
+        given = base.network.allow if isinstance(base.network, Egress) else base.network
+        raise SpecError("network", given, f"{allowed} to run them without")
 
 
-def networks(task: Task, base: ContainerSpec) -> tuple[Network, Network]:
+def _has(task: Task, base: ContainerSpec) -> bool:
+    """Return whether a run has what a task needs: a list must have all hosts that the task
+    names.
+    """
+    wanted = (task.internet, task.tests_internet)
+    lists = [one for one in wanted if isinstance(one, Egress)]
+    if isinstance(base.network, Egress):
+        return all(map(base.network.covers, lists))
+    return base.network != "none"
+
+
+def networks(task: Task, base: ContainerSpec) -> tuple[Network | Egress, Network | Egress]:
     """Return the networks of a task's agent and of its tests.
 
     Args:
         task: the task.
-        base: the run's container spec; a phase that may use the internet has its network.
+        base: the run's container spec; a phase that may use the internet has its network, or the
+            part of it that the task lists.
     """
-    agent: Network = "none" if task.internet is False else base.network
-    return agent, "none" if task.tests_internet is False else base.network
+    agent, tests = (_part(wanted, base) for wanted in (task.internet, task.tests_internet))
+    return agent, tests
+
+
+def _part(wanted: Internet, base: ContainerSpec) -> Network | Egress:
+    if wanted is False or base.network == "none":
+        return "none"
+    if not isinstance(wanted, Egress):
+        return base.network
+    if not isinstance(base.network, Egress):
+        return wanted
+    return attrs.evolve(base.network, allow=wanted.allow) if base.network.covers(wanted) else "none"

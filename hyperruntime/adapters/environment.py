@@ -19,6 +19,7 @@ from typing import Any
 from hyperruntime.adapters.shared_runtime import shared_runtime
 from hyperruntime.concurrency.per_process import LockedDict, PerProcess
 from hyperruntime.errors import PoolClosedError, PoolError, SpecError, WorkdirNotFoundError
+from hyperruntime.network.egress import Network
 from hyperruntime.pool.sync import SyncPool
 from hyperruntime.pool.tools.command import bash_command
 from hyperruntime.pool_values.config import PoolConfig
@@ -29,7 +30,6 @@ from hyperruntime.spec import (
     ExecResult,
     Limits,
     Mount,
-    Network,
     is_text,
 )
 

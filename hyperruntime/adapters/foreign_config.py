@@ -10,9 +10,10 @@ from typing import Any
 import attrs
 
 from hyperruntime.errors import SpecError, name_hint
+from hyperruntime.network.egress import Network
 from hyperruntime.pool_values.config import PoolConfig, ToolPolicy
 from hyperruntime.pool_values.profiles import Profiles, parse_profile
-from hyperruntime.spec import ContainerSpec, Limits, Network
+from hyperruntime.spec import ContainerSpec, Limits
 
 _MIB = 1024**2
 # Fields of a sandbox profile of hermes-agent. Its defaults of ``cpu`` and ``memory`` mean no limit,

@@ -6,37 +6,26 @@ The image needs only Python 3.
 
 from __future__ import annotations
 
-import posixpath
-import re
-import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from hyperruntime.concurrency.closing import Closing
-from hyperruntime.errors import (
-    ContainerLostError,
-    ContainerStateError,
-    ExecLostError,
-    GatewayError,
-    HyperRuntimeError,
-)
+from hyperruntime.errors import GatewayError
+from hyperruntime.exec.options import ExecOptions
 from hyperruntime.gateway.config.values import Budget
 from hyperruntime.gateway.log.budget import Meter
 from hyperruntime.gateway.seat import SOCKET_NAME, Seat, Seats
-from hyperruntime.host.process import overload
 from hyperruntime.logs import get_logger
-from hyperruntime.ports.forward import PYTHON_ARGS, forwarder_program
+from hyperruntime.ports.forward import Run
+from hyperruntime.ports.way_out import WayOut
 from hyperruntime.secrets.env_file import MODEL_CLIENTS
+from hyperruntime.spec import ExecResult
 
 if TYPE_CHECKING:
     from hyperruntime.container import Container
 
 log = get_logger(__name__)
-
-_START_S = 20.0
-_MOST_BYTES = 64  # of the line with the port
-_PORT = re.compile(rb"[0-9]{1,5}\n")
 
 
 class Access(Closing):
@@ -74,27 +63,16 @@ class Access(Closing):
             SpecError: the name is malformed.
         """
         self._container = container
-        self._started = threading.Event()
         self._closing = False
-        self._output = b""
-        self._ended = ""
         exchange = container.exchange
         self.seat: Seat = gateway.seat(name, exchange.source, budget)
-        self._socket = posixpath.join(exchange.target, SOCKET_NAME)
-        self._thread = threading.Thread(
-            target=self._run, name="hyperruntime-forwarder", daemon=True
-        )
-        self._thread.start()
-        start_s = _START_S * overload()
-        self._started.wait(start_s)
-        if not _PORT.fullmatch(self._output):
-            why = self._ended or (
-                "its python3 is another program" if self._started.is_set() else ""
-            )
-            why = why or f"it did not start within {start_s:g} s"
+        self._way = WayOut(_runs_in(container), exchange, SOCKET_NAME, note=self._has_ended)
+        if not self._way.port:
             self.close()
-            raise GatewayError(f"the forwarder does not run in {container.spec.image!r}: {why}")
-        self.port = int(self._output)
+            raise GatewayError(
+                f"the forwarder does not run in {container.spec.image!r}: {self._way.ended}"
+            )
+        self.port = self._way.port
 
     @property
     def env(self) -> Mapping[str, str]:
@@ -117,9 +95,10 @@ class Access(Closing):
                 reason, before ``close``.
         """
         self.seat.check()
-        if self._ended and not self._closing:
+        if self._way.ended and not self._closing:
             raise GatewayError(
-                f"the forwarder in {self._container.name} ended: {self._ended}; open a new access"
+                f"the forwarder in {self._container.name} ended: {self._way.ended}; open a new "
+                "access"
             )
 
     def close(self) -> None:
@@ -127,29 +106,13 @@ class Access(Closing):
         self._closing = True
         self.seat.close()
 
-    def _run(self) -> None:
-        try:
-            program = forwarder_program()
-            result = self._container.exec(
-                [*PYTHON_ARGS, self._socket], input=program, on_output=self._heard
-            )
-        except (ContainerLostError, ContainerStateError, ExecLostError) as error:
-            self._ended = str(error)
-        except HyperRuntimeError as error:
-            self._ended = f"it could not be started: {error}"
-        else:
-            tail = result.stderr.decode(errors="replace").strip()[-300:]
-            self._ended = f"it ended with exit code {result.exit_code}: {tail}"
-            if result.not_executed:
-                self._ended = (
-                    "there is no python3 in the image; use one that has it, such as the base image"
-                )
-        self._started.set()
+    def _has_ended(self, why: str) -> None:
         if not self._closing:
-            log.debug("forwarder ended", container=self._container.name, why=self._ended)
+            log.debug("forwarder ended", container=self._container.name, why=why)
 
-    def _heard(self, stream: str, chunk: bytes) -> None:
-        if stream == "stdout" and not self._started.is_set():
-            self._output += chunk[: _MOST_BYTES - len(self._output)]
-            if self._output.endswith(b"\n") or len(self._output) >= _MOST_BYTES:
-                self._started.set()
+
+def _runs_in(container: Container) -> Run:
+    def run(args: list[str], options: ExecOptions) -> ExecResult:
+        return container.exec(args, input=options.input, on_output=options.on_output)
+
+    return run

@@ -19,13 +19,13 @@ from hyperruntime.gateway.answer.judgement import USABLE, Judgement, broken, jud
 from hyperruntime.gateway.answer.screen import Screened
 from hyperruntime.gateway.answer.sse import EventSplitter, event_data
 from hyperruntime.gateway.answer.usage import asks_for_tokens, usage_of
-from hyperruntime.gateway.config.site_proxy import site_proxy
 from hyperruntime.gateway.config.values import GatewayConfig, ModelRule, Upstream
 from hyperruntime.gateway.formats import FORMATS
 from hyperruntime.gateway.log.budget import Tokens
 from hyperruntime.gateway.log.exchange import Exchange
 from hyperruntime.gateway.replay import Replay
 from hyperruntime.gateway.request.parse import ModelRequest, RequestRefusedError
+from hyperruntime.ports.site_proxy import site_proxy
 from hyperruntime.secrets.redact import Redactor
 from hyperruntime.units import KIB
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, Unpack
 
 from hyperruntime.concurrency.blocking import RESETS, blocking
 from hyperruntime.driver import EngineInfo
@@ -15,6 +15,7 @@ from hyperruntime.exec.persistent.shell import Shell
 from hyperruntime.exec.spawn.process import Process
 from hyperruntime.exec.spawn.terminal import Terminal
 from hyperruntime.layers.snapshots.snapshot import Snapshot
+from hyperruntime.network.egress import Egress
 from hyperruntime.pool.pooled_sandbox import PooledSandbox
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool_values.results import Slot
@@ -22,6 +23,9 @@ from hyperruntime.sandbox import Pool
 from hyperruntime.spec import ExecResult
 from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
 from hyperruntime.transfer.extract import ExtractLimits, ExtractReport
+
+if TYPE_CHECKING:
+    from hyperruntime.egress.proxy import Connection
 
 T = TypeVar("T")
 
@@ -211,6 +215,37 @@ class Lease(PooledSandbox[LocalPool]):
             UnsupportedOptionError: the slot shares its container, or the engine has no snapshots.
         """
         await self.pool.rollback(self.slot, snapshot)
+
+    async def set_egress(self, egress: Egress | None) -> None:
+        """Let the slot reach other servers until its lease ends; see :attr:`Container.egress`.
+
+        Raises:
+            PoolError: the slot shares its container, and with it the list.
+            SpecError: the container has another network.
+        """
+
+        async def change(slot_exec: SlotExec) -> None:
+            if slot_exec.isolation != "container":
+                raise PoolError(
+                    f"slot {slot_exec.slot_id} shares its container, which has one list; use one "
+                    "slot per container"
+                )
+            await blocking(RESETS, lambda: setattr(slot_exec.container, "egress", egress))
+
+        await self._run(change)
+
+    async def connections(self, since: float = 0.0) -> tuple[Connection, ...]:
+        """Return the last connections of the slot's container through its list.
+
+        Args:
+            since: Unix time in seconds; earlier ones are left out.
+        """
+
+        async def read(slot_exec: SlotExec) -> tuple[Connection, ...]:
+            found = slot_exec.container.connections
+            return tuple(one for one in found if one.time >= since)
+
+        return await self._run(read)
 
     async def put(
         self,

@@ -7,6 +7,7 @@ from typing import Literal
 
 import attrs
 
+from hyperruntime.network.egress import Egress, Network
 from hyperruntime.pickling import frozen_mapping, names_only
 from hyperruntime.remote.requests import (
     CommandEnd,
@@ -16,7 +17,7 @@ from hyperruntime.remote.requests import (
     Stream,
     StreamedCommand,
 )
-from hyperruntime.spec import Network, Pull
+from hyperruntime.spec import Pull
 
 
 @attrs.frozen(kw_only=True)
@@ -29,7 +30,8 @@ class NewContainer:
         env: environment of every command.
         workdir: working directory of commands; null means the image's.
         user: user of commands, as `name`, `uid` or `uid:gid`; null means the image's.
-        network: network access; the service allows `none`, and others if its options name them.
+        network: network access, or the servers that the container may reach; the service allows
+            `none`, and others if its options name them.
         pull: whether a missing image is pulled from its registry, if the options of the service
             allow it.
         read_only_rootfs: whether the image's files are read-only.
@@ -46,7 +48,7 @@ class NewContainer:
     env: Mapping[str, str] = attrs.field(default=None, converter=frozen_mapping, repr=names_only)
     workdir: str | None = None
     user: str | None = None
-    network: Network = "none"
+    network: Network | Egress = "none"
     pull: Pull = "never"
     read_only_rootfs: bool = False
     memory_bytes: int | None = None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import hyperruntime
+from hyperruntime.network.egress import Egress
 from hyperruntime.remote.requests import CommandEnd, ErrorFacts, ProcessState
 from hyperruntime.serve import models
 from hyperruntime.serve.routes import ROUTES, Route
@@ -19,6 +20,7 @@ BYTES = "application/octet-stream"
 TAR = "application/x-tar"
 _REFERENCE = "#/components/schemas/{}"
 _SHARED: tuple[type, ...] = (
+    Egress,
     models.ContainerState,
     ProcessState,
     CommandEnd,

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 import attrs
 
 from hyperruntime.images.recipes import image_reference
+from hyperruntime.network.egress import Egress, Network
 from hyperruntime.remote.service_errors import NotAllowedError
 from hyperruntime.serve.models import NewContainer
 from hyperruntime.spec import ContainerSpec, Limits, is_image_name
@@ -24,6 +25,7 @@ class ContainerRules:
         images: patterns of allowed references, as of a shell; none means every image of this
             machine.
         networks: allowed network access.
+        egress: the servers that a container may list as its network; None means none.
         may_pull: whether images may be pulled.
         limits: of each container; a request may ask for less.
     """
@@ -33,6 +35,7 @@ class ContainerRules:
     idle_s: float | None = 1800.0
     images: tuple[str, ...] = ()
     networks: tuple[str, ...] = ("none",)
+    egress: Egress | None = None
     may_pull: bool = False
     limits: Limits = attrs.field(factory=Limits)
 
@@ -54,11 +57,7 @@ class ContainerRules:
                 f"image {image!r} is not allowed here; allowed: {', '.join(self.images)} "
                 "(--image of the service)"
             )
-        if new.network not in self.networks:
-            raise NotAllowedError(
-                f"network {new.network!r} is not allowed here; allowed: {', '.join(self.networks)} "
-                "(--network of the service)"
-            )
+        self._check_network(new.network)
         if new.pull != "never" and not self.may_pull:
             raise NotAllowedError(
                 f"image {image!r} is not pulled here; pull it, or start the service with --pull"
@@ -73,6 +72,20 @@ class ContainerRules:
             read_only_rootfs=new.read_only_rootfs,
             limits=self._limits_of(new),
         )
+
+    def _check_network(self, network: Network | Egress) -> None:
+        if isinstance(network, Egress):
+            if self.egress is None or not self.egress.covers(network):
+                allowed = ", ".join(self.egress.allow) if self.egress else "no server"
+                raise NotAllowedError(
+                    f"the list {', '.join(network.allow)} is not allowed here; allowed: {allowed} "
+                    "(--allow of the service)"
+                )
+        elif network not in self.networks:
+            raise NotAllowedError(
+                f"network {network!r} is not allowed here; allowed: {', '.join(self.networks)} "
+                "(--network of the service)"
+            )
 
     def _limits_of(self, new: NewContainer) -> Limits:
         asked = {

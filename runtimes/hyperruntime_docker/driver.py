@@ -53,7 +53,7 @@ class DockerDriver(EngineDriver[Probe]):
             EngineUnavailableError: no daemon answers, or it cannot run a container.
             HyperRuntimeError: the daemon refused; the class of the error says why.
         """
-        found = self._probe.get_with(launch.spec.network)
+        found = self._probe.get_with(launch.spec.engine_network)
         turn = None if found.ends_many else EndTurn()
         return DockerContainer(
             launch, found.settings, self._engine, self._probe.distrust, turn, self._kept

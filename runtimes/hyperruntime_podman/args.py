@@ -223,11 +223,11 @@ def network_args(spec: ContainerSpec, settings: Settings) -> list[str]:
     Raises:
         UnsupportedOptionError: no private network works on this machine.
     """
-    if spec.network == "none" and not settings.isolated:
+    if spec.engine_network == "none" and not settings.isolated:
         why = "every container here has the network of the host (see `hyperrun doctor`); use 'host'"
         raise UnsupportedOptionError(NAME, "network", why)
-    if spec.network != "bridge":
-        return ["--network", spec.network]
+    if spec.engine_network != "bridge":
+        return ["--network", spec.engine_network]
     if not settings.bridge:
         why = (
             "no private network works on this machine (see `hyperrun doctor`); use "

@@ -95,7 +95,7 @@ class PodmanDriver(EngineDriver[Probe]):
             DeviceNotFoundError: no CDI spec describes a requested GPU.
             EngineUnavailableError: Podman is missing or cannot run a container.
         """
-        found = self._probe.get_with(launch.spec.network)
+        found = self._probe.get_with(launch.spec.engine_network)
         self._warn(found)
         settings = found.settings
         user = launch.spec.user

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import hyperruntime as hr
 from hyperenvironment_terminal import Terminal
+from hyperruntime.network.egress import Network
 from hyperruntime.pool.manager import PoolManager
 from hyperruntime.pool_values.config import PoolConfig
 from hyperruntime.pool_values.profiles import Profiles
 from hyperruntime.rollout.environment import Outcome, Verdict
 from hyperruntime.sandbox import Sandbox
-from hyperruntime.spec import ContainerSpec, Network
+from hyperruntime.spec import ContainerSpec
 
 Agent = Callable[[Sandbox], Awaitable[object]]
 BASE = "localhost/hyperruntime/base:latest"

@@ -12,9 +12,9 @@ import pytest
 import hyperruntime as hr
 from hyperenvironment_terminal import Terminal
 from hyperenvironment_terminal.judge import VerifierError
+from hyperruntime.network.egress import Network
 from hyperruntime.rollout.environment import Verdict
 from hyperruntime.sandbox import Sandbox
-from hyperruntime.spec import Network
 from tests.contract.terminals import attempt, idle, make_task
 
 # The form of a Terminal-Bench 2 test.sh: it installs its test runner, writes a CTRF report, and

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile, mkdtemp
-from typing import IO, BinaryIO, Unpack
+from typing import IO, Any, BinaryIO, Unpack
 
 from hyperruntime.driver import EngineInfo
 from hyperruntime.errors import ContainerLostError, ImageNotFoundError
@@ -119,6 +119,9 @@ class FakeContainer:
             stderr=stderr[-limit:],
             timed_out=expired.is_set(),
         )
+
+    def on_connection(self, listener: Callable[[Any], None]) -> None:
+        """Never call the listener: commands run on the host."""
 
     def close(self) -> None:
         """Kill the running commands, and remove their temporary files; may be called again."""

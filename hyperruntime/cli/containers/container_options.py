@@ -11,10 +11,11 @@ import click
 from hyperruntime import option_fields
 from hyperruntime.cli.field_options import add_options, click_option
 from hyperruntime.cli.messages import Lines
-from hyperruntime.cli.params import ENV_PAIR, GPUS, MOUNT_PAIR
+from hyperruntime.cli.params import ENV_PAIR, GPUS, MOUNT_PAIR, NAMES
 from hyperruntime.errors import ImageNotFoundError
 from hyperruntime.images.recipes import image_reference
-from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, NETWORKS, PULLS, ContainerSpec, Limits
+from hyperruntime.network.egress import NETWORKS, network_of
+from hyperruntime.spec import DEFAULT_PIDS, LIMITS_MODES, PULLS, ContainerSpec, Limits
 
 if TYPE_CHECKING:
     from hyperruntime.container import Container
@@ -54,6 +55,13 @@ _OPTIONS = (
         default="none",
         show_default=True,
         help="Network access.",
+    ),
+    click.option(
+        "--allow",
+        type=NAMES,
+        multiple=True,
+        help="Without another network: reach these servers, such as pypi.org, '*.example.org' or "
+        "git.example.org:8443, and no others; may be repeated.",
     ),
     *_LIMIT_OPTIONS,
     click.option(
@@ -101,9 +109,13 @@ def container_spec(image: str, options: Mapping[str, Any]) -> ContainerSpec:
         SpecError: a value is invalid.
     """
     fields = dict(options)
-    limits = take_limits(fields)
+    allow = tuple(name for names in fields.pop("allow") for name in names)
     return ContainerSpec(
-        image=image_reference(image), env=dict(fields.pop("env")), limits=limits, **fields
+        image=image_reference(image),
+        env=dict(fields.pop("env")),
+        limits=take_limits(fields),
+        network=network_of(fields.pop("network"), allow),
+        **fields,
     )
 
 

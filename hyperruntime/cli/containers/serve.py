@@ -15,11 +15,11 @@ import click
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.containers.container_options import limit_options, take_limits
 from hyperruntime.cli.messages import WrongUsageError, note
-from hyperruntime.cli.params import DURATION
+from hyperruntime.cli.params import DURATION, NAMES
 from hyperruntime.cli.signals import ended_by_interrupt, run_until_signal
 from hyperruntime.cli.streams import on_end_of_input
 from hyperruntime.cli.tables import print_json
-from hyperruntime.spec import NETWORKS
+from hyperruntime.network.egress import NETWORKS, Egress
 
 if TYPE_CHECKING:
     from hyperruntime.runtime import Runtime
@@ -102,6 +102,12 @@ class _Address:
     multiple=True,
     help="Allow this network; may be repeated.",
 )
+@click.option(
+    "--allow",
+    type=NAMES,
+    multiple=True,
+    help="Allow lists of these servers as a network, such as '*.example.org'; may be repeated.",
+)
 @click.option("--pull", "may_pull", is_flag=True, help="Allow pulls of images.")
 @click.option(
     "--max-containers",
@@ -132,7 +138,7 @@ def serve(state: State, /, with_parent: bool, as_json: bool, **options: Any) -> 
 
     It prints its address; requests need the token in the printed file. GET /v1/openapi.json
     describes all requests. The containers end with the service. They get no host path, and no
-    network unless --network allows it.
+    network unless --network or --allow allows it.
     """
     address = _Address(**{field.name: options.pop(field.name) for field in attrs.fields(_Address)})
     address.check()
@@ -148,8 +154,13 @@ def _rules(options: dict[str, Any]) -> ContainerRules:
 
     limits = attrs.evolve(take_limits(options), wall_s=options.pop("wall_s"))
     networks = tuple(dict.fromkeys(("none", *options.pop("networks"))))
+    allow = tuple(name for names in options.pop("allow") for name in names)
     return ContainerRules(
-        most_containers=options.pop("max_containers"), networks=networks, limits=limits, **options
+        most_containers=options.pop("max_containers"),
+        networks=networks,
+        egress=Egress(allow=allow) if allow else None,
+        limits=limits,
+        **options,
     )
 
 

@@ -42,6 +42,7 @@ _SAME = frozenset(
         "tokenizer",
         "image",
         "network",
+        "allow",
         "memory",
         "cpus",
         "slots_per_container",

@@ -47,6 +47,9 @@ class ContainerSnapshots:
         """Where its repositories from the host are."""
         raise NotImplementedError
 
+    def _end_own(self) -> None:
+        """End processes of ours that no command needs now."""
+
     def _restart(self, same: Snapshot) -> None:
         """Start the container again over the layers of a snapshot; the lock is held."""
         raise NotImplementedError
@@ -102,6 +105,8 @@ class ContainerSnapshots:
             # an image is committed while a command begins: its process may be there now
             if same is not None and since is latest and not same.is_image:
                 return same
+            if not allow_running:
+                self._end_own()
             running = self._processes.count_processes()
             if same is not None and since is latest and not running:
                 return same
@@ -127,6 +132,7 @@ class ContainerSnapshots:
         """
         with self._changing:
             self._processes.check_open()
+            self._end_own()
             layers = self._freezing().freeze(running=False)
         self.close()
         return layers

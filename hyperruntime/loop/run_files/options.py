@@ -19,6 +19,7 @@ from hyperruntime.images.recipes import is_on_this_machine
 from hyperruntime.loop.run_files.contract import KINDS, detect_contract
 from hyperruntime.loop.run_files.layout import INITIAL, META_PATCHES
 from hyperruntime.loop.run_files.parent_rules import RULES, GenId
+from hyperruntime.network.egress import NETWORKS, Egress, Network, network_of
 from hyperruntime.option_fields import (
     ABOVE_ZERO,
     AtLeast,
@@ -36,10 +37,8 @@ from hyperruntime.runs.options import RUN_ID, RUN_ID_FORM
 from hyperruntime.spec import (
     DEFAULT_PIDS,
     LIMITS_MODES,
-    NETWORKS,
     Limits,
     LimitsMode,
-    Network,
     as_gpus,
     check_seconds,
 )
@@ -287,6 +286,15 @@ class GenerateOptions:
         harmless=is_on_this_machine,
     )
     network: Network = option("none", "Network access of the containers.", check=OneOf(NETWORKS))  # noqa: RUF009
+    allow: tuple[str, ...] = attrs.field(
+        default=(),
+        converter=_names,
+        metadata=about(
+            "Without another network: the servers that the containers reach, such as pypi.org or "
+            "'*.example.org'; may be repeated.",
+            kind="names",
+        ),
+    )
     limits: Limits = attrs.field(
         factory=lambda: Limits(disk_bytes=DEFAULT_DISK_BYTES),
         metadata=parts(limit_options(DEFAULT_PIDS, DEFAULT_DISK_BYTES)),
@@ -329,8 +337,14 @@ class GenerateOptions:
             raise SpecError("run_id", self.run_id, RUN_ID_FORM)
         if not self.output_dir_parent or "\0" in self.output_dir_parent:
             raise SpecError("output_dir_parent", self.output_dir_parent, "a directory of the host")
+        network_of(self.network, self.allow)
         self._check_samples()
         self._check_combinations()
+
+    @property
+    def container_network(self) -> Network | Egress:
+        """The network of the containers: ``network``, with the servers of ``allow``."""
+        return network_of(self.network, self.allow)
 
     def change_rules(self, protected: Sequence[str]) -> ChangeRules:
         """Return the rules for the change of a generation.

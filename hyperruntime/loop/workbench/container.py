@@ -6,10 +6,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from hyperruntime.loop.run_files.layout import generation_name
+from hyperruntime.loop.run_files.layout import CONNECTIONS, generation_name
 from hyperruntime.loop.run_files.record import FailureClass
 from hyperruntime.loop.workbench.failures import GenerationFailedError, last_line
 from hyperruntime.loop.workbench.open_containers import LoopContainer
@@ -39,8 +40,8 @@ from hyperruntime.loop.workbench.events import Events
 from hyperruntime.loop.workbench.model_access import Models
 from hyperruntime.loop.workbench.open_containers import OpenContainers
 from hyperruntime.spec import ContainerSpec
-from hyperruntime.storage.atomic import write_file
-from hyperruntime.storage.run_files import open_regular
+from hyperruntime.storage.atomic import json_line, write_file
+from hyperruntime.storage.run_files import open_regular, open_to_append
 from hyperruntime.units import MIB
 
 KEPT_BYTES = 64 * 1024
@@ -238,12 +239,21 @@ class AgentContainer:
             *self._mounts,
         )
         try:
+            if self._context.options.allow:
+                container.on_connection(self._note_connection)
             if self._models:
                 self._access = self._context.models.open(container, self._plan.genid, self._step)
         except BaseException:
             self._context.containers.close(container)
             raise
         return container
+
+    def _note_connection(self, connection: object) -> None:
+        """Append a line to the generation's file of connections; a full disk ends no connection."""
+        path = self._context.layout.partial(self._plan.genid) / CONNECTIONS
+        line = json_line({"step": self._step, **attrs.asdict(cast(Any, connection))})
+        with suppress(OSError), open_to_append(path) as file:
+            file.write(line)
 
 
 def meta_agent_container(
@@ -356,7 +366,7 @@ class StepContext:
             image=self.image,
             mounts=mounts,
             workdir="/",
-            network="none" if isolated else options.network,
+            network="none" if isolated else options.container_network,
             gpus=options.gpus if needs_gpu and gpu else None,
             limits=options.limits,
             limits_mode=options.limits_mode,

@@ -38,6 +38,10 @@ class LoopContainer(Protocol):
         """
         ...
 
+    def on_connection(self, listener: Callable[[Any], None]) -> None:
+        """Call ``listener`` with each connection through the list of its network."""
+        ...
+
     def close(self) -> None:
         """End and remove the container; idempotent."""
         ...

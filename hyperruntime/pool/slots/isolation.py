@@ -15,6 +15,7 @@ from hyperruntime.concurrency.per_process import LockedDict, PerProcess
 from hyperruntime.container import Container
 from hyperruntime.errors import PoolError
 from hyperruntime.layers.snapshots.snapshot import Snapshot, new_snapshot
+from hyperruntime.network.egress import Egress
 from hyperruntime.pool.slots import scripts
 from hyperruntime.pool.slots.slot_exec import SlotExec
 from hyperruntime.pool.slots.writable_paths import (
@@ -108,6 +109,8 @@ class ContainerIsolation(SlotIsolation):
         container = slot_exec.container
         workspace = slot_exec.workspace
         container.rollback(base or self._start)
+        network = container.spec.network
+        container.egress = network if isinstance(network, Egress) else None
         args = ["mkdir", "-p", "--", workspace]
         _check(slot_exec.slot_id, container.exec(args, workdir="/", timeout_s=_TIMEOUT_S))
         return SlotExec(container, slot_id=slot_exec.slot_id, workspace=workspace)

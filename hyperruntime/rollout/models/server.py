@@ -21,8 +21,8 @@ from hyperruntime.concurrency.retry import SHOULD_RETRY, with_retries
 from hyperruntime.errors import ContextLengthError, ModelError
 from hyperruntime.gateway.answer.headers import retry_after
 from hyperruntime.gateway.answer.judgement import Judgement, Kind, judge, read_body
-from hyperruntime.gateway.config.site_proxy import site_proxy
 from hyperruntime.logs import get_logger
+from hyperruntime.ports.site_proxy import site_proxy
 from hyperruntime.secrets.redact import Redactor
 
 if TYPE_CHECKING:

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 import attrs
 
 from hyperruntime.concurrency.blocking import check_cancelled
-from hyperruntime.errors import RunError
+from hyperruntime.errors import HyperRuntimeError, RunError
 from hyperruntime.logs import get_logger
+from hyperruntime.pool.lease import Lease
 from hyperruntime.rollout.agent.agent import Agent, AgentLimits, AgentResult, AgentTask, Toolset
 from hyperruntime.rollout.agent.model import Model, Sampling
 from hyperruntime.rollout.agent.recorder import RecordedModel, Stopwatch, recorded_handler
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 _ERROR_CHARACTERS = 2000
+_MOST_SERVERS = 100
 
 
 @attrs.frozen(kw_only=True)
@@ -198,6 +200,7 @@ class Episode:
         tokens = context.options.require_tokens
         self._model = RecordedModel(context.model, self._watch, replay, require_tokens=tokens)
         self._tool_errors: list[Mapping[str, Any]] = []
+        self._connections: list[dict[str, Any]] = []
         self._phase = "acquire"
         self._result: AgentResult | None = None
         self._ending: dict[str, Any] | None = None
@@ -295,9 +298,11 @@ class Episode:
         """Hold a lease, and measure the time to acquire and to release it."""
         with self._watch.phase("acquire_s"):
             lease = await leased.__aenter__()
+        since = time.time()
         try:
             yield lease
         finally:
+            self._connections = await _connections(lease, since)
             with self._watch.phase("release_s"):
                 await leased.__aexit__(*sys.exc_info())
 
@@ -319,9 +324,24 @@ class Episode:
             self._trajectory,
             usage=dict(self._model.usage),
             timing=self._watch.total(),
+            connections=self._connections,
             segments=self._model.tokens.segments(),
             **fields,
         )
+
+
+async def _connections(lease: Sandbox, since: float) -> list[dict[str, Any]]:
+    """Return what a slot reached through the list of its network, summed by server and refusal."""
+    found: dict[tuple[str, int, str], dict[str, Any]] = {}
+    with contextlib.suppress(HyperRuntimeError):
+        for one in await lease.connections(since) if isinstance(lease, Lease) else ():
+            server = {"host": one.host, "port": one.port, "refused": one.refused}
+            zero = {"count": 0, "sent_bytes": 0, "received_bytes": 0}
+            known = found.setdefault((one.host, one.port, one.refused), {**server, **zero})
+            known["count"] += 1
+            known["sent_bytes"] += one.sent_bytes
+            known["received_bytes"] += one.received_bytes
+    return list(found.values())[:_MOST_SERVERS]
 
 
 def sampling_of(options: RolloutOptions, name: str) -> Sampling:

@@ -12,6 +12,7 @@ import attrs
 
 from hyperruntime.errors import SpecError
 from hyperruntime.images.recipes import is_on_this_machine
+from hyperruntime.network.egress import NETWORKS, network_of
 from hyperruntime.option_fields import (
     ABOVE_ZERO,
     NOT_NEGATIVE,
@@ -28,7 +29,7 @@ from hyperruntime.option_fields import (
 from hyperruntime.rollout.agent.agent import DEFAULT_TOOLS, AgentLimits
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.runs.retry import ATTEMPTS, attempts_in_a_row
-from hyperruntime.spec import DEFAULT_PIDS, NETWORKS, ContainerSpec
+from hyperruntime.spec import DEFAULT_PIDS, ContainerSpec
 
 DEFAULT_IMAGE = "localhost/hyperruntime/base:latest"
 
@@ -117,6 +118,7 @@ class RolloutOptions:
         require_tokens: whether a turn without token ids and log probabilities is an infrastructure
             failure.
         container: the base spec that ``Environment.spec`` gets.
+        allow: servers that its network reaches; see :class:`~hyperruntime.network.egress.Egress`.
         env_names: host variables that containers get; their values are read at the start of a run
             and never stored.
         give_up_after: every failed attempt counts; an attempt that does not fail resets the count.
@@ -219,6 +221,15 @@ class RolloutOptions:
     container: ContainerSpec = attrs.field(
         factory=lambda: ContainerSpec(image=DEFAULT_IMAGE), metadata=parts(_CONTAINER_PARTS)
     )
+    allow: tuple[str, ...] = attrs.field(
+        default=(),
+        converter=_names,
+        metadata=about(
+            "Without another network: the servers that agents reach, such as pypi.org or "
+            "'*.example.org'; may be repeated.",
+            kind="names",
+        ),
+    )
     env_names: tuple[str, ...] = attrs.field(default=(), converter=_names)
     pool: PoolOptions = attrs.field(factory=PoolOptions, metadata=_parts_of(PoolOptions))
     setup_s: float = option(
@@ -242,10 +253,10 @@ class RolloutOptions:
     )
 
     def base_spec(self) -> ContainerSpec:
-        """Return the base container spec with the values of ``env_names``.
+        """Return the base container spec with the values of ``env_names``, and with ``allow``.
 
         Raises:
-            SpecError: a variable is not set.
+            SpecError: a variable is not set, or ``allow`` is wrong.
         """
         for name in self.env_names:
             if name not in os.environ:
@@ -255,11 +266,11 @@ class RolloutOptions:
                     "the variable is not set here; set it, or remove it from the list",
                 )
         named = {name: os.environ[name] for name in self.env_names}
-        return (
-            attrs.evolve(self.container, env={**self.container.env, **named})
-            if named
-            else self.container
-        )
+        base = self.container
+        if not named and not self.allow:
+            return base
+        network = network_of(base.network, self.allow)
+        return attrs.evolve(base, env={**base.env, **named}, network=network)
 
     @property
     def failures_allowed(self) -> int:

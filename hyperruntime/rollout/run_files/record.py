@@ -58,6 +58,9 @@ class Trajectory:
         usage: ``prompt_tokens``, ``completion_tokens``, summed over turns.
         timing: seconds by phase: ``acquire_s``, ``setup_s``, ``model_s``, ``tools_s``,
             ``verify_s``, ``fresh_s``, ``release_s``, ``total_s``.
+        connections: JSON: the servers that the agent reached through the list of its network, or
+            was refused: ``host``, ``port``, ``count``, ``sent_bytes``, ``received_bytes``,
+            ``refused``.
         segments: token record; empty if the server does not return token ids.
         error: ``kind``, ``message`` and ``phase`` if the status is ``infrastructure``.
         attempts: number of attempts, failed ones and those before a resume included.
@@ -84,6 +87,7 @@ class Trajectory:
     tool_errors: Sequence[Mapping[str, Any]] = attrs.field(default=(), hash=False)
     usage: Mapping[str, int] = attrs.field(factory=dict, hash=False)
     timing: Mapping[str, float] = attrs.field(factory=dict, hash=False)
+    connections: Sequence[Mapping[str, Any]] = attrs.field(default=(), hash=False)
     segments: Sequence[Segment] = attrs.field(default=(), hash=False)
     error: Mapping[str, str] | None = attrs.field(default=None, hash=False)
     attempts: int = 1

@@ -21,11 +21,11 @@ from hyperruntime.testing.conformance import (  # noqa: F401, I001 - imported to
     user_checks,
     lost_checks,
     transfer_checks,
+    egress_checks,
     file_checks,
     isolation_checks,
     spec_checks,
     limit_checks,
-    snapshot_checks,
     owner_checks,
     image_checks,
 )

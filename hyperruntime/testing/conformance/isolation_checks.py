@@ -268,7 +268,7 @@ def no_network(context: Context) -> None:
     """By default there is no network: only the interface lo, no route, and not the host's
     network.
     """
-    expect_equal(_interfaces(context.container), {"lo"}, "the interfaces inside")
+    expect_equal(interfaces_of(context.container), {"lo"}, "the interfaces inside")
     routes = context.container.exec(["cat", "/proc/net/route"]).stdout.decode().splitlines()[1:]
     expect_equal(routes, [], "the routes inside")
     expect(
@@ -282,14 +282,14 @@ def host_network(context: Context) -> None:
     """With network="host", a container has the host's network."""
     with context.start(network="host") as container:
         expect_equal(_namespace(container), os.readlink("/proc/self/ns/net"), "the network inside")
-        expect("lo" in _interfaces(container), "the interface lo is missing")
+        expect("lo" in interfaces_of(container), "the interface lo is missing")
 
 
 @check("network.bridge", needs="network.bridge")
 def bridge(context: Context) -> None:
     """With network="bridge", a container has a private network with a route out."""
     with context.start(network="bridge") as container:
-        found = _interfaces(container)
+        found = interfaces_of(container)
         expect("lo" in found and len(found) > 1, f"the interfaces inside are {sorted(found)}")
         expect(
             _namespace(container) != os.readlink("/proc/self/ns/net"), "the network is the host's"
@@ -298,7 +298,8 @@ def bridge(context: Context) -> None:
         expect(bool(routes), "there is no route out")
 
 
-def _interfaces(container: Container) -> set[str]:
+def interfaces_of(container: Container) -> set[str]:
+    """Return the names of the network interfaces in a container."""
     return interfaces(container.exec(["cat", "/proc/net/dev"]).stdout.decode())
 
 

@@ -17,6 +17,7 @@ from hyperenvironment_terminal.load import load_tasks
 from hyperruntime.errors import ImageNotFoundError, SpecError
 from hyperruntime.images import build_inputs
 from hyperruntime.images.store import ImageStore
+from hyperruntime.network.egress import Egress, Network
 from hyperruntime.rollout.loading import load_environment
 from hyperruntime.spec import ContainerSpec, Limits
 
@@ -186,8 +187,11 @@ _MERGED = "x-0: &a0 {k: x}\n" + "".join(
         ({"task_toml": "[agent]\nuser = 'ann lee'"}, "agent.user"),
         ({"task_toml": "[verifier]\nuser = -1"}, "verifier.user"),
         ({"task_toml": "[agent]\nuser = true"}, "agent.user"),
-        ({"task_toml": "[environment]\nallowed_hosts = ['x']"}, "network_mode"),
-        ({"task_toml": "[agent]\nnetwork_mode = 'allowlist'"}, "agent.network_mode"),
+        (
+            {"task_toml": "[environment]\nallowed_hosts = ['https://x']"},
+            "environment.allowed_hosts",
+        ),
+        ({"task_toml": "[agent]\nallowed_hosts = ['localhost']"}, "agent.allowed_hosts"),
         ({"task_toml": "[verifier]\nenvironment_mode = 'separate'"}, "environment_mode"),
         ({"task_toml": "[verifier.environment]\ncpus = 2"}, "environment_mode"),
         ({"task_toml": "[[steps]]\nname = 'one'"}, "several steps"),
@@ -350,6 +354,37 @@ def test_an_image_that_a_release_with_another_translation_built_is_built_again(
     after = spec_of(Terminal(tasks=str(folder)), images).image
     assert [reference for reference, _ in images.built] == [before, after]
     assert before != after
+
+
+LISTED = "[environment]\nnetwork_mode = 'allowlist'\nallowed_hosts = ['pypi.org', '*.a.org']\n"
+
+
+@pytest.mark.parametrize(
+    ("run", "allow"),
+    [
+        ("host", ("pypi.org", "*.a.org")),
+        (Egress(allow=("*",), limit_bytes=9), ("pypi.org", "*.a.org")),
+        (Egress(allow=("pypi.org", "*.a.org", "b.org")), ("pypi.org", "*.a.org")),
+    ],
+)
+def test_a_task_that_lists_hosts_gets_these_of_the_run(
+    run: Network | Egress, allow: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Its list is its network, with the limits of the run's; the tests have the same one."""
+    environment = Terminal(tasks=str(harbor(tmp_path / "one", task_toml=LISTED)))
+    found = spec_of(environment, Images(), ContainerSpec(image="base", network=run)).network
+    assert isinstance(found, Egress)
+    assert found.allow == allow
+    assert found.limit_bytes == getattr(run, "limit_bytes", None)
+
+
+@pytest.mark.parametrize("run", ["none", Egress(allow=("pypi.org",)), Egress(allow=("a.org",))])
+def test_a_list_that_the_run_does_not_have_is_refused_by_name(
+    run: Network | Egress, tmp_path: Path
+) -> None:
+    environment = Terminal(tasks=str(harbor(tmp_path / "one", task_toml=LISTED)))
+    with pytest.raises(SpecError, match=r"--allow NAME.*one \(its task.toml lists pypi.org, \*\.a"):
+        spec_of(environment, Images(), ContainerSpec(image="base", network=run))
 
 
 def test_a_task_that_needs_the_internet_gets_it_only_on_request(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from hyperruntime.errors import GatewayConfigError
 from hyperruntime.gateway import Gateway, GatewayConfig, ModelRule, Upstream
-from hyperruntime.gateway.config.site_proxy import site_proxy
+from hyperruntime.ports.site_proxy import site_proxy
 from hyperruntime.rollout.models import ModelOptions
 from hyperruntime.rollout.models.server import Server
 from tests.doubles.site_proxy import run_site_proxy

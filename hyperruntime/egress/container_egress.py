@@ -1,0 +1,208 @@
+"""The egress of one container: its proxy on this machine, and the way to it inside."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from hyperruntime.concurrency.bridge import Bridge
+from hyperruntime.concurrency.per_process import PerProcess
+from hyperruntime.errors import (
+    ContainerStateError,
+    HyperRuntimeError,
+    SpecError,
+    StorageError,
+    UnsupportedOptionError,
+)
+from hyperruntime.network.egress import Egress
+from hyperruntime.ports.forward import Run
+from hyperruntime.ports.listeners import listen_in
+from hyperruntime.ports.way_out import WayOut
+from hyperruntime.spec import ContainerSpec, Mount
+
+if TYPE_CHECKING:
+    from hyperruntime.egress.proxy import Connection, Proxy
+
+_CALL_S = 30.0
+_loop = PerProcess(
+    lambda: Bridge("hyperruntime-egress", lambda why: ContainerStateError(f"the egress {why}"))
+)
+_GROUP = "hyperruntime-egress"
+_MOST_KEPT = 10_000
+_OWN = "localhost,127.0.0.1,::1"
+
+
+class ContainerEgress:
+    """The part of a container that reaches the servers of a list; see docs/egress.md."""
+
+    spec: ContainerSpec
+    _way_out: EgressWay
+
+    @property
+    def egress(self) -> Egress | None:
+        r"""The servers that it may reach; None means none.
+
+        It may be set while the container runs: connections that the new list does not have end, and
+        its limits count anew.
+
+        Raises:
+            SpecError: on setting: it is no list, or the container has another network.
+            UnsupportedOptionError: on setting: the image has no Python 3.
+
+        Example:
+            >>> with runtime.container(spec) as container:
+            ...     container.egress = hr.Egress(allow=("pypi.org",))
+            ...     container.exec(["sh", "-c", "echo $no_proxy"]).stdout
+            b'localhost,127.0.0.1,::1\n'
+        """
+        return self._way_out.egress
+
+    @egress.setter
+    def egress(self, egress: Egress | None) -> None:
+        given: object = egress
+        if not isinstance(given, Egress | None):
+            raise SpecError("egress", given, "an Egress, or None")
+        if egress is not None and self.spec.network in ("host", "bridge"):
+            allowed = "none: this container has another network, which no list narrows"
+            raise SpecError("egress", self.spec.network, allowed)
+        self._way_out.set(egress)
+
+    @property
+    def connections(self) -> tuple[Connection, ...]:
+        """The last 10,000 connections through its lists that have ended, or were refused."""
+        return tuple(self._way_out.connections)
+
+    def on_connection(self, listener: Callable[[Connection], None]) -> None:
+        """Call ``listener`` with each connection through the list when it has ended, or was
+        refused.
+
+        It is called in a thread of this library, and must not block.
+        """
+        self._way_out.listeners.append(listener)
+
+
+class EgressWay:
+    """What a container's egress is made of; nothing is started before the first list.
+
+    Attributes:
+        egress: the list, or None.
+        listeners: called with each connection.
+        connections: the last ones.
+    """
+
+    def __init__(
+        self,
+        spec: ContainerSpec,
+        name: str,
+        engine: str,
+        run: Run,
+        end_group: Callable[[str], bool],
+        exchange: Mount,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            spec: the container's spec.
+            name: its name.
+            engine: the engine's name, for errors.
+            run: runs a command in it, without the variables of :meth:`env`.
+            end_group: ends the commands of a group in it.
+            exchange: its exchange directory.
+        """
+        self.egress: Egress | None = None
+        self.listeners: list[Callable[[Connection], None]] = []
+        self.connections: deque[Connection] = deque(maxlen=_MOST_KEPT)
+        self._spec = spec
+        self._name = name
+        self._engine = engine
+        self._run = run
+        self._end_group = end_group
+        self._exchange = exchange
+        self._socket = f"egress-{secrets.token_hex(8)}"
+        self._lock = threading.Lock()
+        self._proxy: Proxy | None = None
+        self._way: WayOut | None = None
+
+    def set(self, egress: Egress | None) -> None:
+        """Use a list; see :attr:`ContainerEgress.egress`."""
+        with self._lock:
+            if self._proxy is None and egress is not None:
+                self._proxy = self._open(egress)
+            elif self._proxy is not None:
+                _loop.get().run(_set(self._proxy, egress or Egress(allow=())), _CALL_S)
+            self.egress = egress
+        self.env()
+
+    def env(self) -> Mapping[str, str]:
+        """Return the variables of every command, which name the proxy; the forwarder runs then.
+
+        Source: the pages of curl(1), git-config(1), apt.conf(5), pip, npm, cargo, conda and Node.js
+        name these variables; curl and apt read ``http_proxy`` in small letters only.
+
+        Raises:
+            UnsupportedOptionError: the image has no Python 3.
+        """
+        if self.egress is None:
+            return {}
+        with self._lock:
+            if self._way is None or self._way.ended:  # the container's processes may have ended
+                self._way = WayOut(self._run, self._exchange, self._socket, group=_GROUP)
+            way = self._way
+        if not way.port:
+            why = f"the forwarder of its list does not run in {self._spec.image!r}: {way.ended}"
+            raise UnsupportedOptionError(self._engine, "network", why)
+        proxy = f"http://127.0.0.1:{way.port}"
+        found = {"NODE_USE_ENV_PROXY": "1"}
+        for name, value in (("http_proxy", proxy), ("https_proxy", proxy), ("no_proxy", _OWN)):
+            found |= {name: value, name.upper(): value}
+        return {name: value for name, value in found.items() if name not in self._spec.env}
+
+    def renew(self) -> None:
+        """Start the forwarder again with the next command: its processes were ended."""
+        self._way = None
+
+    def pause(self) -> None:
+        """End the forwarder until the next command, so that no process of ours is left."""
+        with self._lock:
+            if self._way is not None and not self._way.ended:
+                self._end_group(_GROUP)
+            self._way = None
+
+    def close(self) -> None:
+        """End all connections. Idempotent."""
+        with self._lock:
+            proxy = self._proxy
+            self._proxy = None
+            self.egress = None
+        if proxy is not None:
+            with suppress(HyperRuntimeError, TimeoutError):
+                _loop.get().run(proxy.close(), _CALL_S)
+
+    def _open(self, egress: Egress) -> Proxy:
+        try:
+            listener = listen_in(self._exchange.source, self._socket)
+        except OSError as error:
+            where = os.path.dirname(self._exchange.source)
+            why = f"cannot create a socket in {where}: {error}; use a local directory"
+            raise StorageError(why) from error
+
+        async def serve() -> Proxy:
+            from hyperruntime.egress.proxy import Proxy
+
+            return Proxy(listener, egress, self._name, self._heard)
+
+        return _loop.get().run(serve(), _CALL_S)
+
+    def _heard(self, connection: Connection) -> None:
+        self.connections.append(connection)
+        for listener in tuple(self.listeners):
+            listener(connection)
+
+
+async def _set(proxy: Proxy, egress: Egress) -> None:
+    proxy.set(egress)
