@@ -324,6 +324,11 @@ class ContainerSpec:
         """The network that the engine gives: none where a list says what may be reached."""
         return "none" if isinstance(self.network, Egress) else self.network
 
+    @property
+    def network_word(self) -> str:
+        """The network in one word, for people: ``list`` where a list says what may be reached."""
+        return "list" if isinstance(self.network, Egress) else self.network
+
     def _check_targets(self) -> None:
         memory = {"/tmp": "tmpfs_bytes", "/dev/shm": "shm_bytes"}  # noqa: S108 - in the container
         taken = {

@@ -19,7 +19,7 @@ from typing import Any
 from hyperruntime.adapters.shared_runtime import shared_runtime
 from hyperruntime.concurrency.per_process import LockedDict, PerProcess
 from hyperruntime.errors import PoolClosedError, PoolError, SpecError, WorkdirNotFoundError
-from hyperruntime.network.egress import Network
+from hyperruntime.network.egress import Egress, Network
 from hyperruntime.pool.sync import SyncPool
 from hyperruntime.pool.tools.command import bash_command
 from hyperruntime.pool_values.config import PoolConfig
@@ -62,7 +62,7 @@ class HyperEnvironment:
         runtime: str | None = None,
         *,
         task_id: str = "",
-        network: Network = "none",
+        network: Network | Egress = "none",
         limits: Limits | None = None,
         mounts: Sequence[Mount] = (),
         user: str | None = None,
@@ -80,7 +80,7 @@ class HyperEnvironment:
             runtime: the engine's name; None for ``HYPERRUNTIME_RUNTIME``, else the first engine
                 that works.
             task_id: the task's name in logs; "" for a random one.
-            network: the container's network.
+            network: the container's network, or a list of servers.
             limits: the container's resource limits.
             mounts: host paths that the container sees.
             user: user of the commands, as in :class:`~hyperruntime.spec.ContainerSpec`; None for

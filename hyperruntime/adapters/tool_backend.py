@@ -514,7 +514,7 @@ def _profile_facts(config: PoolConfig) -> dict[str, Any]:
     gpus = list(spec.gpus) if isinstance(spec.gpus, tuple) else spec.gpus
     return {
         "image": spec.image,
-        "network": spec.network,
+        "network": spec.network_word,
         "gpu": gpus,
         "gpus": gpus,
         "cpu": limits.cpus,

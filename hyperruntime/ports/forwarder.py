@@ -22,7 +22,7 @@ import socket
 import sys
 
 CHUNK = 65536
-MOST = 200  # connections
+MOST = 256  # connections
 # descriptors of each connection, and of the rest
 EACH = 4
 SPARE = 16

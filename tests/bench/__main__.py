@@ -14,6 +14,7 @@ import hyperruntime as hr
 from hyperruntime.runtime import Runtime
 from tests.bench import (
     crowds,
+    egress,
     execs,
     gateway,
     generations,
@@ -47,7 +48,7 @@ SUITES = {
         "docs/benchmarks.md",
         "Benchmarks",
         "make bench",
-        ("execs", "snapshots", "crowds", "generations", "gateway"),
+        ("execs", "snapshots", "crowds", "egress", "generations", "gateway"),
     ),
     "slots": (
         "docs/benchmarks-slots.md",
@@ -105,6 +106,7 @@ def measure(name: str, wanted: Sequence[str], cycles: int, trajectories: int) ->
             parts += [execs.deadline_rows, execs.life_rows, execs.stream_rows]
         parts += [snapshots.snapshot_rows] if "snapshots" in wanted else []
         parts += [crowds.crowd_rows, crowds.stall_rows] if "crowds" in wanted else []
+        parts += [egress.egress_rows] if "egress" in wanted else []
         parts += [generations.overhead_rows] if "generations" in wanted else []
         if "generations" in wanted and name == "podman":
             parts += [generations.long_run_rows, generations.parallel_rows]

@@ -66,7 +66,7 @@ class SlotExec:
         self.user = user
         self.env = dict(env or {})
         self.isolation = isolation
-        self.network = container.spec.network
+        self.network = container.spec.network_word
         self.options: dict[str, Any] = {"group": slot_id} if user is None else {"user": user}
         self.turn = asyncio.Lock()
         self._tool_shells: dict[Any, Shell] = {}  # by user
