@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import socket
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 import hyperruntime as hr
 from hyperruntime.errors import PoolError
 from hyperruntime.host.process import wait_until
+from hyperruntime.rollout.agent.agent import AgentResult, AgentTask
+from hyperruntime.rollout.run.options import RolloutOptions
+from hyperruntime.rollout.run.runner import Parts, run_rollouts
+from hyperruntime.rollout.run_files.run_dir import read_trajectories
 from tests.contract.pools import make_pool
+from tests.doubles.episodes import FakeModel
+from tests.doubles.fake_runtime import make_agent_repository
 from tests.doubles.packages import (
     HOST,
     INDEX_PASSWORD,
@@ -22,6 +31,7 @@ from tests.doubles.packages import (
     make_wheel,
     serve_packages,
 )
+from tests.runs import failures, start
 
 pytestmark = pytest.mark.engine
 
@@ -183,3 +193,53 @@ def test_a_container_that_stalls_all_its_connections_does_not_stop_another(
             assert done.stdout == b"ok" * 20
         for client in kept:
             client.close()
+
+
+def test_the_records_of_a_generation_have_its_connections(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    asks = (
+        "import contextlib, urllib.request\n"
+        "with contextlib.suppress(OSError): urllib.request.urlopen('http://evil.test/')\n"
+        "improve()"
+    )
+    agent = make_agent_repository(tmp_path / "agent", {1: asks})
+    summary = start(
+        runtime, tmp_path, agent=str(agent), max_generation=1, allow=("a.test",), image=base_image
+    )
+    assert failures(summary) == [None, None]
+    lines = Path(summary.run_dir, "gen_1", "egress.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [(one["step"], one["host"], one["refused"]) for one in found] == [
+        ("agent", "evil.test", "evil.test is not in the list")
+    ]
+    assert not Path(summary.run_dir, "gen_initial", "egress.jsonl").exists()
+
+
+async def asking(task: AgentTask) -> AgentResult:
+    """Ask a server of the list, and another one twice."""
+    for name in ("a.test", "b.test", "b.test"):
+        ask = f"python3 -c \"import urllib.request as u; u.urlopen('http://{name}/')\""
+        await task.tool_handler("bash", {"command": ask}, name)
+    return AgentResult(messages=task.messages, turns=1, tool_calls=3, stop_reason="finished")
+
+
+def test_the_record_of_a_trajectory_has_its_connections(
+    runtime: hr.Runtime, base_image: str, tmp_path: Path
+) -> None:
+    options = RolloutOptions(
+        environment="toy",
+        max_items=1,
+        attempts=1,
+        allow=("a.test",),
+        container=hr.ContainerSpec(image=base_image),
+    )
+    parts = Parts(model=FakeModel(), agent=asking)
+    asyncio.run(run_rollouts(runtime, options, run_dir=tmp_path / "run", parts=parts))
+    (found,) = read_trajectories(tmp_path / "run")
+    assert [(one["host"], one["count"]) for one in found.connections] == [
+        ("a.test", 1),
+        ("b.test", 2),
+    ]
+    assert "cannot be resolved" in found.connections[0]["refused"]
+    assert found.connections[1]["refused"] == "b.test is not in the list"
