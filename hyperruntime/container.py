@@ -420,6 +420,10 @@ class Container(
     def _put_repositories(self) -> tuple[str, ...]:
         return self._repositories.paths
 
+    def _hand_on(self, child: Container) -> None:
+        if child.egress != self.egress:
+            child.egress = self.egress
+
     def _end_own(self) -> None:
         self._way_out.pause()
 

@@ -437,7 +437,8 @@ def _has(task: Task, base: ContainerSpec) -> bool:
     lists = [one for one in wanted if isinstance(one, Egress)]
     if isinstance(base.network, Egress):
         return all(map(base.network.covers, lists))
-    return base.network != "none"
+    # a network of the engine does not reach what this machine reaches: a task cannot choose that
+    return base.network != "none" and not any(one.special for one in lists)
 
 
 def networks(task: Task, base: ContainerSpec) -> tuple[Network | Egress, Network | Egress]:
@@ -458,5 +459,5 @@ def _part(wanted: Internet, base: ContainerSpec) -> Network | Egress:
     if not isinstance(wanted, Egress):
         return base.network
     if not isinstance(base.network, Egress):
-        return wanted
+        return "none" if wanted.special else wanted
     return attrs.evolve(base.network, allow=wanted.allow) if base.network.covers(wanted) else "none"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from queue import Full, Queue
 from typing import TYPE_CHECKING
 
 from hyperruntime.concurrency.bridge import Bridge
@@ -19,6 +21,7 @@ from hyperruntime.errors import (
     StorageError,
     UnsupportedOptionError,
 )
+from hyperruntime.logs import get_logger
 from hyperruntime.network.egress import Egress
 from hyperruntime.ports.forward import Run
 from hyperruntime.ports.listeners import listen_in
@@ -28,12 +31,15 @@ from hyperruntime.spec import ContainerSpec, Mount
 if TYPE_CHECKING:
     from hyperruntime.egress.proxy import Connection, Proxy
 
+log = get_logger(__name__)
+
 _CALL_S = 30.0
 _loop = PerProcess(
     lambda: Bridge("hyperruntime-egress", lambda why: ContainerStateError(f"the egress {why}"))
 )
 _GROUP = "hyperruntime-egress"
 _MOST_KEPT = 10_000
+_AGAIN_S = 30.0  # after a forwarder that did not start
 _OWN = "localhost,127.0.0.1,::1"
 
 
@@ -81,9 +87,10 @@ class ContainerEgress:
         """Call ``listener`` with each connection through the list when it has ended, or was
         refused.
 
-        It is called in a thread of this library, and must not block.
+        It is called in a thread of its own, one connection after another; it may neither change
+        the list nor close the container.
         """
-        self._way_out.listeners.append(listener)
+        self._way_out.listen(listener)
 
 
 class EgressWay:
@@ -91,7 +98,6 @@ class EgressWay:
 
     Attributes:
         egress: the list, or None.
-        listeners: called with each connection.
         connections: the last ones.
     """
 
@@ -115,7 +121,7 @@ class EgressWay:
             exchange: its exchange directory.
         """
         self.egress: Egress | None = None
-        self.listeners: list[Callable[[Connection], None]] = []
+        self._listeners: list[Callable[[Connection], None]] = []
         self.connections: deque[Connection] = deque(maxlen=_MOST_KEPT)
         self._spec = spec
         self._name = name
@@ -124,43 +130,82 @@ class EgressWay:
         self._end_group = end_group
         self._exchange = exchange
         self._socket = f"egress-{secrets.token_hex(8)}"
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the list and its proxy
+        self._starting = threading.Lock()  # of the forwarder
+        self._pid = os.getpid()
+        self._is_closed = False
+        self._port = 0
+        self._ended = ""
+        self._not_before = 0.0
+        self._notes: Queue[Connection | None] | None = None
+        self._listening: threading.Thread | None = None
         self._proxy: Proxy | None = None
         self._way: WayOut | None = None
 
     def set(self, egress: Egress | None) -> None:
         """Use a list; see :attr:`ContainerEgress.egress`."""
+        if os.getpid() != self._pid or self._is_closed:
+            raise ContainerStateError(
+                f"container {self._name} is closed, or belongs to the parent of this process"
+            )
+        if self._listening is not None and threading.current_thread() is self._listening:
+            raise ContainerStateError(
+                "a listener of connections cannot change the list; do it in another thread"
+            )
         with self._lock:
-            if self._proxy is None and egress is not None:
-                self._proxy = self._open(egress)
-            elif self._proxy is not None:
-                _loop.get().run(_set(self._proxy, egress or Egress(allow=())), _CALL_S)
-            self.egress = egress
-        self.env()
+            before = self.egress
+            self._use(egress)
+        if egress is None:
+            return
+        if not self._start().port:
+            with self._lock:
+                self._use(before)
+            why = f"the forwarder of its list does not run in {self._spec.image!r}: "
+            raise UnsupportedOptionError(self._engine, "network", f"{why}{self._ended}")
+
+    def _use(self, egress: Egress | None) -> None:
+        if self._proxy is None and egress is not None:
+            self._proxy = self._open(egress)
+        elif self._proxy is not None:
+            _loop.get().run(_set(self._proxy, egress or Egress(allow=())), _CALL_S)
+        self.egress = egress
 
     def env(self) -> Mapping[str, str]:
         """Return the variables of every command, which name the proxy; the forwarder runs then.
 
+        If it cannot be started again, for example because a program in the container has removed
+        Python, commands run nevertheless, and reach no server.
+
         Source: the pages of curl(1), git-config(1), apt.conf(5), pip, npm, cargo, conda and Node.js
         name these variables; curl and apt read ``http_proxy`` in small letters only.
-
-        Raises:
-            UnsupportedOptionError: the image has no Python 3.
         """
         if self.egress is None:
             return {}
-        with self._lock:
-            if self._way is None or self._way.ended:  # the container's processes may have ended
-                self._way = WayOut(self._run, self._exchange, self._socket, group=_GROUP)
-            way = self._way
-        if not way.port:
-            why = f"the forwarder of its list does not run in {self._spec.image!r}: {way.ended}"
-            raise UnsupportedOptionError(self._engine, "network", why)
-        proxy = f"http://127.0.0.1:{way.port}"
+        way = self._way
+        if way is None or (way.ended and time.monotonic() >= self._not_before):
+            way = self._start()
+        proxy = f"http://127.0.0.1:{way.port or self._port}"
         found = {"NODE_USE_ENV_PROXY": "1"}
         for name, value in (("http_proxy", proxy), ("https_proxy", proxy), ("no_proxy", _OWN)):
             found |= {name: value, name.upper(): value}
         return {name: value for name, value in found.items() if name not in self._spec.env}
+
+    def _start(self) -> WayOut:
+        """Start the forwarder if it does not run: the container's processes may have ended."""
+        with self._starting:
+            way = self._way
+            if way is not None and not way.ended:
+                return way
+            if way is not None:
+                with suppress(HyperRuntimeError):  # one that was late
+                    self._end_group(_GROUP)
+            way = self._way = WayOut(self._run, self._exchange, self._socket, group=_GROUP)
+            self._port = way.port or self._port
+            self._ended = way.ended
+            if way.ended:
+                self._not_before = time.monotonic() + _AGAIN_S
+                log.warning("egress forwarder failed", container=self._name, why=way.ended)
+            return way
 
     def renew(self) -> None:
         """Start the forwarder again with the next command: its processes were ended."""
@@ -168,20 +213,25 @@ class EgressWay:
 
     def pause(self) -> None:
         """End the forwarder until the next command, so that no process of ours is left."""
-        with self._lock:
-            if self._way is not None and not self._way.ended:
+        with self._starting:
+            if self._way is not None:
                 self._end_group(_GROUP)
             self._way = None
 
     def close(self) -> None:
-        """End all connections. Idempotent."""
+        """End all connections, and wait for the listeners. Idempotent."""
+        self._is_closed = True
         with self._lock:
             proxy = self._proxy
             self._proxy = None
             self.egress = None
-        if proxy is not None:
+        if proxy is not None and os.getpid() == self._pid:
             with suppress(HyperRuntimeError, TimeoutError):
                 _loop.get().run(proxy.close(), _CALL_S)
+            if self._notes is not None:
+                self._notes.put(None)
+                if self._listening is not threading.current_thread() and self._listening:
+                    self._listening.join(_CALL_S)
 
     def _open(self, egress: Egress) -> Proxy:
         try:
@@ -198,10 +248,33 @@ class EgressWay:
 
         return _loop.get().run(serve(), _CALL_S)
 
+    def listen(self, listener: Callable[[Connection], None]) -> None:
+        """Call a listener with each connection from now on, in a thread."""
+        with self._lock:
+            self._listeners.append(listener)
+            if self._notes is None:
+                self._notes = Queue(_MOST_KEPT)
+                self._listening = threading.Thread(
+                    target=self._tell, args=(self._notes,), name="hyperruntime-egress", daemon=True
+                )
+                self._listening.start()
+
     def _heard(self, connection: Connection) -> None:
         self.connections.append(connection)
-        for listener in tuple(self.listeners):
-            listener(connection)
+        if self._notes is not None:
+            with suppress(Full):  # a listener that blocks loses the rest
+                self._notes.put_nowait(connection)
+
+    def _tell(self, notes: Queue[Connection | None]) -> None:
+        failed = False
+        while (connection := notes.get()) is not None:
+            for listener in tuple(self._listeners):
+                try:
+                    listener(connection)
+                except BaseException as error:  # noqa: BLE001 - of the caller's own function
+                    if not failed:
+                        log.warning("egress listener failed", error=repr(error))
+                    failed = True
 
 
 async def _set(proxy: Proxy, egress: Egress) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import errno
 import ipaddress
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from urllib.parse import SplitResult, urlsplit
 
 import attrs
@@ -75,8 +76,8 @@ def target_of(authority: str, port: int | None = None) -> Target:
     return Target(host, given)
 
 
-def check(egress: Egress, target: Target) -> None:
-    """Check a target against the list.
+def check(egress: Egress, target: Target, server: Server | None = None) -> None:
+    """Check a target against the list, and the address that it led to.
 
     Raises:
         RefusedError: the list does not have it.
@@ -86,6 +87,9 @@ def check(egress: Egress, target: Target) -> None:
         why = egress.refuses_name(target.host, target.port)
     else:
         why = egress.refuses_address(address, target.port)
+    found = as_address(server.address) if server is not None else None
+    if not why and found is not None and address is None:
+        why = egress.refuses_answer(target.host, found, target.port, _kind(found))
     if why:
         raise RefusedError(why)
 
@@ -135,19 +139,22 @@ class Servers:
         limit_s = _CONNECT_S * overload()
         try:
             proxy = site_proxy(f"{'https' if tunnel else 'http'}://{target}")
-        except GatewayConfigError as error:
-            raise RefusedError(f"of the site's proxy: {error}", 502) from error
+            parts = urlsplit(proxy or "")
+            here = Target(parts.hostname or "", parts.port or 80)
+        except (GatewayConfigError, ValueError):  # its text may have a login
+            raise RefusedError("this machine's proxy variables are wrong", 502) from None
         if target.address is not None or target.host in egress.hosts:
             proxy = None
         addresses = await self._addresses(egress, target, limit_s, may_fail=proxy is not None)
         if proxy is None:
             return await _first(addresses, target, limit_s)
-        parts = urlsplit(proxy)
         if parts.scheme != "http":
             raise RefusedError("the site's proxy is reached by TLS, which is not supported", 502)
-        here = Target(parts.hostname or "", parts.port or 80)
-        places = [str(one) for one in await self._resolve(here, limit_s)]
-        server = await _first(places, here, limit_s)
+        try:
+            places = [str(one) for one in await self._resolve(here, limit_s)]
+            server = await _first(places, here, limit_s)
+        except RefusedError:
+            raise RefusedError("the site's proxy cannot be reached", 502) from None
         if tunnel:
             try:
                 async with asyncio.timeout(limit_s):
@@ -158,7 +165,7 @@ class Servers:
             except BaseException:
                 server.socket.close()
                 raise
-        return Server(server.socket, str(here), None if tunnel else parts)
+        return Server(server.socket, "the site's proxy", None if tunnel else parts)
 
     async def _addresses(
         self, egress: Egress, target: Target, limit_s: float, *, may_fail: bool
@@ -209,7 +216,13 @@ def _kind(address: Address) -> str:
 def _is_own(address: Address) -> bool:
     """Return whether an address is one of this machine, which can listen on these only."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
-    with closing(socket.socket(family, socket.SOCK_DGRAM)) as trial:
+    try:
+        trial = socket.socket(family, socket.SOCK_DGRAM)
+    except OSError as error:
+        if error.errno == errno.EAFNOSUPPORT:
+            return False
+        raise RefusedError("this machine has no descriptor left", 502) from error
+    with trial:
         try:
             trial.bind((str(address), 0))
         except OSError:
@@ -222,7 +235,11 @@ async def _first(addresses: list[str], target: Target, limit_s: float) -> Server
     why = "it has no address"
     for address in addresses:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
-        made = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            made = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:  # no IPv6 here, or no descriptor left
+            why = error.strerror or why
+            continue
         try:
             made.setblocking(False)
             made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -34,6 +34,8 @@ _ENTRY = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\](?P<bits>/[0-9]{1,3})?|(?P<rest>[^:\[\]]+))(?::(?P<port>[0-9]{1,5}))?"
 )
 _WITHIN = ipaddress.ip_network("2000::/3")
+# a server of the host of a virtual machine, which Azure gives to each of them
+_OF_CLOUDS = (ipaddress.ip_address("168.63.129.16"),)
 _TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -131,11 +133,21 @@ class Egress:
         is_named = not self.refuses_address(address, port)
         return "" if is_named else f"{name} leads to {address}, {kind}, and is not in the list"
 
+    @property
+    def special(self) -> tuple[str, ...]:
+        """The entries that are addresses which are not public."""
+        return tuple(
+            entry
+            for entry, rule in zip(self.allow, _rules_of(self.allow), strict=True)
+            if rule.addresses is not None
+            and any(map(special_kind, (rule.addresses[0], rule.addresses[-1])))
+        )
+
     def covers(self, other: Egress) -> bool:
         """Return whether all that another list allows is allowed here."""
         rules = _rules_of(self.allow)
         return (
-            all(rule in rules or _is_within(rule, rules) for rule in _rules_of(other.allow))
+            all(_is_within(rule, rules) for rule in _rules_of(other.allow))
             and other.hosts.items() <= self.hosts.items()
         )
 
@@ -150,15 +162,19 @@ class Egress:
 
 
 def _is_within(asked: _Rule, rules: tuple[_Rule, ...]) -> bool:
-    """Return whether the names of a rule are all below a name of others."""
-    return asked.addresses is None and any(
-        rule.below
-        and set(asked.ports) <= set(rule.ports)
-        and bool(asked.below or asked.name)
-        and f".{asked.name}".endswith(f".{rule.name}".rstrip("."))
-        and (asked.below or asked.name != rule.name)
-        for rule in rules
-    )
+    """Return whether other rules allow all that a rule does."""
+    return all(any(_has(rule, asked, port) for rule in rules) for port in asked.ports)
+
+
+def _has(rule: _Rule, asked: _Rule, port: int) -> bool:
+    if port not in rule.ports or (rule.addresses is None) != (asked.addresses is None):
+        return False
+    if rule.addresses is not None and asked.addresses is not None:
+        same = rule.addresses.version == asked.addresses.version
+        return same and asked.addresses.subnet_of(rule.addresses)  # type: ignore[arg-type]
+    if not rule.below or (asked.name == rule.name and not asked.below):
+        return (rule.name, rule.below) == (asked.name, asked.below)
+    return f".{asked.name}".endswith(f".{rule.name}".rstrip("."))
 
 
 def network_of(network: Network | Egress, allow: tuple[str, ...]) -> Network | Egress:
@@ -212,7 +228,8 @@ def special_kind(address: Address) -> str:
     for word in ("loopback", "link_local", "multicast", "unspecified"):
         if getattr(address, f"is_{word}"):
             return f"which is {word.replace('_', '-')}"
-    return "" if address.is_global else "which is private"
+    is_public = address.is_global and address not in _OF_CLOUDS
+    return "" if is_public else "which is private"
 
 
 def _wrong(entry: object) -> SpecError:
@@ -244,7 +261,10 @@ def _read(entry: str) -> _Rule:
         return _Rule("", True, None, ports)
     below = text.startswith("*.")
     try:
-        name = host_name(text.removeprefix("*.").encode("idna").decode())
+        plain = text.removeprefix("*.").lower()
+        name = host_name(plain.encode("idna").decode())
+        # IDNA 2003 makes another name of some letters, such as ß
+        name = name if plain.isascii() or name.encode().decode("idna") == plain else ""
     except UnicodeError:
         name = ""
     if not name:

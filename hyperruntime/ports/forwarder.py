@@ -26,6 +26,7 @@ MOST = 256  # connections
 # descriptors of each connection, and of the rest
 EACH = 4
 SPARE = 16
+RETRY_S = 0.02
 IDLE = 8  # connections that wait for a client of the host
 GO = b"g"
 TOKEN = "HYPERRUNTIME_FORWARD_TOKEN"  # noqa: S105 - variable with the word that begins each connection to the host
@@ -70,21 +71,30 @@ def advance(
         selector.register(waits[0], waits[1], copying)
 
 
-def join(selector: selectors.BaseSelector, client: socket.socket, path: str) -> None:
-    """Connect a client to the gateway's socket."""
+def join(selector: selectors.BaseSelector, client: socket.socket, path: str) -> bool:
+    """Connect a client to the host's socket; return False if its queue is full."""
     gateway = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    gateway.setblocking(False)
     try:
         gateway.connect(path)
+    except BlockingIOError:
+        gateway.close()
+        return False
+    except OSError:
+        client.close()
+        gateway.close()
+        return True
+    try:
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for end in (client, gateway):
-            end.setblocking(False)
+        client.setblocking(False)
         back = pipe(gateway.dup(), client.dup())
     except OSError:
         client.close()
         gateway.close()
-        return
+        return True
     advance(selector, pipe(client, gateway))
     advance(selector, back)
+    return True
 
 
 def most_connections() -> int:
@@ -103,8 +113,9 @@ def main(path: str, port: int = 0) -> None:
     selector.register(listener, selectors.EVENT_READ)
     print(listener.getsockname()[1], flush=True)
     most = most_connections()
+    waiting = None  # a client, while the host's queue is full
     while True:
-        for key, _ in selector.select():
+        for key, _ in selector.select(None if waiting is None else RETRY_S):
             if key.fileobj is not listener:
                 selector.unregister(key.fileobj)
                 advance(selector, key.data)
@@ -113,10 +124,14 @@ def main(path: str, port: int = 0) -> None:
                 client, _ = listener.accept()
             except OSError:
                 continue  # the client has gone
-            if len(selector.get_map()) < 2 * most:
-                join(selector, client, path)
-            else:
+            if len(selector.get_map()) >= 2 * most:
                 client.close()
+            elif not join(selector, client, path):
+                waiting = client
+                selector.unregister(listener)
+        if waiting is not None and join(selector, waiting, path):
+            waiting = None
+            selector.register(listener, selectors.EVENT_READ)
 
 
 class Dialer:

@@ -47,6 +47,9 @@ class ContainerSnapshots:
         """Where its repositories from the host are."""
         raise NotImplementedError
 
+    def _hand_on(self, child: Self) -> None:
+        """Give a fork what may have changed since this container began."""
+
     def _end_own(self) -> None:
         """End processes of ours that no command needs now."""
 
@@ -160,4 +163,5 @@ class ContainerSnapshots:
         snapshot = self.snapshot()
         assert self._start_another is not None
         child: Self = self._start_another(self.spec, base=snapshot)
+        self._hand_on(child)
         return child

@@ -45,6 +45,7 @@ from hyperruntime.storage.run_files import open_regular, open_to_append
 from hyperruntime.units import MIB
 
 KEPT_BYTES = 64 * 1024
+_MOST_NOTED = 10_000
 _RECLAIM_S = 10.0  # minimum, also after a command that used all its time
 
 
@@ -87,6 +88,7 @@ class AgentContainer:
         self.repo = make_directory(folder / "repo")
         self.out = make_directory(folder / "out")
         self._until = 0.0
+        self._noted = 0
         self._context = context
         self._plan = plan
         self._mounts = mounts
@@ -249,7 +251,12 @@ class AgentContainer:
         return container
 
     def _note_connection(self, connection: object) -> None:
-        """Append a line to the generation's file of connections; a full disk ends no connection."""
+        """Append a line to the generation's file of connections, up to a limit; a full disk ends no
+        connection.
+        """
+        self._noted += 1
+        if self._noted > _MOST_NOTED:
+            return
         path = self._context.layout.partial(self._plan.genid) / CONNECTIONS
         line = json_line({"step": self._step, **attrs.asdict(cast(Any, connection))})
         with suppress(OSError), open_to_append(path) as file:

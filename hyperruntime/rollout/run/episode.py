@@ -302,9 +302,11 @@ class Episode:
         try:
             yield lease
         finally:
-            self._connections = await _connections(lease, since)
-            with self._watch.phase("release_s"):
-                await leased.__aexit__(*sys.exc_info())
+            try:
+                self._connections = await _connections(lease, since)
+            finally:
+                with self._watch.phase("release_s"):
+                    await leased.__aexit__(*sys.exc_info())
 
     @contextlib.contextmanager
     def _in(self, phase: str) -> Iterator[None]:
@@ -341,7 +343,8 @@ async def _connections(lease: Sandbox, since: float) -> list[dict[str, Any]]:
             known["count"] += 1
             known["sent_bytes"] += one.sent_bytes
             known["received_bytes"] += one.received_bytes
-    return list(found.values())[:_MOST_SERVERS]
+    largest = sorted(found.values(), key=lambda one: (bool(one["refused"]), -one["received_bytes"]))
+    return largest[:_MOST_SERVERS]
 
 
 def sampling_of(options: RolloutOptions, name: str) -> Sampling:

@@ -91,6 +91,7 @@ def test_a_star_is_every_name_and_no_address() -> None:
         "pypi org",
         "pypi.org\n",
         "x" * 64 + ".org",
+        "straße.de",
         7,
         None,
     ],
@@ -167,7 +168,8 @@ def test_a_number_is_no_name(number: int, form: str) -> None:
     ("asked", "covered"),
     [
         (("pypi.org",), True),
-        (("pypi.org:443",), False),
+        (("pypi.org:443",), True),
+        (("pypi.org:8443",), False),
         (("files.pythonhosted.org",), True),
         (("*.a.pythonhosted.org",), True),
         (("pythonhosted.org",), False),
@@ -175,6 +177,8 @@ def test_a_number_is_no_name(number: int, form: str) -> None:
         (("*",), False),
         (("10.1.2.0/24:5432",), True),
         (("10.1.0.0/16:5432",), False),
+        (("10.1.2.9:5432",), True),
+        (("10.1.2.9",), False),
         ((), True),
     ],
 )
