@@ -20,9 +20,7 @@ class Sums:
     name = "sums"
 
     def items(self) -> list[Item]:
-        return [
-            Item(id=f"sum-{number}", data={"a": number, "b": number + 1}) for number in range(3)
-        ]
+        return [Item(id=f"sum-{first}", data={"a": first, "b": first + 1}) for first in range(3)]
 
     def spec(self, item: Item, base: hr.ContainerSpec, images: Any) -> hr.ContainerSpec:
         return base
@@ -58,15 +56,20 @@ with (
     hr.open_runtime() as runtime,
 ):
     run = Path(folder, "run")
+    limited = runtime.info.limits.get("pids", "no") != "no"  # not by Apptainer's setuid program
+    limits = hr.Limits() if limited else hr.Limits(pids=None)
     options = hr.RolloutOptions(
-        environment="sums", model=hr.ModelOptions(name="scripted", base_url=model.url), group_size=2
+        environment="sums",
+        model=hr.ModelOptions(name="scripted", base_url=model.url),
+        container=hr.ContainerSpec(image=runtime.images.ensure("base"), limits=limits),
+        group_size=2,
     )
-    summary = asyncio.run(
-        hr.run_rollouts(runtime, options, run_dir=run, parts=Parts(environment=Sums()))
-    )
+    parts = Parts(environment=Sums())
+    summary = asyncio.run(hr.run_rollouts(runtime, options, run_dir=run, parts=parts))
+    if summary.mean_reward is None:
+        raise SystemExit(f"no trajectory was scored: {'; '.join(summary.last_errors.values())}")
     print(f"{summary.scored} scored, mean reward {summary.mean_reward:.2f}")
     export_run(run, Path(folder, "data"), ExportOptions(to="huggingface"))
-    rows = [
-        json.loads(line) for line in Path(folder, "data/data/train.jsonl").read_text().splitlines()
-    ]
+    text = Path(folder, "data/data/train.jsonl").read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
     print(len(rows), "rows with", sorted(rows[0])[:4], "...")

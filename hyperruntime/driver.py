@@ -10,6 +10,7 @@ its package may use.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -80,6 +81,13 @@ class EngineInfo:
     slow_rollbacks: bool = False
     refuses: frozenset[str] = frozenset()
     reclaim_args: tuple[str, ...] = ()
+
+    @property
+    def owns_processes(self) -> bool:
+        """Whether this user may see and kill the containers' processes from the host; those of
+        another user's daemon it may not.
+        """
+        return self.rootless or os.geteuid() == 0
 
 
 @attrs.frozen(kw_only=True)

@@ -21,7 +21,7 @@ from hyperruntime.host.process import overload, process_start_ticks, read_proc
 from hyperruntime.run_as import RunAs
 
 _ANSWER_S = 0.3  # then the host kills too: the processes to kill may starve the supervisor
-_GIVE_UP_S = 10.0
+GIVE_UP_S = 10.0  # on an idle machine
 # of all processes of a user: on few cores, those of a fork loop take long to die
 _USER_GIVE_UP_S = 30.0
 _MAX_BATCH = 64
@@ -192,7 +192,7 @@ class TreeKiller:
         words = " ".join(tree.words(groups=self.private_groups) for tree in trees)
         spans = [span for tree in trees for span in tree.spans]
         groups = self.private_groups and all(tree.group for tree in trees)
-        deadline = time.monotonic() + _GIVE_UP_S * overload()
+        deadline = time.monotonic() + GIVE_UP_S * overload()
         verbs = iter(("kill", "kill"))
         unseen = set(trees)
         clean = 0

@@ -157,7 +157,7 @@ class UserSessions:
         if isinstance(live, SwitchesUser) and live.user:
             self._is_root = True
             self._default = "" if is_root(live.user) else live.user, live.home
-        self._sees_processes = info.rootless or os.geteuid() == 0
+        self._sees_processes = info.owns_processes
         if wait:
             self._find_main()
             self.resolve(None)

@@ -81,14 +81,14 @@ def measure(tops: Iterable[str], namespace: Namespace | None, stop_at: int) -> U
 
 @attrs.frozen
 class Layer:
-    """The host directory of a container's changes to its image.
+    """The host's directories of a container's changes to its image.
 
     Attributes:
-        path: the directory.
-        is_copy: whether the image's files are in it too.
+        paths: the directories; empty if the container has none of its own.
+        is_copy: whether the image's files are in them too.
     """
 
-    path: str
+    paths: tuple[str, ...]
     is_copy: bool = False
 
 
@@ -107,24 +107,24 @@ def changes_layer(namespace: Namespace | None) -> Layer | None:
     upper = _UPPER.search(root.options)
     if upper is not None:
         path = _plain(upper[1]).replace("\\", "")
-        return Layer(path) if os.path.isdir(path) else None
+        return Layer((path,)) if os.path.isdir(path) else None
     return _layer_outside(root, _mounts(parent_of(namespace.init)))
 
 
 def _layer_outside(root: _Mount, mounts: Sequence[_Mount]) -> Layer | None:
     same = [one for one in mounts if one.device == root.device]
     if root.options.startswith("fuse"):
-        # the layout of containers/storage and of Docker: ID/merged beside ID/diff
-        merged = [one.target for one in same if os.path.basename(one.target) == "merged"]
-        paths = [os.path.join(os.path.dirname(target), "diff") for target in merged]
-    else:
-        inside = [one for one in same if _is_below(root.top, one.top) and root.top != one.top]
-        paths = [
-            os.path.normpath(f"{one.target}/{os.path.relpath(root.top, one.top)}")
-            for one in sorted(inside, key=lambda one: len(one.top), reverse=True)
-        ]
-    is_copy = not root.options.startswith("fuse")
-    return next((Layer(path, is_copy) for path in paths if os.path.isdir(path)), None)
+        # The layout of containers/storage and of Docker: ID/merged beside ID/diff. In ID/work,
+        # fuse-overlayfs keeps the files that are deleted and still open.
+        places = [os.path.dirname(one.target) for one in same if one.target.endswith("/merged")]
+        pairs = ((f"{place}/diff", f"{place}/work") for place in places)
+        return next((Layer(pair) for pair in pairs if os.path.isdir(pair[0])), None)
+    inside = [one for one in same if _is_below(root.top, one.top) and root.top != one.top]
+    paths = [
+        os.path.normpath(f"{one.target}/{os.path.relpath(root.top, one.top)}")
+        for one in sorted(inside, key=lambda one: len(one.top), reverse=True)
+    ]
+    return next((Layer((path,), is_copy=True) for path in paths if os.path.isdir(path)), None)
 
 
 @attrs.frozen

@@ -60,6 +60,7 @@ _TAIL_BYTES = 64 * 1024
 _OTHERS_S = 2.0  # for the output of children that outlive a program
 _REAP_S = 10.0  # for the end of a killed program
 _CHUNK_BYTES = 1 << 16
+MOST_OVERLOAD = 3.0  # of `overload`
 DEVNULL = subprocess.DEVNULL
 PIPE = subprocess.PIPE
 STDOUT = subprocess.STDOUT
@@ -473,14 +474,14 @@ def read_proc(pid: int | str, name: str) -> bytes:
 
 
 def overload() -> float:
-    """Return how many times slower than an idle machine this one is, from 1 to 3: its runnable
-    processes per CPU.
+    """Return how many times slower than an idle machine this one is, from 1 to `MOST_OVERLOAD`: its
+    runnable processes per CPU.
 
     Source: proc(5): the fourth field of ``/proc/loadavg`` begins with the number of runnable
     processes and threads.
     """
     runnable = int(read_proc("", "loadavg").split()[3].partition(b"/")[0])
-    return min(3.0, max(1.0, runnable / (os.cpu_count() or 1)))
+    return min(MOST_OVERLOAD, max(1.0, runnable / (os.cpu_count() or 1)))
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float, interval_s: float = 0.01) -> bool:

@@ -245,7 +245,7 @@ def watch_container(
         raise UnsupportedOptionError(driver_name, "limits.memory_bytes", f"{why}; leave it at None")
     watch = Watch(watched, namespace, remove)
     if watched.disk_bytes is not None:
-        layer = Layer(live.layer) if isinstance(live, HasLayer) else changes_layer(namespace)
+        layer = _layer_of(live, namespace)
         tops = [
             mount.source
             for mount in launch.spec.mounts
@@ -255,13 +255,20 @@ def watch_container(
         copied = Use(size, hidden=False)
         if layer is None:
             _watchers.get().say_uncounted(driver_name)
-        elif layer.path:
-            tops.append(layer.path)
+        else:
+            tops += layer.paths
             if layer.is_copy:
-                copied = measure((layer.path,), None, sys.maxsize)
+                copied = measure(layer.paths, None, sys.maxsize)
         watch.disk = DiskWatch(watched.disk_bytes, tops, namespace, watch.end, copied)
     _watchers.get().add(watch)
     return watch
+
+
+def _layer_of(live: LiveContainer, namespace: Namespace | None) -> Layer | None:
+    """Return where the changes of a container to its image are; None if unknown."""
+    if isinstance(live, HasLayer):
+        return Layer((live.layer,) if live.layer else ())
+    return changes_layer(namespace)
 
 
 def unwatch(watch: Watch | None) -> None:

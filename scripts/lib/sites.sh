@@ -97,10 +97,19 @@ enter_system() {
     exec "${settings[@]}" "$@"
 }
 
+readonly VIRTUAL_MACHINE=(qemu-system-x86_64 -cpu max -nographic -no-reboot -nic none
+    -kernel /vmlinuz -initrd /initrd.img)
+
+# boots OPTION...: whether a virtual machine with these options gets as far as its first process. A /dev/kvm may exist and
+# not run the kernel, as in some virtual machines; QEMU then stops and waits.
+boots() {
+    timeout 60 "${VIRTUAL_MACHINE[@]}" "$@" -append "rdinit=/bin/false panic=-1" >/results/trial.log 2>&1 </dev/null
+}
+
 # boot LIMIT_S COMMAND: as root in the system "node", boot a copy of it as a virtual machine that runs a shell command as root
 # after the start and then ends. Its files in /results are copied to /results here. Without KVM it is 5 to 15 times slower.
 boot() {
-    local disk=/results/disk unit=/etc/systemd/system/hyperruntime-site.service
+    local disk=/results/disk unit=/etc/systemd/system/hyperruntime-site.service accelerator=tcg,thread=multi
     printf '%s\n' '[Unit]' 'After=multi-user.target' '[Service]' 'Type=simple' 'StandardOutput=file:/results/log' \
         'StandardError=inherit' "ExecStart=/bin/bash -c '$2; sync; systemctl poweroff --force'" >"$unit"
     mkdir -p /etc/systemd/system/multi-user.target.wants
@@ -113,9 +122,10 @@ boot() {
     mount --bind /checkout /mnt/checkout
     truncate --size 12G "$disk"
     mkfs.ext4 -q -F -d /mnt "$disk"
-    timeout "$1" qemu-system-x86_64 -accel kvm -accel tcg,thread=multi -cpu max -m 4096 -smp 2 -nographic -no-reboot \
-        -kernel /boot/vmlinuz-* -initrd /boot/initrd.img-* -drive "file=$disk,format=raw,if=virtio,cache=unsafe" \
-        -append "root=/dev/vda rw console=ttyS0 panic=-1 quiet" -nic none </dev/null >/results/serial.log 2>&1 || true
+    if boots -accel kvm; then accelerator=kvm; fi
+    timeout "$1" "${VIRTUAL_MACHINE[@]}" -accel "$accelerator" -m 4096 -smp 2 \
+        -drive "file=$disk,format=raw,if=virtio,cache=unsafe" \
+        -append "root=/dev/vda rw console=ttyS0 panic=-1 quiet" >/results/serial.log 2>&1 </dev/null || true
     debugfs -R "rdump /results /" "$disk"
     rm "$disk"
 }

@@ -65,7 +65,7 @@ def test_the_classifiers_exist_and_name_each_supported_python() -> None:
         for path in WORKFLOWS
         if path.stem == "tests"
     ]
-    assert versions == set(job["strategy"]["matrix"]["python"]) == {"3.11", "3.12", "3.13"}
+    assert versions == set(job["strategy"]["matrix"]["python"]) == {"3.11", "3.12", "3.13", "3.14"}
 
 
 def test_each_extra_has_the_name_that_old_and_new_pip_find() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -148,8 +147,7 @@ def disk(context: Context) -> None:
 
     Another user's daemon hides its store: there, only writable directories of this machine count.
     """
-    is_hidden = not context.info.rootless and os.geteuid() != 0
-    places = PLACES[:1] if is_hidden else PLACES
+    places = PLACES if context.info.owns_processes else PLACES[:1]
     with ThreadPoolExecutor(len(places)) as threads:
         for place in [threads.submit(_fill, context, path, script) for path, script in places]:
             place.result()

@@ -89,7 +89,7 @@ class Simulated(NodeContext):
 
 @asynccontextmanager
 async def nodes(stores: list[Store]) -> AsyncIterator[list[Node]]:
-    head, served = Head(), []
+    head, served = Head(patience_s=600.0), []  # on a busy machine, 64 nodes join late
     await head.start("127.0.0.1")
     for number, store in enumerate(stores):
         context = Simulated(store)
