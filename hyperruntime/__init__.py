@@ -56,10 +56,13 @@ if TYPE_CHECKING:
     from hyperruntime.sandbox import BlockingSandbox as BlockingSandbox
     from hyperruntime.sandbox import Pool as Pool
     from hyperruntime.sandbox import Sandbox as Sandbox
+    from hyperruntime.services.group import ServiceContainer as ServiceContainer
     from hyperruntime.spec import ContainerSpec as ContainerSpec
     from hyperruntime.spec import ExecResult as ExecResult
     from hyperruntime.spec import Limits as Limits
     from hyperruntime.spec import Mount as Mount
+    from hyperruntime.spec import Ready as Ready
+    from hyperruntime.spec import Service as Service
     from hyperruntime.transfer.extract import ExtractLimits as ExtractLimits
 
 __version__ = "0.1.0"
@@ -92,7 +95,8 @@ _NAMES = {
     "run_as": ("RunAs",),
     "runtime": ("Runtime", "open_runtime"),
     "sandbox": ("BlockingSandbox", "Pool", "Sandbox"),
-    "spec": ("ContainerSpec", "ExecResult", "Limits", "Mount"),
+    "services.group": ("ServiceContainer",),
+    "spec": ("ContainerSpec", "ExecResult", "Limits", "Mount", "Ready", "Service"),
     "transfer.extract": ("ExtractLimits",),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}

@@ -17,7 +17,8 @@ import attrs
 from hyperruntime.concurrency.blocking import EXECS, blocking, run_cancellable
 from hyperruntime.concurrency.closing import AsyncClosing
 from hyperruntime.concurrency.end_event import EndEvent
-from hyperruntime.driver import Driver, Launch
+from hyperruntime.concurrency.parallel_map import parallel_map
+from hyperruntime.driver import Driver, Launch, LiveContainer
 from hyperruntime.egress.container_egress import ContainerEgress, EgressWay
 from hyperruntime.exec.exchange import EXCHANGE_TARGET, Exchanges
 from hyperruntime.exec.exec_script import export_script, make_request, shell_keeps
@@ -53,6 +54,20 @@ log = get_logger(__name__)
 E = TypeVar("E", bound=Execution)
 
 _LOST_TIMEOUT_S = 0.3
+_ENDED_AT_ONCE = 8
+
+
+@attrs.frozen
+class Group:
+    """What the containers of services and their main one have in common.
+
+    Attributes:
+        hosts: the mount of their ``/etc/hosts``.
+        joins: the main one, whose network it has; None for the main one itself.
+    """
+
+    hosts: Mount
+    joins: LiveContainer | None = None
 
 
 class Container(
@@ -73,6 +88,7 @@ class Container(
         spec: the spec from which it was made.
         name: its name, unique on this machine.
         closed: set when it was closed and removed.
+        services: the containers of its services, by name.
 
     Example:
         >>> with runtime.container(spec) as container:
@@ -89,6 +105,7 @@ class Container(
         labels: Mapping[str, str],
         base: Snapshot | None = None,
         start: Callable[..., Container] | None = None,
+        group: Group | None = None,
     ) -> None:
         """Start the container and wait until it can run commands.
 
@@ -100,12 +117,14 @@ class Container(
             labels: labels in addition to the spec's.
             base: the snapshot whose files it gets; None means those of the image.
             start: starts other containers, for :meth:`fork`.
+            group: what it has in common with others; None means nothing.
 
         Raises:
             HyperRuntimeError: it cannot be started; the subclass gives the reason.
         """
         self.spec = spec
         self.closed = EndEvent()
+        self.services: Mapping[str, Container] = {}
         self.name = f"hyperruntime-{uuid.uuid4().hex[:12]}"
         self._pid = os.getpid()
         self._removal: threading.Thread | None = None
@@ -123,6 +142,7 @@ class Container(
         self._driver = driver
         self._labels = {**spec.labels, **labels, **owner.identity.to_labels()}
         self._start_another = start
+        self._group = group
         self._starts = count(1)
         self._changing = threading.Lock()
         self._new_sessions = partial(
@@ -168,6 +188,11 @@ class Container(
         inside at once.
         """
         return Mount(source=self._exchange, target=EXCHANGE_TARGET)
+
+    @property
+    def live(self) -> LiveContainer:
+        """The running container, as its driver knows it."""
+        return self._live
 
     @property
     def is_alive(self) -> bool:
@@ -399,12 +424,14 @@ class Container(
                 gpus=self._gpus.take(),
                 limits=limits,
                 network=self.spec.engine_network,
+                mounts=(*self.spec.mounts, *(() if self._group is None else (self._group.hosts,))),
             ),
             name=self.name if number == 1 else f"{self.name}-{number}",
             labels=self._labels,
             exchange=self.exchange,
             private_dir=self._dir,
             layers=layers,
+            joins=None if self._group is None else self._group.joins,
         )
         self._live = live = driver.launch(launch)
         sessions.begin(live, info, wait=wait)
@@ -469,6 +496,8 @@ class Container(
 
     def _end(self, timeout_s: float) -> None:
         try:
+            # first: an engine removes no container whose network others have
+            parallel_map(_ENDED_AT_ONCE, Container.close, tuple(self.services.values()))
             self._sessions.end(timeout_s)
             for ending in self._endings:
                 ending.join(timeout_s)

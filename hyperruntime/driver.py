@@ -47,6 +47,7 @@ class EngineInfo:
         snapshots: whether containers can start from the files of others.
         slow_rollbacks: whether a rollback takes longer than a new container that is ready, so that
             pools replace containers instead.
+        services: whether a container can join the network of another one.
         refuses: other fields that raise :class:`~hyperruntime.errors.UnsupportedOptionError` here,
             under the name in the error's ``field``: a field of the spec (``read_only_rootfs``,
             ``user``, ``mounts``), a limit that is not in ``limits`` (``limits.tmpfs_bytes``), or an
@@ -79,6 +80,7 @@ class EngineInfo:
     unfiltered: str = ""
     snapshots: bool = False
     slow_rollbacks: bool = False
+    services: bool = False
     refuses: frozenset[str] = frozenset()
     reclaim_args: tuple[str, ...] = ()
 
@@ -200,6 +202,8 @@ class Launch:
         layers: what :class:`Freezes` returned, in place of the image's files: directories of this
             machine, the highest first, or one image of the engine; empty: the image's. Only for a
             driver that declares ``snapshots``.
+        joins: the container of this driver whose network it has, instead of one of its own; only
+            for a driver that declares ``services``.
     """
 
     spec: ContainerSpec
@@ -208,6 +212,7 @@ class Launch:
     exchange: Mount
     private_dir: str
     layers: tuple[str, ...] = ()
+    joins: LiveContainer | None = None
 
 
 class LiveContainer(Protocol):
@@ -423,6 +428,15 @@ class Images(Protocol):
         Raises:
             ImageBuildError: a step failed; core adds the last lines of the step to the message.
         """
+        ...
+
+
+@runtime_checkable
+class NamesPrograms(Protocol):
+    """Images whose main program is known; needed for services."""
+
+    def program_of(self, reference: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the entry point and the default command of an image that is on this machine."""
         ...
 
 

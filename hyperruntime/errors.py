@@ -317,6 +317,24 @@ class WorkdirNotFoundError(ExecStartError, FileNotFoundError):
         )
 
 
+class ServiceError(HyperRuntimeError):
+    """A service of a container ended, or was not ready in time.
+
+    Attributes:
+        service: its name.
+        why: what happened, as part of a sentence.
+        log_tail: the last lines of its log.
+    """
+
+    def __init__(self, service: str, why: str, log_tail: str) -> None:
+        """Make the message."""
+        self.service = service
+        self.why = why
+        self.log_tail = log_tail
+        said = f"its last lines:\n{log_tail}" if log_tail else "it wrote nothing"
+        super().__init__(f"service {service!r} is not ready: {why}; {said}")
+
+
 class CommandFailedError(HyperRuntimeError):
     """A command ended with a non-zero exit code, and the caller called ``result.check()``."""
 

@@ -92,6 +92,27 @@ def parse_yaml(text: str | bytes) -> Any:  # noqa: ANN401 - any YAML value
         raise ValueError(" ".join(str(error).split())) from None
 
 
+def yaml_lines(text: str) -> dict[tuple[str, ...], int]:
+    """Return the lines of the keys of a YAML text that :func:`parse_yaml` has read, each by the
+    names of the keys above it and its own.
+    """
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)(text)
+    try:
+        found: dict[tuple[str, ...], int] = {}
+        left: list[tuple[tuple[str, ...], Any]] = [((), loader.get_single_node())]
+        while left and len(found) < _MOST_YAML_VALUES:
+            path, node = left.pop()
+            for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
+                place = (*path, str(key.value))
+                found.setdefault(place, key.start_mark.line + 1)
+                left.append((place, value))
+        return found
+    finally:
+        loader.dispose()
+
+
 def _count_nodes(node: Any, known: dict[int, int]) -> int:  # noqa: ANN401 - a node of PyYAML
     """Return the number of values of a YAML node; ``known`` has those of other nodes, and 0 while
     one is counted.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import attrs
 
@@ -17,7 +18,7 @@ from hyperruntime.concurrency.blocking import STARTS, blocking
 from hyperruntime.concurrency.closing import AsyncClosing
 from hyperruntime.concurrency.exhaustion import too_many_files
 from hyperruntime.concurrency.parallel_map import parallel_map
-from hyperruntime.container import Container
+from hyperruntime.container import Container, Group
 from hyperruntime.driver import BuildsInContainers, ContainerRecord, Driver, DropsLayers, EngineInfo
 from hyperruntime.errors import (
     DriverLoadError,
@@ -36,9 +37,12 @@ from hyperruntime.host.process import wait_until
 from hyperruntime.images.store import ImageStore
 from hyperruntime.layers.snapshots.snapshot import Snapshot, Snapshots, snapshots_of
 from hyperruntime.logs import get_logger
+from hyperruntime.services.group import ServiceContainer, hosts_of, start_services
 from hyperruntime.spec import ContainerSpec
 
 log = get_logger(__name__)
+
+C = TypeVar("C", bound=Container)
 
 AUTO = "auto"
 ENVIRONMENT_VARIABLE = "HYPERRUNTIME_RUNTIME"
@@ -203,6 +207,7 @@ class Runtime(AsyncClosing):
             StorageError: no file descriptor or no space is left.
             EngineError: the runtime is closed, or this process is a forked child of the process
                 that opened it.
+            ServiceError: a service of it ended, or was not ready in time.
             TypeError: ``spec`` is not a ContainerSpec.
             SpecError: the source of a mount does not exist, or ``base`` is gone or has another
                 image.
@@ -222,23 +227,28 @@ class Runtime(AsyncClosing):
             base = self.snapshots.find(base)
         if base is not None:
             base.check_fits(self.name, spec.image)
-        if spec.pull == "always":
-            self.images.pull(spec.image)
-        try:
-            return self._own(spec, labels or {}, base)
-        except ImageNotFoundError:
-            if spec.pull != "missing":
-                raise
-        self.images.pull(spec.image)
         return self._own(spec, labels or {}, base)
 
     def _own(
         self, spec: ContainerSpec, labels: Mapping[str, str], base: Snapshot | None
     ) -> Container:
-        """Start a container that :meth:`close` closes."""
+        """Start a container, with its services, that :meth:`close` closes."""
         run = {f"{LABEL}.run": self._run_id} if self._run_id else {}
+        all_labels = {**labels, **run}
         with self._starting_here(), _naming_full_tables():
-            container = self._start(spec, {**labels, **run}, base)
+            hosts = None
+            if spec.services:
+                hosts = hosts_of(spec, self._driver, self._owner.private_dir)
+            group = None if hosts is None else Group(hosts)
+            make = partial(self._make, Container, spec, all_labels, base, group)
+            container = self._start_pulled(spec, make)
+            if hosts is not None:
+                try:
+                    start = partial(self._start_service, all_labels)
+                    start_services(container, self._driver, hosts, start)
+                except BaseException:
+                    container.close()
+                    raise
             with self._changed:
                 if not self._closed:
                     self._open.add(container)
@@ -246,6 +256,35 @@ class Runtime(AsyncClosing):
                     return container
             container.close()
             raise EngineError(_CLOSED)
+
+    def _start_service(
+        self, labels: Mapping[str, str], spec: ContainerSpec, group: Group
+    ) -> ServiceContainer:
+        make = partial(self._make, ServiceContainer, spec, labels, None, group)
+        return self._start_pulled(spec, make)
+
+    def _make(
+        self,
+        kind: type[C],
+        spec: ContainerSpec,
+        labels: Mapping[str, str],
+        base: Snapshot | None,
+        group: Group | None,
+    ) -> C:
+        another = partial(self.container, labels=labels)
+        return kind(self._driver, self._owner, self._exchanges, spec, labels, base, another, group)
+
+    def _start_pulled(self, spec: ContainerSpec, make: Callable[[], C]) -> C:
+        """Start a container, and pull its image as the spec says."""
+        if spec.pull == "always":
+            self.images.pull(spec.image)
+        try:
+            return self._start(make)
+        except ImageNotFoundError:
+            if spec.pull != "missing":
+                raise
+        self.images.pull(spec.image)
+        return self._start(make)
 
     async def acontainer(
         self,
@@ -351,15 +390,13 @@ class Runtime(AsyncClosing):
                 self._starting.discard(threading.get_ident())
                 self._changed.notify_all()
 
-    def _start(
-        self, spec: ContainerSpec, labels: Mapping[str, str], base: Snapshot | None
-    ) -> Container:
+    def _start(self, make: Callable[[], C]) -> C:
         """Start a container; retry for a few seconds while no process is left for it."""
         deadline = time.monotonic() + _START_TRIES_S
         pause_s = 0.2
         while True:
             try:
-                return self._try_start(spec, labels, base)
+                return self._try_start(make)
             except ProcessLimitError:
                 if self._closed or time.monotonic() + pause_s > deadline:
                     raise
@@ -367,21 +404,15 @@ class Runtime(AsyncClosing):
                 time.sleep(pause_s)
                 pause_s *= 2
 
-    def _try_start(
-        self, spec: ContainerSpec, labels: Mapping[str, str], base: Snapshot | None
-    ) -> Container:
-        another = partial(self.container, labels=labels)
-        start = partial(
-            Container, self._driver, self._owner, self._exchanges, spec, labels, base, another
-        )
+    def _try_start(self, make: Callable[[], C]) -> C:
         known = self._driver.probe()
         try:
-            return start()
+            return make()
         except EngineUnavailableError:
             if self._driver.probe() is known:
                 raise
         log.info("the probe of the engine was out of date; starting once more", driver=self.name)
-        return start()
+        return make()
 
     def _forget(self, container: Container) -> None:
         with self._changed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import attrs
@@ -14,6 +14,7 @@ from hyperruntime.errors import CommandFailedError, SpecError
 from hyperruntime.json_values import is_number
 from hyperruntime.network.egress import NETWORKS, Egress, Network
 from hyperruntime.pickling import frozen_mapping, names_only
+from hyperruntime.settings.image_names import check_image
 
 LimitsMode = Literal["enforce", "watchdog"]
 Pull = Literal["never", "missing", "always"]
@@ -21,20 +22,6 @@ LIMITS_MODES: tuple[str, ...] = ("enforce", "watchdog")
 PULLS: tuple[str, ...] = ("never", "missing", "always")
 DEFAULT_PIDS = 512
 DEFAULT_OUTPUT_LIMIT_BYTES = 10 * 1024**2
-# Source: the grammar of references in the OCI distribution specification and in
-# github.com/distribution/reference.
-_HOST = r"[a-zA-Z0-9](?:[a-zA-Z0-9.-]*[a-zA-Z0-9])?(?::[0-9]+)?"
-_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
-_TAG = r"[A-Za-z0-9_][A-Za-z0-9_.-]*"
-_DIGEST = r"sha256:[0-9a-f]{64}"
-_IMAGE_NAME = re.compile(rf"(?:{_HOST}/)?{_PART}(?:/{_PART})*(?::{_TAG})?(?:@{_DIGEST})?")
-# Podman reads what begins with one of these from other places; containers-transports(5).
-_TRANSPORTS = "containers-storage dir docker docker-archive docker-daemon oci oci-archive ostree sif tarball".split()
-_IMAGE_FILES = (".sif", ".sqfs")
-_IMAGE_PATH = re.compile(r"[\w./][\w ._:/@+-]*")
-# the repositories of Podman's and Docker's snapshots; the user's number follows the second
-UNNAMED_SNAPSHOTS = "localhost/hyperruntime-snapshot"
-NAMED_SNAPSHOTS = "localhost/hyperruntime-named"
 _USER = re.compile(
     r"(?P<user>[A-Za-z0-9_][A-Za-z0-9_.-]*\$?)(:(?P<group>[A-Za-z0-9_][A-Za-z0-9_.-]*\$?))?"
 )
@@ -252,6 +239,154 @@ class Limits:
     )
 
 
+_SERVICE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_MOST_SERVICES = 200  # each has an address, from 127.0.0.2
+
+
+def _arguments(value: Iterable[str] | None) -> tuple[str, ...] | None:
+    return value if value is None else tuple([value] if isinstance(value, str) else value)
+
+
+@attrs.frozen(kw_only=True)
+class Ready:
+    """When a service counts as ready. One of the first four is given.
+
+    Attributes:
+        tcp: a port that it listens on, at the service's own address or at all.
+        http: a URL that answers with a status below 400.
+        command: a command in the service's container that ends with exit code 0.
+        completed: its program has ended with exit code 0, as one does that only prepares something.
+        interval_s: most seconds between two looks; the first ones follow sooner.
+        timeout_s: the deadline, from the start of its program; it grows with the load of the
+            machine.
+
+    Example:
+        >>> hr.Ready(tcp=5432).timeout_s
+        60.0
+    """
+
+    tcp: int | None = attrs.field(default=None, validator=_whole(1, 65535))
+    http: str | None = None
+    command: tuple[str, ...] | None = attrs.field(default=None, converter=_arguments)
+    completed: bool = False
+    interval_s: float = attrs.field(default=0.1, validator=_seconds)
+    timeout_s: float = attrs.field(default=60.0, validator=_seconds)
+
+    def __attrs_post_init__(self) -> None:
+        """Check that one thing is asked for."""
+        asked = (self.tcp, self.http, self.command, self.completed or None)
+        if sum(one is not None for one in asked) != 1:
+            raise SpecError("Ready", asked, "one of tcp, http, command and completed")
+        if self.http is not None and not re.fullmatch(r"http://[!-~]+", self.http):
+            raise SpecError("Ready.http", self.http, "a URL such as http://api:8000/health")
+        _check_arguments("Ready.command", self.command)
+
+
+@attrs.frozen(kw_only=True)
+class Service:
+    """A program in a container of its own that shares the network of another container.
+
+    Attributes:
+        name: the name by which all containers of the group reach it.
+        image: its image.
+        entrypoint: what comes before ``args``; None means the image's.
+        args: the arguments of its program; None means the image's, if ``entrypoint`` is None too.
+        env: variables, in addition to the image's.
+        ready: when the next ones start, and the container is there; None: with its program.
+        after: names of services that must be ready before it starts.
+        aliases: more names of it.
+        directories: what is made before its program starts, where it is missing.
+        workdir: working directory; None means the image's.
+        user: its user; None means the image's.
+        limits: limits of its container.
+
+    Example:
+        >>> db = hr.Service(name="db", image="localhost/db:latest", ready=hr.Ready(tcp=5432))
+        >>> hr.ContainerSpec(image="base", services=(db,)).services[0].name
+        'db'
+    """
+
+    name: str
+    image: str
+    entrypoint: tuple[str, ...] | None = attrs.field(default=None, converter=_arguments)
+    args: tuple[str, ...] | None = attrs.field(default=None, converter=_arguments)
+    env: Mapping[str, str] = attrs.field(default=None, converter=frozen_mapping, repr=names_only)
+    ready: Ready | None = None
+    after: tuple[str, ...] = attrs.field(default=(), converter=tuple[str, ...])
+    aliases: tuple[str, ...] = attrs.field(default=(), converter=tuple[str, ...])
+    directories: tuple[str, ...] = attrs.field(default=(), converter=tuple[str, ...])
+    workdir: str | None = None
+    user: str | None = None
+    limits: Limits = Limits()
+
+    def __attrs_post_init__(self) -> None:
+        """Check what its container does not check itself."""
+        for name in (self.name, *self.aliases):
+            check_host_name("Service.name", name)
+        for path in self.directories:
+            check_inside_path("Service.directories", path)
+        _check_arguments("Service.entrypoint", self.entrypoint)
+        _check_arguments("Service.args", self.args)
+        ContainerSpec(
+            image=self.image,
+            env=self.env,
+            workdir=self.workdir,
+            user=self.user,
+            limits=self.limits,
+        )
+
+
+def check_host_name(field: str, name: object) -> None:
+    """Check that a value can be the name of a service, or of a container of its group.
+
+    Raises:
+        SpecError: it cannot.
+    """
+    if not isinstance(name, str) or not _SERVICE.fullmatch(name) or name == "localhost":
+        allowed = "letters, digits and .-_ between them, at most 63, and not localhost"
+        raise SpecError(field, name, allowed)
+
+
+def _check_arguments(field: str, args: tuple[str, ...] | None) -> None:
+    if args is not None and not all(map(is_text, args)):
+        raise SpecError(field, args, "texts without NUL")
+
+
+def _check_group(services: tuple[Service, ...], names: tuple[str, ...]) -> None:
+    """Check that the services of a container have different names, and that some order of start
+    exists.
+    """
+    taken: set[str] = set()
+    for name in names:
+        check_host_name("host_names", name)
+    for name in (*names, *(name for one in services for name in {one.name, *one.aliases})):
+        if name in taken:
+            raise SpecError("services", name, "a different name for each service")
+        taken.add(name)
+    if len(services) > _MOST_SERVICES:
+        raise SpecError("services", len(services), f"at most {_MOST_SERVICES} services")
+    steps_of(services)
+
+
+def steps_of(services: Sequence[Service]) -> list[list[Service]]:
+    """Return the services that may start at once, step by step.
+
+    Raises:
+        SpecError: there is no such order.
+    """
+    steps: list[list[Service]] = []
+    known: set[str] = set()
+    left = list(services)
+    while left:
+        steps.append([one for one in left if known.issuperset(one.after)])
+        if not steps[-1]:
+            why = "the names of other services, without a circle"
+            raise SpecError("Service.after", {one.name: one.after for one in left}, why)
+        known |= {one.name for one in steps[-1]}
+        left = [one for one in left if one.name not in known]
+    return steps
+
+
 @attrs.frozen(kw_only=True)
 class ContainerSpec:
     """Everything that describes a container before it runs.
@@ -278,6 +413,8 @@ class ContainerSpec:
         labels: additional labels of the container.
         pull: ``never`` uses only images on this machine; ``missing`` pulls the image if it is not
             there; ``always`` pulls it with every start, in case its tag has moved.
+        services: programs in containers of their own that share its network, and end with it.
+        host_names: names by which the services reach it.
 
     Example:
         >>> spec = hr.ContainerSpec(image="docker.io/library/debian:12", env={"WORD": "hello"})
@@ -297,6 +434,8 @@ class ContainerSpec:
     read_only_rootfs: bool = False
     labels: Mapping[str, str] = attrs.field(default=None, converter=frozen_mapping)
     pull: Pull = "never"
+    services: tuple[Service, ...] = attrs.field(default=(), converter=tuple[Service, ...])
+    host_names: tuple[str, ...] = attrs.field(default=(), converter=tuple[str, ...])
 
     def __attrs_post_init__(self) -> None:
         """Check every field."""
@@ -318,6 +457,7 @@ class ContainerSpec:
         if self.user is not None:
             check_user(self.user)
         self._check_targets()
+        _check_group(self.services, self.host_names)
 
     @property
     def engine_network(self) -> Network:
@@ -352,72 +492,6 @@ class ContainerSpec:
                     f"one mount per target, and {taken[target]} is there",
                 )
             taken[target] = f"the mount of {mount.source!r}"
-
-
-def is_image_name(reference: str) -> bool:
-    """Return whether every engine reads a reference as the name of an image, never as a path or a
-    transport.
-    """
-    is_name = _IMAGE_NAME.fullmatch(reference) is not None and not has_transport(reference)
-    return is_name and not reference.endswith(_IMAGE_FILES)
-
-
-def has_transport(reference: str) -> bool:
-    """Return whether an engine may read a reference from elsewhere than its store and
-    registries.
-    """
-    return reference.partition(":")[0] in _TRANSPORTS
-
-
-def is_image_path(reference: str) -> bool:
-    """Return whether a reference is the path of an image file or a directory, which only some
-    engines can run.
-    """
-    return reference.startswith(("/", "./", "../")) or (
-        reference.endswith(_IMAGE_FILES) and ":" not in reference
-    )
-
-
-def check_image(field: str, reference: object) -> None:
-    """Check that a value names an image, or is the path of one; the one rule for references of
-    images.
-
-    A transport such as ``docker-archive:FILE`` would make an engine read any file of this machine.
-
-    Args:
-        field: name of the field, for the message.
-        reference: the value.
-
-    Raises:
-        SpecError: it is neither.
-    """
-    text = str(reference)
-    if not (is_image_name(text) or (is_image_path(text) and _IMAGE_PATH.fullmatch(text))):
-        allowed = (
-            "an image reference such as localhost/name:tag; load an archive first with "
-            "`hyperrun image load FILE`"
-        )
-        raise SpecError(field, reference, allowed)
-
-
-def check_new_image(field: str, reference: object) -> None:
-    """Check that an image may get a name: those of snapshots are given by snapshots alone.
-
-    Raises:
-        SpecError: it may not.
-    """
-    check_image(field, reference)
-    if is_of_snapshots(str(reference)):
-        raise SpecError(field, reference, "snapshots have such names; use another repository")
-
-
-def is_of_snapshots(reference: str) -> bool:
-    """Return whether a reference is in a repository of snapshots; Podman puts ``localhost/`` before
-    a name without a registry.
-    """
-    full = f"localhost/{reference.removeprefix('localhost/')}"
-    repository = re.split("[:@]", full, maxsplit=1)[0]
-    return f"{repository}/".startswith((f"{UNNAMED_SNAPSHOTS}/", f"{NAMED_SNAPSHOTS}/"))
 
 
 def check_user(user: Any) -> None:  # noqa: ANN401 - checked here

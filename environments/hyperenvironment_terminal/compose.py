@@ -1,8 +1,7 @@
-"""Reader of a task's compose file, for its one container.
+"""Reader of a task's compose file, for its container and the services beside it.
 
 A task may have ``environment/docker-compose.yaml``, with changes to the service ``main`` that
-Harbor starts, and with more services. Only ``main`` is supported here. ``docker-compose.yml`` is an
-ordinary file, not a definition.
+Harbor starts, and with more services. ``docker-compose.yml`` is an ordinary file, not a definition.
 
 Source: Harbor, ``src/harbor/environments/docker/docker.py``: ``_environment_docker_compose_path``,
 ``_docker_compose_paths`` and ``DockerEnvironmentEnvVars``.
@@ -47,6 +46,8 @@ class Main:
         env: environment variables; ``${NAME}`` takes a value of the host.
         limits: limits, by the name of the field of :class:`~hyperruntime.Limits`.
         has_network: False if it has none; None if the file does not say.
+        services: the services beside it.
+        host_names: the names by which they reach it.
     """
 
     image: str = ""
@@ -56,6 +57,8 @@ class Main:
     env: Mapping[str, str] = attrs.field(factory=dict)
     limits: Mapping[str, Any] = attrs.field(factory=dict)
     has_network: bool | None = None
+    services: tuple[Service, ...] = ()
+    host_names: tuple[str, ...] = ()
 
 
 def read_main(folder: Path) -> Main:
@@ -66,58 +69,67 @@ def read_main(folder: Path) -> Main:
         folder: the directory.
 
     Raises:
-        SpecError: the file is invalid, has another service, or asks for something that is not
-            supported.
+        SpecError: the file is invalid, or asks for something that is not supported.
     """
     path = folder / NAME
     if not path.is_file():
         return Main()
     try:
-        given, variables = _main(path)
-        service = read_service({"services": {_MAIN: given}}, folder)
+        config, variables = _read(path)
+        service = read_service(config, folder, main=_MAIN, variables={})
+        for one in service.beside:
+            _check_beside(one, folder)
         return _as_main(service, variables, folder)
     except UnsupportedOptionError as error:
-        raise SpecError(
-            "task", str(path), f"{error.field} of the service {_MAIN!r}: {error.why}"
-        ) from None
+        where = "" if "(service " in error.why else f" of the service {_MAIN!r}"
+        raise SpecError("task", str(path), f"{error.field}{where}: {error.why}") from None
 
 
-def _main(path: Path) -> tuple[dict[str, Any], dict[str, str | None]]:
-    """Return the keys of ``main`` and its variables, without those that only repeat what Harbor
-    does by itself.
+def _check_beside(service: Service, folder: Path) -> None:
+    """Check that a service beside ``main`` needs only files of the task."""
+    used = () if service.dockerfile is None else (service.dockerfile, service.context)
+    if any(not path.resolve().is_relative_to(folder.resolve()) for path in used):
+        name = service.fields["name"]
+        why = f"the Dockerfile and the context of {name!r} must be in environment/"
+        raise UnsupportedOptionError("terminal", "build", why)
+
+
+def _read(path: Path) -> tuple[dict[str, Any], dict[str, str | None]]:
+    """Return the content of the file and the variables of ``main``, without what only repeats what
+    Harbor does by itself.
     """
     text = read_utf8(path, "task", may_be_link=False)
     try:
         config = parse_yaml(text) or {}
-        services = config.get("services") or {_MAIN: {}}
         unknown = sorted(
             key for key in config if key not in _AT_THE_TOP and not key.startswith("x-")
         )
-        main = {
-            key: value for key, value in (services.get(_MAIN) or {}).items() if value is not None
+        services = {
+            name: {key: value for key, value in (given or {}).items() if value is not None}
+            for name, given in (config.get("services") or {}).items()
         }
     except (ValueError, AttributeError) as error:
         raise SpecError(
             "task", str(path), f"a valid compose file: {' '.join(str(error).split())}"
         ) from None
-    if others := sorted(services.keys() - {_MAIN}):
-        names = ", ".join(map(str, others))
-        raise SpecError(
-            "task",
-            str(path),
-            f"a task with one container, {_MAIN!r}; it also has the service {names}",
-        )
-    if unknown or config.get("networks"):
-        raise SpecError(
-            "task", str(path), f"a file without {(*unknown, 'networks')[0]}, which is not supported"
-        )
+    if unknown:
+        raise SpecError("task", str(path), f"a file without {unknown[0]}, which is not supported")
+    main = services.pop(_MAIN, {})
     variables = _variables(read_variables(main.pop("environment", {})))
-    given = {
-        key: kept
-        for key, value in main.items()
-        if (kept := _without_harbors(value)) not in (None, [], {})
+    for name, given in services.items():
+        values = read_variables(given.get("environment", {})).items()
+        if unset := [variable for variable, value in values if value is None]:
+            why = f"a value of {unset[0]} for {name!r}: only {_MAIN!r} gets variables of the host"
+            raise SpecError("task", str(path), why)
+    kept = {
+        name: {
+            key: kept
+            for key, value in given.items()
+            if (kept := _without_harbors(value)) not in (None, [], {})
+        }
+        for name, given in {_MAIN: main, **services}.items()
     }
-    return given, variables
+    return {**config, "services": kept}, variables
 
 
 def _variables(given: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -208,4 +220,6 @@ def _as_main(service: Service, variables: Mapping[str, str | None], folder: Path
         env={name: f"${{{name}}}" if value is None else value for name, value in variables.items()},
         limits=fields["limits"],
         has_network=False if fields["network"] == "none" else None,
+        services=service.beside,
+        host_names=fields.get("host_names", ()),
     )

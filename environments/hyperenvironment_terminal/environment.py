@@ -14,7 +14,7 @@ import attrs
 
 from hyperenvironment_terminal.carry import StateError, carry
 from hyperenvironment_terminal.compose import ROOT
-from hyperenvironment_terminal.image import task_image
+from hyperenvironment_terminal.image import task_image, task_services
 from hyperenvironment_terminal.judge import (
     Control,
     Finding,
@@ -181,6 +181,9 @@ class Terminal(EnvironmentBase):
         spec = attrs.evolve(
             base, image=image, workdir=task.workdir or None, env=env, network=network
         )
+        if task.services:
+            services = task_services(task, images, self._substitutes, pull=self._pull)
+            spec = attrs.evolve(spec, services=services, host_names=task.host_names)
         if self.resources == "task":
             gpus = f"auto:{task.gpus}" if task.gpus else base.gpus
             spec = attrs.evolve(spec, limits=attrs.evolve(base.limits, **task.limits), gpus=gpus)
@@ -325,7 +328,8 @@ class Terminal(EnvironmentBase):
         return finding.rewards == {"reward": 1.0}
 
     def _mode(self, task: Task) -> str:
-        return self._verify or task.verify or FRESH
+        # a fresh container would have fresh services, without what the agent did to them
+        return self._verify or task.verify or (SAME if task.services else FRESH)
 
     def _tests_spec(self, task: Task, *, for_solution: bool = False) -> ContainerSpec | None:
         """Return the container spec of a task's tests, or None for the agent's; a solution gets the

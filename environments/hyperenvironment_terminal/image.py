@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import hyperruntime as hr
 from hyperenvironment_terminal.task import Task
 from hyperruntime.errors import ImageNotFoundError
 from hyperruntime.host.owner import owned_directory
@@ -40,14 +41,40 @@ def task_image(
     """
     if task.recipe is None:
         return _ready(substitutes.get(task.image, task.image), images, pull=pull)
-    text = recipe_text(task.recipe, images.exists, substitutes)
-    reference = f"{PREFIX}{_UPPER.sub('-', task.id.lower()).strip('-.') or 'task'}:{_digest(task.recipe, text)}"
+    return _built(task.id, task.recipe, task.recipe.parent, images, substitutes)
+
+
+def task_services(
+    task: Task, images: ImageStore, substitutes: Mapping[str, str], *, pull: bool
+) -> tuple[hr.Service, ...]:
+    """Return the services beside a task's container; arguments and errors of their images are those
+    of :func:`task_image`.
+    """
+    found = []
+    for one in task.services:
+        name = one.fields["name"]
+        if one.dockerfile is None:
+            image = one.fields["image"]
+            image = _ready(substitutes.get(image, image), images, pull=pull)
+        else:
+            own = f"{task.id}-{name}"
+            image = _built(own, one.dockerfile, one.context, images, substitutes)
+        found.append(hr.Service(**{**one.fields, "image": image}))
+    return tuple(found)
+
+
+def _built(
+    name: str, recipe: Path, context: Path, images: ImageStore, substitutes: Mapping[str, str]
+) -> str:
+    text = recipe_text(recipe, images.exists, substitutes)
+    tag = _digest(context / recipe.name, text)
+    reference = f"{PREFIX}{_UPPER.sub('-', name.lower()).strip('-.') or 'task'}:{tag}"
     if images.exists(reference):
         return reference
     with owned_directory() as directory:
-        recipe = Path(directory) / task.recipe.name
-        write_dockerfile(recipe, text)
-        return images.build(reference, containerfile=recipe, context=task.recipe.parent)
+        copy = Path(directory) / recipe.name
+        write_dockerfile(copy, text)
+        return images.build(reference, containerfile=copy, context=context)
 
 
 def recipe_text(recipe: Path, exists: Callable[[str], bool], substitutes: Mapping[str, str]) -> str:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 import attrs
 
 from hyperenvironment_terminal.compose import ROOT, Main, read_main, user_text
+from hyperruntime.adapters.compose import Service
 from hyperruntime.errors import SpecError
 from hyperruntime.images.building.definition import read_definition
 from hyperruntime.json_values import parse_toml
@@ -98,6 +99,8 @@ class Task:
         verifier_env: more environment variables of the tests.
         solution_env: more environment variables of the known solution.
         verify: ``same``, ``fresh``, or "" if the task does not say.
+        services: the services beside its container.
+        host_names: the names by which they reach it.
     """
 
     id: str
@@ -119,6 +122,8 @@ class Task:
     verifier_env: Mapping[str, str] = attrs.field(factory=dict)
     solution_env: Mapping[str, str] = attrs.field(factory=dict)
     verify: str = ""
+    services: tuple[Service, ...] = ()
+    host_names: tuple[str, ...] = ()
 
     @property
     def uses_pytest(self) -> bool:
@@ -242,6 +247,8 @@ def read_task(folder: Path, *, name: str = "") -> Task:
         verifier_env=_texts(settings.verifier.env),
         solution_env=_texts(settings.solution.env),
         verify=settings.metadata.hyperruntime.verify,
+        services=main.services,
+        host_names=main.host_names,
     )
 
 

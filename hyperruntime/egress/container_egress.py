@@ -186,7 +186,8 @@ class EgressWay:
             way = self._start()
         proxy = f"http://127.0.0.1:{way.port or self._port}"
         found = {"NODE_USE_ENV_PROXY": "1"}
-        for name, value in (("http_proxy", proxy), ("https_proxy", proxy), ("no_proxy", _OWN)):
+        own = ",".join((_OWN, *(service.name for service in self._spec.services)))
+        for name, value in (("http_proxy", proxy), ("https_proxy", proxy), ("no_proxy", own)):
             found |= {name: value, name.upper(): value}
         return {name: value for name, value in found.items() if name not in self._spec.env}
 

@@ -85,6 +85,7 @@ ALLOW_NAMESPACES = (
     "ask the administrator to allow user namespaces (sysctl user.max_user_namespaces, "
     "kernel.unprivileged_userns_clone, kernel.apparmor_restrict_unprivileged_userns)"
 )
+HOSTS = "/etc/hosts"
 _MOST_LATE = 2  # trials of one probe
 NO_WORKDIR = "hyperruntime: the working directory cannot be entered"
 IMAGE_OPERATIONS = tuple(
@@ -95,6 +96,15 @@ _NO_SHELL = re.compile(
     re.IGNORECASE,
 )
 _UNKNOWN_USER = re.compile(r"unable to find (user|group)|no matching entries in (passwd|group)")
+
+
+def has_own_hosts(spec: ContainerSpec) -> bool:
+    """Return whether a mount of a spec is ``/etc/hosts``.
+
+    Then nothing of the host may lie below it: if that file is replaced, the kernel takes away what
+    is mounted over it.
+    """
+    return any(posixpath.normpath(mount.target) == HOSTS for mount in spec.mounts)
 
 
 def shown_limits(printed: str) -> dict[str, Enforcement]:

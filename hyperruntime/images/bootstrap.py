@@ -156,7 +156,12 @@ _CAUSES: tuple[tuple[str, str], ...] = (
 )
 
 
-def build_rootfs(name: str, target_tar: Path, on_output: Callable[[str], None]) -> None:
+def build_rootfs(
+    name: str,
+    target_tar: Path,
+    on_output: Callable[[str], None],
+    packages: Sequence[str] | None = None,
+) -> None:
     """Write a root filesystem with Debian's essential packages and those of the image as an
     uncompressed tar.
 
@@ -167,6 +172,7 @@ def build_rootfs(name: str, target_tar: Path, on_output: Callable[[str], None]) 
         name: the image: a key of :data:`PACKAGES`.
         target_tar: the file to write, in a directory of the caller's own.
         on_output: called with each line of progress.
+        packages: its packages; None means those of the name.
 
     Raises:
         ImageBuildError: the build failed; the message gives the reason and the next step.
@@ -177,7 +183,10 @@ def build_rootfs(name: str, target_tar: Path, on_output: Callable[[str], None]) 
     with _work_directory() as work:
         namespaces, options = _namespaces()
         result = stream_process(
-            [*namespaces, *_mmdebstrap_args(name, target_tar, options)],
+            [
+                *namespaces,
+                *_mmdebstrap_args(name, packages or PACKAGES[name], target_tar, options),
+            ],
             env=_environment(work),
             on_line=on_output,
         )
@@ -185,11 +194,13 @@ def build_rootfs(name: str, target_tar: Path, on_output: Callable[[str], None]) 
             raise ImageBuildError(_failure(name, result))
 
 
-def _mmdebstrap_args(name: str, tar: Path, options: Iterable[str]) -> list[str]:
+def _mmdebstrap_args(
+    name: str, packages: Sequence[str], tar: Path, options: Iterable[str]
+) -> list[str]:
     """Return mmdebstrap's argv, with more options."""
     args = ["mmdebstrap", "--variant=essential", "--format=tar", "--skip=output/dev", *options]
     args += [f"--aptopt={option}" for option in _host_apt_options()]
-    included = list(PACKAGES[name])
+    included = list(packages)
     if Path(_MERGED_USR_HOOK).is_dir():
         # A tree that is merged from the start needs no conversion of a split /usr.
         args.append(f"--hook-dir={_MERGED_USR_HOOK}")

@@ -15,7 +15,7 @@ import attrs
 
 from hyperruntime.errors import SpecError
 from hyperruntime.pickling import frozen_mapping
-from hyperruntime.spec import is_image_name, is_image_path
+from hyperruntime.settings.image_names import is_image_name, is_image_path
 
 _HOST_SECTIONS = ("pre", "setup")  # they run on the build machine, as the user who builds
 _SECTIONS = (

@@ -26,7 +26,7 @@ from hyperruntime.images.dockerfile import (
     trigger,
 )
 from hyperruntime.images.words import UNKNOWN, expand, unknown
-from hyperruntime.spec import has_transport, is_image_name
+from hyperruntime.settings.image_names import has_transport, is_image_name
 
 _OF_PLATFORM = [
     f"{of}{name}"

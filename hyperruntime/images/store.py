@@ -43,7 +43,7 @@ from hyperruntime.images.recipes import (
     recipe_of,
 )
 from hyperruntime.logs import get_logger
-from hyperruntime.spec import check_image, check_new_image, is_of_snapshots
+from hyperruntime.settings.image_names import check_image, check_new_image, is_of_snapshots
 
 log = get_logger(__name__)
 

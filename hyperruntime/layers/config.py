@@ -64,6 +64,11 @@ class ImageConfig:
             },
         )
 
+    @property
+    def program(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The entry point and the default command."""
+        return self.entrypoint, self.cmd
+
     def to_oci(self) -> dict[str, Any]:
         """Return the ``config`` of an OCI image configuration."""
         known = {

@@ -33,12 +33,15 @@ import signal
 import socket
 import sys
 import time
+from array import array
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 
 _NEW_USERS = 0x10000000
 _NEW_MOUNTS = 0x00020000
+_NETWORK = 0x40000000
+_PORTS = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
 _PRIVATE = 0x44000  # MS_PRIVATE | MS_REC
 _REMOUNT_READ_ONLY = 0x21  # MS_REMOUNT | MS_RDONLY
 _PARENT_DEATH_SIGNAL = 1
@@ -64,6 +67,16 @@ def _mount(source: str, target: str, kind: str, flags: int, options: str) -> Non
     words = (os.fsencode(source), os.fsencode(target), kind.encode())
     done = _libc.mount(*words, ctypes.c_ulong(flags), os.fsencode(options))
     _check(done, f"the mount of {target}")
+
+
+def _receive(source: socket.socket, size: int, flags: int = 0) -> tuple[bytes, list[int]]:
+    """Return a message and its descriptors; ``recv_fds`` ignores flags before Python 3.12."""
+    space = socket.CMSG_SPACE(3 * array("i").itemsize)
+    message, parts, _, _ = source.recvmsg(size, space, flags | socket.MSG_CMSG_CLOEXEC)
+    streams = array("i")
+    for _, _, data in parts:
+        streams.frombytes(data)
+    return message, list(streams)
 
 
 def _maps() -> tuple[str, str]:
@@ -202,20 +215,37 @@ def _enter(holder: socket.socket, maps_written: int) -> None:
     _mount("none", "/", "none", _PRIVATE, "")
 
 
+def _join(network: int) -> None:
+    """Enter the network of another sandbox, before the namespaces in which it belongs to nobody;
+    its root has no rights there, so that every port is free for all.
+    """
+    _check(_libc.setns(network, _NETWORK), "its network")
+    os.close(network)
+    with suppress(OSError), open(_PORTS, "w") as file:
+        file.write("0")
+
+
 def _start(
-    jobs: socket.socket, holder: socket.socket, maps_written: int, *, is_plain: bool
+    jobs: socket.socket,
+    holder: socket.socket,
+    maps_written: int,
+    *,
+    is_plain: bool,
+    network: int = -1,
 ) -> None:
     """Wait for a job, and become its program; the process of a starter. Its errors go to the
     output of the job.
     """
     try:
+        if network >= 0:
+            _join(network)
         # a plain one outlives the holder, because its name leads to the processes of the sandbox
         if not is_plain:
             _enter(holder, maps_written)
         os.setsid()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         json.loads('{"a": ["b", 1]}')  # the pages that a job needs are copied before it comes
-        message, streams, _, _ = socket.recv_fds(jobs, 16, 3, socket.MSG_CMSG_CLOEXEC)
+        message, streams = _receive(jobs, 16)
         if not message:
             os._exit(0)
         for ignored in _IGNORED:
@@ -247,6 +277,26 @@ def _remove_few(directory: str, most: int) -> int:
                 return most
     os.rmdir(directory)
     return most
+
+
+def _network_of(pid: int) -> int:
+    """Return the open network of a sandbox, that of the innermost program with another one than
+    ours; -1 if there is none.
+    """
+    found = -1
+    pids = [pid] if pid else []
+    own = os.stat("/proc/self/ns/net").st_ino
+    while pids:
+        one = pids.pop(0)
+        with suppress(OSError):
+            opened = os.open(f"/proc/{one}/ns/net", os.O_RDONLY)
+            keep, drop = (found, opened) if os.fstat(opened).st_ino == own else (opened, found)
+            found = keep
+            if drop >= 0:
+                os.close(drop)
+            with open(f"/proc/{one}/task/{one}/children") as file:
+                pids += map(int, file.read().split())
+    return found
 
 
 def _forget(record: str) -> None:
@@ -325,13 +375,37 @@ class _Holder:
     def _refuse_jobs(self) -> None:
         """End the jobs that wait, because no starter can be made now."""
         self._failed_jobs = 0
-        for job, output in self._never_started():
+        self._refuse(self._jobs, "no process or no namespace can be made for it")
+
+    def _refuse(self, jobs: socket.socket, why: str) -> None:
+        for job, output in self._never_started(jobs):
             with suppress(OSError):
-                os.write(output, b"no process or no namespace can be made for it\n")
+                os.write(output, f"{why}\n".encode())
             self._ended[job["job"]] = 126
             self._remove(job["directory"], job["record"])
 
-    def _fork_starter(self) -> None:
+    def _join(self, job: int, streams: list[int]) -> None:
+        """Start a job in the network of another one."""
+        ours, jobs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, jobs:
+            socket.send_fds(ours, [b"job"], streams)
+            for one in streams:
+                os.close(one)
+            why = "the container whose network it joins has ended"
+            if (network := _network_of(self._pids.get(job, 0))) >= 0:
+                why = "it cannot join the network of its container"
+                with suppress(OSError):
+                    self._hear(self._fork_starter(jobs, network))
+                os.close(network)
+            self._refuse(jobs, why)  # if it was not taken
+
+    def _fork_starter(self, jobs: socket.socket | None = None, network: int = -1) -> int:
+        """Make a starter; return the descriptor by which it is heard.
+
+        Args:
+            jobs: where its job comes from; None means where all come from.
+            network: the network that it joins; -1 means none.
+        """
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         read, write = os.pipe()
         pid = os.fork()
@@ -342,7 +416,7 @@ class _Holder:
             os.close(write)
             for other, _ in self._starters.values():
                 other.close()
-            _start(self._jobs, theirs, read, is_plain=self._is_plain)
+            _start(jobs or self._jobs, theirs, read, is_plain=self._is_plain, network=network)
         theirs.close()
         os.close(read)
         if self._is_plain:
@@ -355,6 +429,7 @@ class _Holder:
         os.close(write)  # the starter reads end-of-file and goes on
         self._starters[mine.fileno()] = mine, pid
         self._poll.register(mine, select.POLLIN)
+        return mine.fileno()
 
     def _hear(self, descriptor: int) -> None:
         """Take note of a starter that has its job, or has ended without one."""
@@ -413,10 +488,13 @@ class _Holder:
     def _answer(self) -> bool:
         """Do what the owner asks; return whether it is there."""
         try:
-            message = self._control.recv(_MOST_BYTES)
+            message, streams = _receive(self._control, _MOST_BYTES)
             if not message:
                 return False
             number, verb, job = json.loads(message)
+            if verb == "join":
+                self._join(job, streams)
+                return True
             self._control.send(json.dumps({"to": number, "code": self._ask(verb, job)}).encode())
         except OSError:
             return False
@@ -451,18 +529,17 @@ class _Holder:
         while self._running:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
             self._reap()
-        for job, _ in self._never_started():
+        for job, _ in self._never_started(self._jobs):
             self._remove(job["directory"], job["record"])
         while self._removing:
             os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
             self._reap()
 
-    def _never_started(self) -> Iterator[tuple[dict[str, Any], int]]:
+    def _never_started(self, jobs: socket.socket) -> Iterator[tuple[dict[str, Any], int]]:
         """Yield each job that no starter has taken, and the descriptor of its output."""
-        flags = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
         while True:
             try:
-                message, streams, _, _ = socket.recv_fds(self._jobs, 16, 3, flags)
+                message, streams = _receive(jobs, 16, socket.MSG_DONTWAIT)
             except OSError:
                 return
             if not message:

@@ -41,7 +41,7 @@ from hyperruntime.layers.snapshots.named import named_users_of
 from hyperruntime.layers.stepwise.builder import Base, ImageBuild, Means, platform_arguments
 from hyperruntime.layers.store import ROOTFS, Entry, Store, unpack_or_keep
 from hyperruntime.layers.unpack import unpack_layers
-from hyperruntime.spec import is_image_path
+from hyperruntime.settings.image_names import is_image_path
 
 
 @attrs.frozen(kw_only=True)
@@ -205,6 +205,10 @@ class StoredImages:
         if is_image_path(reference):
             return _config_of(Path(reference))
         return self._entry_of(reference, tree).config
+
+    def program_of(self, reference: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the entry point and the default command of an image."""
+        return self.config(reference, "").program
 
     def list(self) -> tuple[Image, ...]:
         """Return all images of the store."""

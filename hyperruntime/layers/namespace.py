@@ -77,6 +77,7 @@ class Job:
         inside: which arguments are paths below the root, whose links are followed there.
         open: files to open for it, with the descriptors that it expects.
         limits: its limits, by their names in :mod:`resource`.
+        joins: the number of the job whose network it has; 0 means that its program sees to that.
         directory: removed when it has ended, with all that is in it.
         record: a file that is removed after that.
     """
@@ -94,6 +95,7 @@ class Job:
     inside: tuple[int, ...] = ()
     open: tuple[tuple[str, int], ...] = ()
     limits: Mapping[str, int] = attrs.field(factory=dict, hash=False)
+    joins: int = 0
 
 
 class Namespace:
@@ -150,7 +152,11 @@ class Namespace:
         try:
             with self._lock, _file_of(message) as file:
                 jobs, process = self._open()
-                socket.send_fds(jobs, [b"job"], [stdin, stdout, file.fileno()])
+                streams = [stdin, stdout, file.fileno()]
+                if job.joins:
+                    self._send_joining(job.joins, streams)
+                else:
+                    socket.send_fds(jobs, [b"job"], streams)
         except BaseException as error:
             os.close(mine_in)
             os.close(mine_out)
@@ -185,6 +191,15 @@ class Namespace:
                 return -signal.SIGKILL
         code: int | None = answer["code"]
         return code
+
+    def _send_joining(self, job: int, streams: list[int]) -> None:
+        """Give the holder a job that joins the network of another one; its answer, which is none,
+        comes before later ones.
+        """
+        with self._asking:
+            if self._control is not None:
+                message = json.dumps([next(self._numbers), "join", job]).encode()
+                socket.send_fds(self._control, [message], streams)
 
     @property
     def error_text(self) -> str:
@@ -320,8 +335,8 @@ class SandboxShell:
         """Take over the descriptors of a job's streams."""
         self._namespace = namespace
         self._holder_pid = holder_pid
-        self._job = job
         self._code: int | None = None
+        self.job = job
         self.input = input_fd
         self.output = output_fd
         os.set_blocking(output_fd, False)
@@ -369,7 +384,7 @@ class SandboxShell:
         """Return the exit code if it is known; else ask the holder first."""
         if self._code is None:
             # the holder says it once, maybe to another thread
-            code = self._namespace.ask(self._holder_pid, verb, self._job)
+            code = self._namespace.ask(self._holder_pid, verb, self.job)
             self._code = self._code if code is None else code
         return self._code
 

@@ -78,6 +78,7 @@ class PlainProbe:
             image_owners=self.users,
             unfiltered=self.unfiltered,
             snapshots=True,
+            services=True,
             reclaim_args=("unshare", *ALL_IDS) if self.users else (),
             refuses=frozenset(() if self.users else ("user",))
             | frozenset(() if has_puller() else ("images.pull",)),

@@ -27,7 +27,7 @@ from hyperruntime.host.probe_cache import P
 from hyperruntime.host.process import last_line
 from hyperruntime.host.temporary import STEP, scratch_directory
 from hyperruntime.layers.images import ImageSource, StoredImages
-from hyperruntime.layers.namespace import Job, Layers, Namespace
+from hyperruntime.layers.namespace import Job, Layers, Namespace, SandboxShell
 from hyperruntime.layers.one_file import mount_of
 from hyperruntime.layers.overlays import COPY, FUSE, mounting_program
 from hyperruntime.layers.records import Records, discard
@@ -75,7 +75,10 @@ class SandboxContainer(ShellContainer):
     Attributes:
         layer: the host directory that takes its changes to the image's files.
         copied_bytes: see :class:`~hyperruntime.driver.CopiesImage`.
+        shell: the shell, of a job of the holder.
     """
+
+    shell: SandboxShell
 
     copied_bytes = 0
 
@@ -123,7 +126,10 @@ class SandboxContainer(ShellContainer):
                 raise write_error(
                     f"{self._files} cannot be written: {error}; free space, or {STEP}", error
                 ) from error
-            self.shell = means.namespace.start(self._job())
+            job = self._job()
+            if isinstance(launch.joins, SandboxContainer):
+                job = attrs.evolve(job, joins=launch.joins.shell.job)
+            self.shell = means.namespace.start(job)
         except BaseException:
             discard(self._files, means.records.path_of(self.id))
             raise

@@ -216,6 +216,11 @@ class PoolConfig:
                 "isolation='uid'"
             )
             raise SpecError("reset", self.reset, allowed)
+        shares = self.isolation in ("uid", "directory") or self.reset == "clean"
+        if self.spec.services and (several or shares):
+            names = tuple(one.name for one in self.spec.services)
+            allowed = "slots with their own container, with which a reset replaces the services"
+            raise SpecError("services", names, allowed)
 
 
 @attrs.frozen(kw_only=True)
@@ -265,7 +270,8 @@ def make_layout(
     slots = slots or (DEFAULT_SLOTS if isolation != "container" else 1)
     reset: ResetMode = "clean"
     if config.reset == "replace" or isolation == "container":
-        reset = "rollback" if snapshots and config.reset == "auto" else "replace"
+        can_roll_back = snapshots and not config.spec.services
+        reset = "rollback" if can_roll_back and config.reset == "auto" else "replace"
     spares = config.spare_containers
     if spares is None:
         spares = 1 if reset == "replace" and config.spec.gpus is None else 0
@@ -285,7 +291,7 @@ def _isolation(config: PoolConfig, users: bool) -> Isolation:
             return named
         case PoolConfig(slots_per_container=1, reset=reset):
             return "uid" if reset == "clean" else "container"
-        case PoolConfig(reset="replace"):
+        case PoolConfig(reset="replace") | PoolConfig(spec=ContainerSpec(services=(_, *_))):
             return "container"
         case PoolConfig(slots_per_container=None):
             return "uid" if users else "container"

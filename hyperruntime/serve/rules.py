@@ -10,7 +10,8 @@ from hyperruntime.images.recipes import image_reference
 from hyperruntime.network.egress import Egress, Network
 from hyperruntime.remote.service_errors import NotAllowedError
 from hyperruntime.serve.models import NewContainer
-from hyperruntime.spec import ContainerSpec, Limits, is_image_name
+from hyperruntime.settings.image_names import is_image_name
+from hyperruntime.spec import ContainerSpec, Limits
 
 
 @attrs.frozen(kw_only=True)

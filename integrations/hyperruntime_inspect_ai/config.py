@@ -1,4 +1,4 @@
-"""Configurations of a sandbox: a TOML file, a compose file of one service, or a Dockerfile."""
+"""Configurations of a sandbox: a TOML file, a compose file, or a Dockerfile."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inspect_ai.util import ComposeConfig, is_compose_yaml, is_dockerfile, parse
 from pydantic import BaseModel
 
 import hyperruntime as hr
-from hyperruntime.adapters.compose import read_service
+from hyperruntime.adapters.compose import Service, read_service
 from hyperruntime.adapters.shared_runtime import shared_runtime
 from hyperruntime.concurrency.per_process import PerProcess
 from hyperruntime.errors import SpecError
@@ -28,19 +28,34 @@ FILES = [
     "docker-compose.yml",
     "Dockerfile",
 ]
+_BUILT = "localhost/hyperruntime-inspect/none:latest"  # until it is built
 _REGISTRY = "docker.io"  # of names that have none
 Prepared: TypeAlias = tuple[hr.Runtime, hr.ContainerSpec]
 
 
 @attrs.frozen
+class Beside:
+    """A service beside the container, and the build of its image."""
+
+    service: hr.Service
+    dockerfile: Path | None = None
+    context: Path = Path()
+    is_cached: bool = True
+
+
+@attrs.frozen
 class Plan:
-    """An engine (None: the usual one), a container, and the build of its image."""
+    """An engine (None: the usual one), a container, the build of its image, the name of its
+    environment, and the services beside it.
+    """
 
     runtime: str | None
     spec: hr.ContainerSpec
     dockerfile: Path | None = None
     context: Path = Path()
     is_cached: bool = True
+    name: str = "default"
+    beside: tuple[Beside, ...] = ()
 
     def prepare(self) -> Prepared:
         """Return the open engine and the spec; make the image of a Dockerfile or a recipe, but pull
@@ -48,20 +63,16 @@ class Plan:
         """
         runtime = shared_runtime(self.runtime)
         image = self.spec.image
-        if self.dockerfile is not None:
-            image = f"localhost/hyperruntime-inspect/{dockerfile_digest(self.dockerfile, self.context)}:latest"
-            runtime.images.build(
-                image,
-                containerfile=self.dockerfile,
-                context=self.context,
-                short_names=_REGISTRY,
-                force=not self.is_cached,
-            )
-        elif "/" not in image and ":" not in image and self.spec.pull == "never":
+        if "/" not in image and ":" not in image and self.spec.pull == "never":
             image = runtime.images.ensure(image)  # the name of a recipe
-        elif not runtime.images.exists(image):
-            image = full_name(image, _REGISTRY)
-        _prepared.get()[self] = prepared = runtime, attrs.evolve(self.spec, image=image)
+        else:
+            image = _image(runtime, image, self)
+        services = tuple(
+            attrs.evolve(one.service, image=_image(runtime, one.service.image, one))
+            for one in self.beside
+        )
+        spec = attrs.evolve(self.spec, image=image, services=services)
+        _prepared.get()[self] = prepared = runtime, spec
         return prepared
 
     def prepared(self) -> Prepared:
@@ -69,6 +80,20 @@ class Plan:
         image.
         """
         return _prepared.get().get(self) or self.prepare()
+
+
+def _image(runtime: hr.Runtime, image: str, made: Plan | Beside) -> str:
+    """Return an image, which is built if it has a Dockerfile; an unknown name gets a registry."""
+    if made.dockerfile is None:
+        return image if runtime.images.exists(image) else full_name(image, _REGISTRY)
+    digest = dockerfile_digest(made.dockerfile, made.context)
+    return runtime.images.build(
+        f"localhost/hyperruntime-inspect/{digest}:latest",
+        containerfile=made.dockerfile,
+        context=made.context,
+        short_names=_REGISTRY,
+        force=not made.is_cached,
+    )
 
 
 _prepared: PerProcess[dict[Plan, Prepared]] = PerProcess(dict)
@@ -114,12 +139,24 @@ def _of_table(table: dict[str, Any], **build: Any) -> Plan:  # noqa: ANN401 - fi
 
 
 def _of_compose(config: ComposeConfig, folder: Path) -> Plan:
-    service = read_service(
+    found = read_service(
         config.model_dump(exclude_unset=True, exclude_none=True, by_alias=True), folder
     )
-    build = {
-        "dockerfile": service.dockerfile,
-        "context": service.context,
-        "is_cached": service.is_cached,
-    }
-    return _of_table({**service.fields}, **build)
+    beside = tuple(
+        Beside(hr.Service(**{"image": _BUILT, **one.fields}), *_build(one)) for one in found.beside
+    )
+    names = found.fields.get("host_names", ("default",))  # of one service the name is not used
+    plan = _of_table({**found.fields, "host_names": list(names)} if beside else {**found.fields})
+    dockerfile, context, is_cached = _build(found)
+    return attrs.evolve(
+        plan,
+        dockerfile=dockerfile,
+        context=context,
+        is_cached=is_cached,
+        name=names[0],
+        beside=beside,
+    )
+
+
+def _build(service: Service) -> tuple[Path | None, Path, bool]:
+    return service.dockerfile, service.context, service.is_cached

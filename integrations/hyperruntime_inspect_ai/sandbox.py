@@ -1,4 +1,4 @@
-"""The sandbox provider: one container for each sample."""
+"""The sandbox provider: one container for each sample, with its services."""
 
 from __future__ import annotations
 
@@ -59,21 +59,24 @@ class HyperRuntimeSandbox(util.SandboxEnvironment):
     async def sample_init(
         cls, task_name: str, config: Config, metadata: dict[str, str]
     ) -> dict[str, util.SandboxEnvironment]:
-        """Start the container of a sample."""
-        runtime, spec = await asyncio.to_thread(read_config(config).prepared)
+        """Start the container of a sample with its services; each of them is an environment, and
+        the container's is the first, which is the default.
+        """
+        plan = await asyncio.to_thread(read_config, config)
+        runtime, spec = await asyncio.to_thread(plan.prepared)
         # so that root is there too
         container = await runtime.acontainer(attrs.evolve(spec, user=None))
+        users = {one.name: one.user for one in spec.services}
+        parts = {plan.name: (container, spec.user)}
+        parts |= {name: (one, users[name]) for name, one in container.services.items()}
         try:
-            directory = (
-                (await container.aexec(["/bin/sh", "-c", "pwd"]))
-                .check()
-                .stdout.decode()
-                .rstrip("\n")
-            )
+            return {
+                name: cls(one, runtime.name, await _directory(one), user)
+                for name, (one, user) in parts.items()
+            }
         except BaseException:
             await asyncio.to_thread(container.close)
             raise
-        return {"default": cls(container, runtime.name, directory, spec.user)}
 
     @classmethod
     async def sample_cleanup(
@@ -193,3 +196,9 @@ class HyperRuntimeSandbox(util.SandboxEnvironment):
 
     def _path(self, path: str) -> str:
         return posixpath.join(self._working_dir, path).rstrip("/") or "/"
+
+
+async def _directory(container: hr.Container) -> str:
+    """Return the working directory of a container."""
+    result = await container.aexec(["/bin/sh", "-c", "pwd"])
+    return result.check().stdout.decode().rstrip("\n")

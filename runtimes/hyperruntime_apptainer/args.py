@@ -22,9 +22,11 @@ from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.gpu.cdi import DeviceNode
 from hyperruntime.host.engine_program import (
     CAPABILITIES,
+    HOSTS,
     NO_IDS,
     asked_limits,
     csv_line,
+    has_own_hosts,
     mount_option,
     needs_own_tmp,
 )
@@ -207,6 +209,8 @@ def make_job(
     """
     spec = launch.spec
     refuse(spec, settings)
+    if launch.joins is not None:  # only the owner of the network may mount its /sys
+        settings = attrs.evolve(settings, sysfs=False)
     devices = device_args(gpus, places)
     if devices and settings.setuid:
         why = "it needs a device under another name than on the host, which takes a user namespace"
@@ -384,7 +388,7 @@ def exec_args(launch: Launch, settings: Settings, places: Places) -> list[str]:
         args += ["--add-caps", ",".join(f"CAP_{name}" for name in CAPABILITIES)]
     if settings.seccomp:
         args += ["--security", csv_line([f"seccomp:{places.filter}"])]
-    if spec.network == "none":
+    if spec.network == "none" and launch.joins is None:
         args += ["--net", "--network", "none"]
     if spec.limits.memory_bytes is not None:
         args += [
@@ -490,7 +494,8 @@ def config_text(spec: ContainerSpec, programs: str = "") -> str:
             SIF files three times at each start.
     """
     own = f"binary path = {programs}\n" if programs else ""
-    return CONFIG.format(resolv_conf="no" if spec.network == "none" else "yes") + own
+    hosts = "" if has_own_hosts(spec) else f"bind path = {HOSTS}"
+    return CONFIG.format(resolv_conf="no" if spec.network == "none" else "yes", hosts=hosts) + own
 
 
 def environment(host: Mapping[str, str]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from hyperruntime.layers.images import StoredImages
 from hyperruntime.layers.sif import sif_config
 from hyperruntime.layers.stepwise.builder import Base
 from hyperruntime.layers.store import Store
-from hyperruntime.spec import is_image_path
+from hyperruntime.settings.image_names import is_image_path
 from hyperruntime_apptainer import build
 from hyperruntime_apptainer.args import NAME
 from hyperruntime_apptainer.program import program, variables

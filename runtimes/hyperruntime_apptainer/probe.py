@@ -115,6 +115,7 @@ class Probe:
             if self.settings.seccomp
             else "this Apptainer was built without libseccomp",
             snapshots=self.settings.overlay or self.settings.setuid,
+            services=not self.settings.setuid,
             reclaim_args=("unshare", *ALL_IDS) if self.settings.users else (),
             refuses=frozenset(() if self.settings.users else ("user",))
             | frozenset(() if self.settings.overlay else ("images.build",))

@@ -91,7 +91,7 @@ mount devpts = yes
 mount home = no
 mount tmp = no
 mount hostfs = no
-bind path = /etc/hosts
+{hosts}
 user bind control = yes
 enable overlay = yes
 enable underlay = yes

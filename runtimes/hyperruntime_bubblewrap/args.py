@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 
 from hyperruntime.driver import Launch
 from hyperruntime.errors import ImageError, UnsupportedOptionError
-from hyperruntime.host.engine_program import CAPABILITIES, needs_own_tmp
+from hyperruntime.host.engine_program import CAPABILITIES, HOSTS, has_own_hosts, needs_own_tmp
 from hyperruntime.host.inherited import process_ceiling, stricter
 from hyperruntime.host.process import find_program
 from hyperruntime.layers.holder import inside
@@ -135,7 +135,7 @@ def sandbox_args(
         filtered: whether there is a seccomp filter.
     """
     spec = launch.spec
-    network = [] if spec.network == "host" else ["--unshare-net"]
+    network = [] if spec.network == "host" or launch.joins else ["--unshare-net"]
     args = ["--die-with-parent", "--new-session", "--clearenv", "--hostname", launch.name[:63]]
     args += [*NAMESPACES, *network, "--cap-drop", "ALL"]
     # Root needs capabilities only where it has other users to manage; its commands inherit no more
@@ -210,8 +210,8 @@ def _host_args(spec: ContainerSpec) -> list[str]:
         args += ["--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - in the container
     args += ["--perms", "1777", "--dir", "/var/tmp"]  # noqa: S108
     # copies, to which root in the container adds users
-    args += [*USERS, "--ro-bind", f"{OWN_ETC}/hosts", "/etc/hosts"]
-    for name in (*HOSTS_ETC, "resolv.conf", "hosts") if spec.network == "host" else HOSTS_ETC:
+    args += [*USERS, *_hosts_args(spec)]
+    for name in (*HOSTS_ETC, "resolv.conf") if spec.network == "host" else HOSTS_ETC:
         args += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     args += ["--chdir", spec.workdir or "/", "--setenv", "PATH", PATH, "--setenv", "HOME", "/root"]
     return args
@@ -222,9 +222,9 @@ def _image_args(spec: ContainerSpec, root: str, image: ImageSource) -> list[str]
     args = ["--bind", root, "/", *_own_args(spec)]
     if needs_own_tmp(spec) and spec.limits.tmpfs_bytes is None:
         args += ["--perms", "1777", "--tmpfs", InContainer("/tmp")]  # noqa: S108
-    args += [*dirs("/etc"), "--ro-bind", f"{OWN_ETC}/hosts", InContainer("/etc/hosts")]
-    for name in ("resolv.conf", "hosts") if spec.network == "host" else ():
-        args += ["--ro-bind-try", f"/etc/{name}", InContainer(f"/etc/{name}")]
+    args += [*dirs("/etc"), *_hosts_args(spec)]
+    if spec.network == "host":
+        args += ["--ro-bind-try", "/etc/resolv.conf", InContainer("/etc/resolv.conf")]
     home = posixpath.normpath(f"/{image.workdir.lstrip('/')}")
     if f"{home}/".startswith(("/proc/", "/dev/")):  # these have links out of the image
         raise ImageError(
@@ -235,6 +235,14 @@ def _image_args(spec: ContainerSpec, root: str, image: ImageSource) -> list[str]
     env = {"PATH": PATH, "HOME": "/root", **image.env}
     args += [word for name, value in env.items() for word in ("--setenv", name, value)]
     return [*args, "--chdir", spec.workdir or home]
+
+
+def _hosts_args(spec: ContainerSpec) -> list[str]:
+    """Return the options for ``/etc/hosts``, unless a mount is there."""
+    if has_own_hosts(spec):
+        return []
+    args = ["--ro-bind", f"{OWN_ETC}/hosts", InContainer(HOSTS)]
+    return [*args, "--ro-bind-try", HOSTS, InContainer(HOSTS)] if spec.network == "host" else args
 
 
 def _own_args(spec: ContainerSpec) -> list[str]:

@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 
 from hyperruntime.driver import Launch
-from hyperruntime.host.engine_program import needs_own_tmp, shell_args
+from hyperruntime.host.engine_program import HOSTS, has_own_hosts, needs_own_tmp, shell_args
 from hyperruntime.host.inherited import process_ceiling, stricter
 from hyperruntime.host.process import find_program, python_args
 from hyperruntime.layers.images import ImageSource
@@ -60,6 +60,8 @@ def make_job(
         if spec.network == "none"
         else {path: path for path in NETWORK_FILES}
     )
+    if has_own_hosts(spec):
+        shown = {path: at for path, at in shown.items() if at != HOSTS}
     own = (Mount(source=path, target=at) for path, at in shown.items() if os.path.exists(path))
     mounts = (*own, launch.exchange, *spec.mounts)
     facts = {
@@ -77,7 +79,7 @@ def make_job(
         "args": shell_args(workdir, is_init=True),
         "env": {"PATH": PATH, "HOME": "/root", **source.env},
     }
-    network = ["--net"] * (spec.network == "none")
+    network = ["--net"] * (spec.network == "none" and launch.joins is None)
     args = [*UNSHARE, *network, *python_args("-I", "-S", ENTER), root, json.dumps(facts)]
     targets = (*made, *memory, *(mount.target for mount in mounts))
     return Job(

@@ -118,7 +118,9 @@ def host_config(launch: Launch, settings: Settings) -> dict[str, Any]:
     config: dict[str, Any] = {
         **_HOST_CONFIG,
         "CapAdd": list(CAPABILITIES),
-        "NetworkMode": network_mode(spec, settings),
+        "NetworkMode": network_mode(spec, settings)
+        if launch.joins is None
+        else f"container:{launch.joins.id}",
         "Mounts": [mount_entry(mount) for mount in (launch.exchange, *spec.mounts)],
         **limit_fields(spec.limits, settings),
     }

@@ -14,6 +14,7 @@ from hyperruntime.errors import ImageBuildError, ImageError, ImageNotFoundError
 from hyperruntime.images.dockerfile import read_dockerfile, write_dockerfile
 from hyperruntime.images.older_builders import for_older_builder
 from hyperruntime.images.pull_errors import explain_pull, with_tag
+from hyperruntime.layers.config import ImageConfig
 from hyperruntime_docker.build import (
     CONTAINERFILE,
     build_by_buildkit,
@@ -41,6 +42,12 @@ class DockerImages:
     def exists(self, reference: str) -> bool:
         """Return whether an image with exactly this reference or full identifier exists."""
         return self._find(reference) is not None
+
+    def program_of(self, reference: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the entry point and the default command of an image."""
+        with translated(f"image {reference!r} cannot be inspected"):
+            found = self._engine.api().inspect_image(reference)
+        return ImageConfig.from_oci(found.get("Config")).program
 
     def list(self) -> tuple[Image, ...]:
         """Return all images."""

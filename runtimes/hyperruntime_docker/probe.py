@@ -81,6 +81,7 @@ class Probe:
             users=True,
             snapshots=True,
             slow_rollbacks=True,
+            services=True,
             refuses=frozenset()
             if os.geteuid() == 0 or self.settings.rootless
             else frozenset({"terminal"}),

@@ -162,7 +162,7 @@ def run_args(
     args += security_args(settings)
     args += capability_args(settings.capabilities)
     args += namespace_args(settings)
-    args += network_args(spec, settings)
+    args += joined_args(launch, settings) if launch.joins else network_args(spec, settings)
     args += limit_args(spec.limits, settings)
     args += device_args
     for mount in (launch.exchange, *spec.mounts):
@@ -223,18 +223,31 @@ def network_args(spec: ContainerSpec, settings: Settings) -> list[str]:
     Raises:
         UnsupportedOptionError: no private network works on this machine.
     """
+    # its services have no rights in its network, and theirs listen on any port
+    ports = ["--sysctl", "net.ipv4.ip_unprivileged_port_start=0"] if spec.services else []
     if spec.engine_network == "none" and not settings.isolated:
         why = "every container here has the network of the host (see `hyperrun doctor`); use 'host'"
         raise UnsupportedOptionError(NAME, "network", why)
     if spec.engine_network != "bridge":
-        return ["--network", spec.engine_network]
+        return ["--network", spec.engine_network, *ports]
     if not settings.bridge:
         why = (
             "no private network works on this machine (see `hyperrun doctor`); use "
             "network='none' or 'host'"
         )
         raise UnsupportedOptionError(NAME, "network", why)
-    return ["--network", settings.bridge]
+    return ["--network", settings.bridge, *ports]
+
+
+def joined_args(launch: Launch, settings: Settings) -> list[str]:
+    """Return the options for the network of another container.
+
+    In a user namespace of its own, a container cannot mount the ``/sys`` of this network. The OCI
+    runtime shows that of the host, whose interfaces are hidden.
+    """
+    assert launch.joins is not None
+    hidden = ["--security-opt", "mask=/sys/class/net:/sys/devices/virtual/net"]
+    return ["--network", f"container:{launch.joins.id}", *(hidden if settings.uids else ())]
 
 
 def limit_args(limits: Limits, settings: Settings) -> list[str]:

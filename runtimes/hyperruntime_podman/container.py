@@ -94,14 +94,6 @@ class PodmanContainer(ShellContainer):
         args = run_args(launch, settings, device_args(devices, rootless=settings.rootless), image)
         self.shell = ProcessShell(attach_podman(args))
 
-    def open_shell(self, user: str) -> ProcessShell:
-        """Attach another shell as another user.
-
-        Raises:
-            EngineUnavailableError: Podman cannot be started.
-        """
-        return ProcessShell(attach_podman(exec_args(self._launch, user, self._settings)))
-
     def host_pid(self) -> int:
         """Return the pid of the container's first process, which Podman wrote to a file; else 0."""
         try:
@@ -172,6 +164,18 @@ class PodmanContainer(ShellContainer):
         remove(self.id, own_args(self._settings))
 
 
+class OpenPodmanContainer(PodmanContainer):
+    """A container to which Podman attaches shells of other users."""
+
+    def open_shell(self, user: str) -> ProcessShell:
+        """Attach another shell as another user.
+
+        Raises:
+            EngineUnavailableError: Podman cannot be started.
+        """
+        return ProcessShell(attach_podman(exec_args(self._launch, user, self._settings)))
+
+
 def remove(name: str, store_args: Sequence[str] = ()) -> None:
     """End and remove a container by name or id; do nothing if it does not exist.
 
@@ -186,10 +190,13 @@ def remove(name: str, store_args: Sequence[str] = ()) -> None:
     Raises:
         EngineError: the container cannot be removed, or its processes do not end.
     """
-    args = [*store_args, "rm", "--force", "--volumes", "--time", "0", name]
+    args = [*store_args, "rm", "--force", "--volumes", "--time", "0"]
     deadline = time.monotonic() + _REMOVE_AGAIN_S
     while True:
-        result = run_podman(args, "remove")
+        result = run_podman([*args, name], "remove")
+        if "dependent containers" in result.error_text and "--depend" not in args:
+            args.append("--depend")  # its services
+            continue
         if (
             result.exit_code == 0 and result.stdout
         ) or b"no such container" in result.stderr.lower():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from functools import partial
 
+import attrs
+
 from hyperruntime.driver import ContainerRecord, Driver, Launch
 from hyperruntime.errors import SpecError, UnsupportedOptionError
 from hyperruntime.host.engine_driver import EngineDriver
@@ -21,7 +23,7 @@ from hyperruntime_podman.args import (
     own_args,
     store_args,
 )
-from hyperruntime_podman.container import PodmanContainer, remove
+from hyperruntime_podman.container import OpenPodmanContainer, PodmanContainer, remove
 from hyperruntime_podman.copies import ImageCopies, remove_orphans
 from hyperruntime_podman.diagnosis import findings
 from hyperruntime_podman.edge import environment_args, inspect_image
@@ -43,7 +45,7 @@ clean() {
         n=$((n + 1))
         if ids=$("$@" ps --all --quiet --filter "label=$label"); then
             if [ -n "$ids" ]; then
-                "$@" rm --force --ignore --volumes --time 0 $ids && continue
+                "$@" rm --force --ignore --depend --volumes --time 0 $ids && continue
             else  # no commit runs any more: the removal of its container waited for it
                 ids=$("$@" images --format "{{.Repository}}:{{.Tag}}" --filter "label=$label") &&
                     ids=$(printf "%s\n" "$ids" | sed -n "\|^SNAPSHOTS:|p" | sort -r) &&
@@ -106,7 +108,17 @@ class PodmanDriver(EngineDriver[Probe]):
             settings = self._stores.get(image) or self._settings_of(image, settings)
         elif settings.root and not (image := self._copies.find(launch.spec.image)):
             settings = in_user_store(settings)
-        return PodmanContainer(launch, settings, self._probe.distrust, image, self._keep)
+        rest = (settings, self._probe.distrust, image, self._keep)
+        if launch.joins is None or not settings.uids:
+            return OpenPodmanContainer(launch, *rest)
+        # Podman enters a container's user namespace first, which has no rights in this network; so
+        # the container's own root becomes its users
+        config = (inspect_image(launch.spec.image) or {}).get("Config") or {}
+        own = attrs.evolve(launch, spec=attrs.evolve(launch.spec, user="0:0"))
+        container = PodmanContainer(own, *rest)
+        container.user = user or str(config.get("User") or "")
+        container.home = launch.spec.env.get("HOME", "")
+        return container
 
     def containers(self) -> tuple[ContainerRecord, ...]:
         """Return this library's containers in this user's Podman, in each of its stores, and what

@@ -19,8 +19,9 @@ from hyperruntime.host.engine_program import csv_line
 from hyperruntime.host.process import ProcessResult, pid_namespace
 from hyperruntime.images.older_builders import for_older_builder
 from hyperruntime.images.pull_errors import SHORT_NAME, explain_pull, is_loopback, with_tag
+from hyperruntime.layers.config import ImageConfig
 from hyperruntime_podman.bases import get_bases
-from hyperruntime_podman.edge import ask_podman, run_podman, stream_podman
+from hyperruntime_podman.edge import ask_podman, inspect_image, run_podman, stream_podman
 from hyperruntime_podman.program import program
 
 # Podman looks at all images for its cache, and fails if another process removes one of them; the
@@ -60,6 +61,10 @@ class PodmanImages:
     def exists(self, reference: str) -> bool:
         """Return whether an image with exactly this reference or full identifier exists."""
         return self._identifier(reference) != ""
+
+    def program_of(self, reference: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the entry point and the default command of an image."""
+        return ImageConfig.from_oci((inspect_image(reference) or {}).get("Config")).program
 
     def list(self) -> tuple[Image, ...]:
         """Return all images."""

@@ -116,6 +116,7 @@ class Probe:
             # older ones cannot remove an image and leave an unnamed one below it
             snapshots=re.match(r"4\.[0-2]\.", self.version) is None,
             slow_rollbacks=True,
+            services=self.settings.isolated,
             unfiltered="no file of a filter works here" if self.unfiltered else "",
             refuses=frozenset(self._refused()),
             reclaim_args=unshare_args() if self.settings.rootless else (),

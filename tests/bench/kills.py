@@ -1,9 +1,7 @@
 """Owners killed with SIGKILL while everything is open: how long until nothing of them is left.
 
     scripts/as-test-user .venv/bin/python -m tests.bench.kills [--runtime podman] [--kills 60]
-    [--containers 2]
-                                                               [--seed 1] [--stress 8] [--phases
-                                                               open] [--json FILE]
+        [--containers 2] [--services 2] [--seed 1] [--stress 8] [--phases open] [--json FILE]
 
 Each owner has containers, and in each one a process, a terminal, a forwarded port, a shell and,
 where the engine has other users, a process of one. It is killed at a random instant of one of the
@@ -81,12 +79,18 @@ class Kill:
 
 
 def kill_one(
-    runtime: Runtime, image: str, containers: int, chance: random.Random, when: str
+    runtime: Runtime,
+    image: str,
+    containers: int,
+    chance: random.Random,
+    when: str,
+    services: int = 0,
 ) -> Kill:
     """Start an owner and kill it at a random instant of a phase."""
-    with start_owner(runtime.name, image, containers, when) as owner:
+    with start_owner(runtime.name, image, containers, when, services) as owner:
         owner.wait_for("begun" if when == "starting" else "open")
-        time.sleep(chance.uniform(0, 1.2 * containers if when == "starting" else 1))
+        most_s = 1.2 * containers * (1 + services)
+        time.sleep(chance.uniform(0, most_s if when == "starting" else 1))
         return kill(runtime, owner)
 
 
@@ -123,7 +127,9 @@ def measure(given: argparse.Namespace) -> list[Row]:
             with stress(processes):
                 for _ in range(kills):
                     when = chance.choices(given.phases, [PHASES[name] for name in given.phases])[0]
-                    ended.append(kill_one(runtime, image, given.containers, chance, when))
+                    ended.append(
+                        kill_one(runtime, image, given.containers, chance, when, given.services)
+                    )
                     show(given.runtime, name, ended[-1], when)
             stays += [one.last for one in ended if one.stays]
             time.sleep(_SETTLED_S)
@@ -202,6 +208,7 @@ def main() -> int:
         "--kills", type=int, default=60, help="owners to kill; half of them beside stress-ng"
     )
     parser.add_argument("--containers", type=int, default=2, help="containers of each owner")
+    parser.add_argument("--services", type=int, default=0, help="services of each container")
     parser.add_argument("--seed", type=int, default=1, help="of the instants")
     parser.add_argument(
         "--stress", type=int, default=8, help="processes of stress-ng; 0: no kills beside it"

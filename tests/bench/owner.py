@@ -20,7 +20,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hyperruntime import Container, ContainerSpec, Limits, Runtime, open_runtime
+import attrs
+
+from hyperruntime import Container, ContainerSpec, Limits, Runtime, Service, open_runtime
 from hyperruntime.host.process import DEVNULL, PIPE, python_args, read_proc, spawn
 from hyperruntime.host.python import PYTHONPATH, safe_python_path
 from hyperruntime.testing.conformance.context import marker
@@ -98,7 +100,9 @@ class OpenOwner:
 
 
 @contextmanager
-def start_owner(engine: str, image: str, containers: int, how: str) -> Iterator[OpenOwner]:
+def start_owner(
+    engine: str, image: str, containers: int, how: str, services: int = 0
+) -> Iterator[OpenOwner]:
     """Start an owner; end it at the end.
 
     Args:
@@ -107,10 +111,12 @@ def start_owner(engine: str, image: str, containers: int, how: str) -> Iterator[
         containers: their number.
         how: ``opening``: it goes on to open processes, terminals and shells until it is killed;
             else it waits.
+        services: number of services of each container.
     """
     mark = marker()
     env = {**os.environ, PYTHONPATH: safe_python_path(os.pathsep.join(sys.path))}
-    args = python_args("-W", "ignore", "-m", MODULE, engine, image, str(containers), mark, how)
+    words = [engine, image, str(containers), mark, how, str(services)]
+    args = python_args("-W", "ignore", "-m", MODULE, *words)
     process = spawn(args, stdout=PIPE, stderr=DEVNULL, env=env)
     try:
         yield OpenOwner(process, mark)
@@ -119,13 +125,17 @@ def start_owner(engine: str, image: str, containers: int, how: str) -> Iterator[
         process.communicate()
 
 
-def main(engine: str, image: str, containers: str, mark: str, how: str) -> None:
+def main(
+    engine: str, image: str, containers: str, mark: str, how: str, services: str = "0"
+) -> None:
     """Own containers with everything open until killed."""
     with open_runtime(engine) as runtime:
         say("begun", private=runtime._owner.private_dir)
         with ThreadPoolExecutor(int(containers)) as threads:
             started = list(
-                threads.map(lambda _: open_all(runtime, image, mark), range(int(containers)))
+                threads.map(
+                    lambda _: open_all(runtime, image, mark, int(services)), range(int(containers))
+                )
             )
         say("open")
         for container in started if how == "opening" else ():
@@ -134,9 +144,19 @@ def main(engine: str, image: str, containers: str, mark: str, how: str) -> None:
         time.sleep(600)
 
 
-def open_all(runtime: Runtime, image: str, mark: str) -> Container:
-    """Start a container and open one of each kind in it."""
-    container = runtime.container(container_spec(runtime, image))
+def open_all(runtime: Runtime, image: str, mark: str, services: int) -> Container:
+    """Start a container with services, and open one of each kind in it."""
+    spec = container_spec(runtime, image)
+    beside = tuple(
+        Service(
+            name=f"service-{number}",
+            image=image,
+            entrypoint=["sh", "-c", STUBBORN, "service", mark],
+            limits=spec.limits,
+        )
+        for number in range(services)
+    )
+    container = runtime.container(attrs.evolve(spec, services=beside))
     container.spawn(["sh", "-c", STUBBORN, "process", mark])
     container.terminal(["sh", "-c", STUBBORN, "terminal", mark])
     container.forward(8080)

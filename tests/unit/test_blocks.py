@@ -23,6 +23,7 @@ import yaml
 from hyperdomain_math import Math
 from hyperdomain_table.definition import load_definition
 from hyperruntime import registry
+from hyperruntime.adapters.compose import read_compose
 from hyperruntime.cli.app import app
 from hyperruntime.cli.config_file import config_table, generate_table
 from hyperruntime.cluster.config import read_config
@@ -198,6 +199,7 @@ READERS: dict[str, Callable[[Path], object]] = {
     "rollout": lambda path: generate_table(path, command_of("rollout", "run"), "rollout"),
     "profiles": load_profiles,
     "splits": read_table,
+    "services": read_compose,
     "cluster": read_config,
     "project": read_project,
     "runtime": read_sandbox,

@@ -43,7 +43,7 @@ HOMES = {
         "hyperruntime/trainers/",
         "trainers/hypertrainer_grpo/",
     ),
-    "h11": ("hyperruntime/egress/proxy.py",),
+    "h11": ("hyperruntime/egress/",),
     "scipy": ("hyperruntime/report/study/significance.py",),
     "trackio": ("hyperruntime/loop/loggers/wandb_api.py",),
     "wandb": ("hyperruntime/loop/loggers/wandb_api.py",),

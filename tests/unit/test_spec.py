@@ -9,12 +9,13 @@ import os
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from hyperruntime.errors import SpecError
 from hyperruntime.loop.run_files.options import GenerateOptions
 from hyperruntime.run_as import RunAs
-from hyperruntime.spec import ContainerSpec, Limits, Mount, check_user
+from hyperruntime.spec import ContainerSpec, Limits, Mount, Ready, Service, check_user, steps_of
 
 IMAGE = "localhost/x:1"
 
@@ -185,3 +186,49 @@ def test_the_path_of_an_image_may_have_blanks_and_letters_of_any_language(path: 
 def test_another_image_with_such_letters_is_refused(image: str) -> None:
     with pytest.raises(SpecError, match="image"):
         ContainerSpec(image=image)
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"name": "localhost"}, "Service.name"),
+        ({"name": "a b"}, "Service.name"),
+        ({"name": "a", "aliases": ["-a"]}, "Service.name"),
+        ({"name": "a", "args": ["x\0"]}, "Service.args"),
+        ({"name": "a", "directories": ["x"]}, "Service.directories"),
+        ({"name": "a", "image": "docker-archive:/x"}, "image"),
+        ({"name": "a", "user": "a b"}, "user"),
+    ],
+)
+def test_a_service_that_cannot_be_is_refused(fields: dict[str, Any], says: str) -> None:
+    with pytest.raises(SpecError, match=says):
+        Service(**{"image": "b", **fields})
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"tcp": 1, "completed": True},
+        {"tcp": 0},
+        {"http": "https://x"},
+        {"tcp": 1, "timeout_s": 0},
+    ],
+)
+def test_readiness_is_one_thing(fields: dict[str, Any]) -> None:
+    with pytest.raises(SpecError):
+        Ready(**fields)
+
+
+def test_services_of_a_container_have_names_of_their_own_and_an_order() -> None:
+    one, two = Service(name="one", image="a", after=["two"]), Service(name="two", image="a")
+    assert ContainerSpec(image="a", services=[one, two]).services == (one, two)
+    assert [[each.name for each in step] for step in steps_of([one, two])] == [["two"], ["one"]]
+    for services, names in (
+        ((one,), ()),
+        ((two, two), ()),
+        ((two,), ("two",)),
+        ((attrs.evolve(two, after=("two",)),), ()),
+    ):
+        with pytest.raises(SpecError):
+            ContainerSpec(image="a", services=services, host_names=names)

@@ -47,6 +47,7 @@ EXAMPLES: dict[type, Any] = {
     hr.ContainerSpec: SPEC,
     hr.Mount: SPEC.mounts[0],
     hr.Egress: hr.Egress(allow=["pypi.org"], hosts={"a.test": "10.0.0.1"}, limit_bytes=9),
+    hr.Ready: hr.Ready(tcp=1),
     hr.GatewayConfig: hr.GatewayConfig(
         upstreams=[UPSTREAM], models=[hr.ModelRule(name="m", upstream="u")]
     ),

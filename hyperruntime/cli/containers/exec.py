@@ -11,8 +11,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, BinaryIO, Literal
 
+import attrs
 import click
 
+from hyperruntime.adapters.compose import Service, read_compose
 from hyperruntime.cli.command import Command, State, example
 from hyperruntime.cli.containers.attach import check_terminal, run_attached
 from hyperruntime.cli.containers.container_options import (
@@ -29,7 +31,8 @@ from hyperruntime.exec.options import TerminalKeywords
 from hyperruntime.gateway import Access, Gateway, GatewayConfig
 from hyperruntime.gateway.config.source import load_source
 from hyperruntime.images.recipes import BASE
-from hyperruntime.spec import ExecResult
+from hyperruntime.runtime import Runtime
+from hyperruntime.spec import ContainerSpec, ExecResult, Limits
 from hyperruntime.transfer.copy import DEFAULT_TIMEOUT_S
 from hyperruntime.units import format_duration
 
@@ -46,12 +49,20 @@ _DESCRIPTORS = {"stdout": 1, "stderr": 2}
         "hyperrun exec -- python3 -c 'print(6 * 7)'",
         "hyperrun exec --mount ./data:/data --memory 512m --timeout 10s -- sh -c 'wc -c /data/*'",
         "hyperrun exec --put ./src:/src --get /src/out:./out -- make -C /src < input.txt",
+        "hyperrun exec --compose compose.yaml --service app -- pytest",
         "hyperrun exec -it -- python3",
         "hyperrun exec --image agent --gateway gateway.toml --put ask.py:/ask.py -- python3 "
         "/ask.py",
     ),
 )
 @click.option("--image", default=BASE, show_default=True, help="Recipe name or image reference.")
+@click.option(
+    "--compose",
+    "compose_file",
+    metavar="FILE",
+    help="Container and services of a compose file, instead of --image.",
+)
+@click.option("--service", metavar="NAME", default="", help="The container in this file.")
 @click.option(
     "--interactive", "-i", is_flag=True, help="Pass on standard input also if it is a terminal."
 )
@@ -103,6 +114,8 @@ def exec_command(
     /,
     args: tuple[str, ...],
     image: str,
+    compose_file: str | None,
+    service: str,
     interactive: bool,
     tty: bool,
     gateway_file: str | None,
@@ -122,10 +135,11 @@ def exec_command(
     if tty:
         check_terminal()
     spec = container_spec(image, container)
+    composed = None if compose_file is None else read_compose(compose_file, service)
     gateway = None if gateway_file is None else load_source(gateway_file)
     for source, _ in put:
         existing_path(source, "--put")
-    with state.open_runtime() as runtime, start_container(runtime, spec) as started:
+    with state.open_runtime() as runtime, _start(runtime, spec, composed) as started:
         for source, target in put:
             started.put(source, target, timeout_s=copy_timeout_s)
         with _models(started, gateway) as model_env:
@@ -148,6 +162,27 @@ def exec_command(
             )
         _copy_out(started, get, copy_timeout_s, result)
         return result.exit_code
+
+
+def _start(runtime: Runtime, spec: ContainerSpec, composed: Service | None) -> Container:
+    """Start the container of the options, or that of a compose file, to which they are added."""
+    if composed is None:
+        return start_container(runtime, spec)
+    own = attrs.asdict(spec.limits)
+    limits = {name: value for name, value in own.items() if value != getattr(Limits(), name)}
+    given = {name: getattr(spec, name) for name in ("workdir", "user") if getattr(spec, name)}
+    return runtime.container(
+        composed.spec(
+            runtime.images,
+            **given,
+            env={**composed.fields["env"], **spec.env},
+            limits=Limits(**{**composed.fields["limits"], **limits}),
+            mounts=spec.mounts,
+            network=spec.network,
+            gpus=spec.gpus,
+            limits_mode=spec.limits_mode,
+        )
+    )
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from hyperruntime.images.building.sources import fitting
 from hyperruntime.images.definition_file import Copied, Definition, Script, parse_stages
 from hyperruntime.images.pull_errors import full_name, with_tag
 from hyperruntime.images.words import UNKNOWN, expand_known
-from hyperruntime.spec import is_image_path
+from hyperruntime.settings.image_names import is_image_path
 from hyperruntime.storage.text_file import read_utf8
 
 SUFFIX = ".def"

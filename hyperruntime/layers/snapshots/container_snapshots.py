@@ -61,7 +61,13 @@ class ContainerSnapshots:
         """End the container."""
         raise NotImplementedError
 
+    def _check_alone(self) -> None:
+        if self.spec.services:
+            why = "its services have files of their own; start a new container instead"
+            raise UnsupportedOptionError(self._driver.name, "services", why)
+
     def _freezing(self) -> Freezes:
+        self._check_alone()
         live = self._live
         if not isinstance(live, Freezes) or not self._driver.probe().snapshots:
             why = "it has no snapshots; copy what you need with `get` and `put`"
@@ -150,6 +156,7 @@ class ContainerSnapshots:
             SpecError: the snapshot is of another engine or image.
             ContainerStateError: it was closed.
         """
+        self._check_alone()
         snapshot.check_fits(self._driver.name, self.spec.image)
         with self._changing:
             self._processes.check_open()

@@ -35,7 +35,7 @@ from hyperruntime.layers.snapshots.snapshot import (
     kept_images,
 )
 from hyperruntime.logs import get_logger
-from hyperruntime.spec import NAMED_SNAPSHOTS, UNNAMED_SNAPSHOTS
+from hyperruntime.settings.image_names import NAMED_SNAPSHOTS, UNNAMED_SNAPSHOTS
 
 log = get_logger(__name__)
 

@@ -34,8 +34,8 @@ from hyperruntime.agents import agent_folder
 from hyperruntime.errors import AgentError, SpecError
 from hyperruntime.json_values import parse_toml
 from hyperruntime.option_fields import OneOf
+from hyperruntime.settings.image_names import is_image_name
 from hyperruntime.settings.reader import read
-from hyperruntime.spec import is_image_name
 from hyperruntime.storage.run_files import read_run_file
 from hyperruntime.units import MIB
 

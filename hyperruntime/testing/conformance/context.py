@@ -42,6 +42,8 @@ def declares_refusal(info: EngineInfo, need: str) -> bool:
         return not info.gpus
     if need == "snapshot":
         return not info.snapshots
+    if need == "services":
+        return not info.services
     if need == "seccomp":
         return bool(info.unfiltered)
     family, _, member = need.partition(".")

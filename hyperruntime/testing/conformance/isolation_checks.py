@@ -1,4 +1,6 @@
-"""Checks of the safe defaults: no network, no dangerous capabilities, nothing of the host."""
+"""Checks of the safe defaults: no network, no dangerous capabilities, nothing of the host; and of
+what services share.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
+import attrs
+
 from hyperruntime.container import Container
 from hyperruntime.errors import UnsupportedOptionError
 from hyperruntime.host.process import DEVNULL, kill_group, spawn
 from hyperruntime.reclaim.trees import reclaim_trees
 from hyperruntime.run_as import RunAs
-from hyperruntime.spec import Mount
-from hyperruntime.testing.conformance.check import check, expect, expect_equal
+from hyperruntime.services.group import ServiceContainer
+from hyperruntime.spec import Mount, Ready, Service
+from hyperruntime.testing.conformance.check import check, expect, expect_equal, expect_soon
 from hyperruntime.testing.conformance.context import (
     Context,
     fields_of,
@@ -53,6 +58,11 @@ chown 12345:12345 other/shell other 2>/dev/null
 chmod 6755 shut/shell other/shell && mkfifo shut/fifo && chmod 7777 shut/fifo && chmod 0 shut && chmod 2700 other
 """
 _LIST_STATES = 'for p in /proc/[0-9]*; do read -r line 2>/dev/null <"$p/stat" && echo "$line"; done'
+
+
+_SERVICE = "echo ready >/file-of-service; echo said; sleep 97531"
+_OWN_NETWORK = ["readlink", "/proc/self/ns/net"]
+_ALL_PROCESSES = 'cat /proc/[0-9]*/cmdline | tr "\\0" " "'
 
 
 @check("isolation.no-host-environment", when="alone")  # it changes the environment of this process
@@ -306,3 +316,35 @@ def interfaces_of(container: Container) -> set[str]:
 def _namespace(container: Container) -> str:
     listed = container.exec(["ls", "-l", "/proc/self/ns/net"]).check().stdout.decode()
     return listed.rpartition("-> ")[2].strip()
+
+
+@check("services.shared", needs="services")
+def shared(context: Context) -> None:
+    """A service shares the network of its container, by name, and nothing else; it ends with it."""
+    service = Service(
+        name="beside",
+        image=context.image,
+        entrypoint=["/bin/sh", "-c", _SERVICE],
+        ready=Ready(command=["test", "-e", "/file-of-service"]),
+        limits=context.container.spec.limits,
+    )
+    spec = attrs.evolve(context.container.spec, services=(service,), host_names=("main",))
+    with context.runtime.container(spec) as container:
+        beside = container.services["beside"]
+        expect(isinstance(beside, ServiceContainer), "a service has another class")
+        assert isinstance(beside, ServiceContainer)
+        networks = {one.exec(_OWN_NETWORK).check().stdout for one in (container, beside)}
+        expect_equal(len(networks), 1, "the number of networks")
+        alone = context.container.exec(_OWN_NETWORK).check().stdout
+        expect(alone not in networks, "another container has the same network")
+        hosts = [one.exec(["cat", "/etc/hosts"]).check().stdout for one in (container, beside)]
+        expect_equal(hosts[0], hosts[1], "the names")
+        expect(b"127.0.0.2 beside" in hosts[0], "the service has no name")
+        has_file = container.exec(["test", "-e", "/file-of-service"]).exit_code == 0
+        expect(not has_file, "the container sees a file of the service")
+        seen = container.exec(["/bin/sh", "-c", _ALL_PROCESSES]).stdout
+        expect(b"97531" not in seen, "the container sees a process of the service")
+        expect_equal(beside.log, b"said\n", "the log")
+        beside.process.close()
+        expect(beside.process.ended.is_set, "the end of its program is no event")
+    expect_soon(context, lambda: beside.closed.is_set, "the end of the service")

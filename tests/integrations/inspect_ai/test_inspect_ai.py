@@ -168,9 +168,9 @@ def test_each_sample_of_an_evaluation_has_its_container(
         ("x.toml", "[[[", SpecError, "TOML"),
         (
             "compose.yaml",
-            "services: {a: {image: x}, b: {image: y}}",
+            "services: {default: {image: x}, b: {image: y, privileged: true}}",
             UnsupportedOptionError,
-            "services",
+            "privileged.*'b'",
         ),
     ],
 )
@@ -217,5 +217,38 @@ async def test_a_compose_file_of_one_service_is_a_sandbox(
         assert (
             await environments["default"].exec(["sh", "-c", "pwd; echo $A"])
         ).stdout == "/usr\nb=c\n"
+    finally:
+        await provider.sample_cleanup("x", path, environments, True)
+
+
+async def test_each_service_of_a_compose_file_is_a_sandbox(
+    runtime_name: str, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first is the default; a service waits for those that it needs."""
+    monkeypatch.setenv("HYPERRUNTIME_RUNTIME", runtime_name)
+    (tmp_path / "compose.yaml").write_text(f"""
+services:
+  web:
+    image: {image}
+    command: [python3, -m, http.server, "8000", --bind, web]
+    healthcheck: {{test: [CMD, python3, -c, "import socket; socket.create_connection(('web', 8000))"]}}
+  agent:
+    image: {image}
+    x-default: true
+    network_mode: none
+    command: sleep infinity
+    working_dir: /tmp
+    depends_on: {{web: {{condition: service_healthy}}}}
+""")
+    path = str(tmp_path / "compose.yaml")
+    provider = registry_find_sandboxenv("hyperruntime")
+    await provider.task_init("x", path)
+    environments = await provider.sample_init("x", path, {})
+    try:
+        assert list(environments) == ["agent", "web"]
+        ask = "import urllib.request as u; print(u.urlopen('http://web:8000/etc/hostname').status)"
+        assert (await environments["agent"].exec(["python3", "-c", ask])).stdout == "200\n"
+        await environments["web"].write_file("/only-here", "x")
+        assert not (await environments["agent"].exec(["test", "-e", "/only-here"])).success
     finally:
         await provider.sample_cleanup("x", path, environments, True)

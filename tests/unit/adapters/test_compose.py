@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import platform
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from hypothesis import given as for_all
+from hypothesis import strategies as st
 
-from hyperruntime.adapters.compose import Service, read_service
-from hyperruntime.errors import SpecError, UnsupportedOptionError
+from hyperruntime.adapters.compose import Service, read_compose, read_service
+from hyperruntime.errors import HyperRuntimeError, SpecError, UnsupportedOptionError
+from hyperruntime.spec import Ready
 
 FOLDER = Path("/a folder")
 
@@ -86,7 +90,7 @@ def test_a_build_has_its_file_its_context_and_its_cache(
     ("service", "rest", "word"),
     [
         ("{image: x}, two: {image: y}", "", "services"),
-        ("{image: x}", "networks: {default: {internal: true}}", "networks"),
+        ("{image: x}", "networks: {default: {driver: macvlan}}", "networks"),
         ("{image: x, privileged: true}", "", "privileged"),
         ("{image: x, volumes: ['/:/host']}", "", "volumes"),
         ("{build: {context: ., pull: true}}", "", r"build\.pull"),
@@ -141,3 +145,132 @@ def test_a_main_program_that_does_something_is_refused(main: str, word: str) -> 
 def test_variables_in_another_form_are_an_error(value: Any) -> None:
     with pytest.raises(SpecError, match="environment"):
         read(f"{{image: x, environment: {value}}}")
+
+
+SEVERAL = """
+x-common: &common
+  environment: {MODE: "${MODE:-test}", PRICE: "5$$"}
+services:
+  app:
+    build: ./app
+    command: sleep infinity
+    x-default: true
+    depends_on: [db, jobs]
+  jobs:
+    image: jobs:1
+    depends_on:
+      db: {condition: service_healthy}
+      prepare: {condition: service_completed_successfully}
+    networks: {default: {aliases: [worker]}}
+  prepare:
+    build: {context: prepare, dockerfile: D}
+    command: migrate --all "a b"
+    entrypoint: []
+  db:
+    <<: *common
+    image: postgres:16
+    hostname: store
+    env_file: db.env
+    user: 70
+    tmpfs: /tmp:size=64m
+    shm_size: 128m
+    expose: ["5432"]
+    volumes: [data:/var/lib/postgresql/data]
+    healthcheck:
+      test: [CMD-SHELL, "pg_isready -U $$USER"]
+      interval: 2s
+      timeout: 3s
+      retries: 5
+      start_period: 1m30s
+volumes: {data: }
+networks: {default: {internal: true}}
+"""
+
+
+def test_the_other_services_are_services_of_the_container(tmp_path: Path) -> None:
+    """With their order, their readiness, their names, and the builds of their images."""
+    (tmp_path / "db.env").write_text(
+        "# of the database\nexport USER='me'\nMODE=file\n\nPLAIN=a # b\n"
+    )
+    (tmp_path / "compose.yaml").write_text(SEVERAL)
+    found = read_compose(tmp_path / "compose.yaml", variables={})
+    assert (found.fields["host_names"], found.fields["network"]) == (("app",), "none")
+    assert found.context == tmp_path / "app"
+    jobs, prepare, db = (one.fields for one in found.beside)
+    assert (jobs["after"], jobs["aliases"]) == (("db", "prepare"), ("worker",))
+    assert (prepare["args"], prepare["ready"]) == (
+        ("migrate", "--all", "a b"), Ready(completed=True, timeout_s=600.0),
+    )  # fmt: skip
+    assert found.beside[1].dockerfile == tmp_path / "prepare/D"
+    assert db["env"] == {"USER": "me", "MODE": "test", "PLAIN": "a", "PRICE": "5$"}
+    assert (db["aliases"], db["user"], db["directories"]) == (
+        ("store",), "70", ("/var/lib/postgresql/data",),
+    )  # fmt: skip
+    assert (db["limits"].tmpfs_bytes, db["limits"].shm_bytes) == (64 * 1024**2, 128 * 1024**2)
+    check = ("/bin/sh", "-c", "pg_isready -U $USER")
+    assert db["ready"] == Ready(command=check, interval_s=1.0, timeout_s=90 + 5 * (2 + 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("  db: {image: x}", "which of app, db is the container"),
+        ("  default: {image: x}\n  db:\n    image: x\n    ports: ['1:1']", "ports: .*'db', line 6"),
+        ("  default: {image: x}\n  db:\n    image: x\n    volumes: ['./a:/b']", "volumes: .*host.*line 6"),
+        ("  default: {image: x}\n  db: {image: x, volumes: ['v:/b']}\n  e: {image: x, volumes: ['v:/c']}",
+         "volumes: .*share no files"),
+        ("  default: {image: x}\n  db: {image: x, depends_on: [e]}", "depends_on='e' .*one of"),
+        ("  default: {image: x}\n  db: {image: x, depends_on: [e]}\n  e: {image: x, depends_on: [db]}", "circle"),
+        ("  default: {image: x, depends_on: {db: {condition: service_healthy}}}\n  db: {image: x}",
+         "depends_on: .*no healthcheck"),
+        ("  default: {image: x}\n  db: {image: x, networks: [back]}", "networks: .*one network"),
+        ("  default: {image: x}\n  db: {image: x, env_file: ../key}", "env_file=.*below the folder"),
+        ("  default: {image: x}\n  db: {image: x, hostname: default}", "different name"),
+        ("  default: {image: x}\n  db: {image: x, healthcheck: {test: [x]}}", "healthcheck.test"),
+        ("  default: {image: x}\n  db: {image: x, tmpfs: /data}", "tmpfs: only /tmp"),
+    ],
+)  # fmt: skip
+def test_what_services_cannot_have_is_refused_by_name_and_line(
+    text: str, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "compose.yaml").write_text(f"services:\n  app: {{image: x}}\n{text}\n")
+    with pytest.raises(HyperRuntimeError, match=says):
+        read_compose(tmp_path / "compose.yaml")
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [("$A-${B}-$$A", "1-2-$A"), ("${C:-x}${C-y}${E:-z}${E-w}", "xyz"), ("${A:+set}${C+no}.", "set.")],
+)  # fmt: skip
+def test_variables_are_replaced(value: str, found: str) -> None:
+    variables = {"A": "1", "B": "2", "E": ""}
+    config = {"services": {"one": {"image": "x", "environment": {"V": value}}}}
+    assert read_service(config, FOLDER, variables=variables).fields["env"] == {"V": found}
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6)
+    | st.sampled_from(["$X", "${A", "a:b", "/a", "v:/a", "10s", "CMD", "none", "service:b", "/tmp:size=1m", "a"]),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.sampled_from("a b test condition path context type aliases".split()), inner, max_size=3),
+    max_leaves=6,
+)  # fmt: skip
+_KEYS = (
+    "image build command entrypoint environment env_file depends_on healthcheck volumes user working_dir "
+    "shm_size mem_limit cpus tmpfs networks network_mode hostname platform read_only pull_policy x-default"
+)  # fmt: skip
+
+
+@pytest.mark.hypothesis
+@for_all(
+    services=st.dictionaries(
+        st.sampled_from(["default", "a", "b"]),
+        st.dictionaries(st.sampled_from(_KEYS.split()), _VALUES, max_size=4),
+        max_size=3,
+    ),
+    more=st.dictionaries(st.sampled_from(["networks", "volumes", "name"]), _VALUES, max_size=2),
+)
+def test_every_file_is_read_or_refused(services: dict[str, Any], more: dict[str, Any]) -> None:
+    """Whatever a value is, nobody sees another error than those that name it."""
+    with contextlib.suppress(HyperRuntimeError):
+        read_service({"services": services, **more}, FOLDER, variables={})

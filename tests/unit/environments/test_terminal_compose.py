@@ -121,3 +121,38 @@ def test_the_user_of_main_is_that_of_agent_and_tests(tmp_path: Path) -> None:
     compose(folder, "services: {main: {user: '1000:1000'}}")
     (task,) = load_tasks(str(folder))
     assert (task.agent_user, task.tests_user) == ("1000:1000", "root")
+
+
+def test_other_services_are_services_of_the_container(tmp_path: Path) -> None:
+    """Their images are substituted and built like that of ``main``; the tests run beside them."""
+    folder = harbor(tmp_path / "one")
+    (folder / "environment" / "db").mkdir()
+    (folder / "environment" / "db" / "Dockerfile").write_text("FROM y:1\n")
+    compose(
+        folder,
+        "services:\n  main: {depends_on: [db, cache]}\n  cache: {image: 'redis:7', command: redis-server}\n"
+        "  db: {build: '${CONTEXT_DIR}/db', environment: {MODE: '${MODE:-test}'}, depends_on: [main]}\n",
+    )
+    environment = Terminal(tasks=str(folder), substitute=("redis:7=localhost/redis:1",))
+    spec = spec_of(environment, Images("localhost/redis:1"))
+    cache, db = spec.services
+    assert (spec.host_names, cache.image, cache.args) == (
+        ("main",), "localhost/redis:1", ("redis-server",),
+    )  # fmt: skip
+    assert (db.image.partition(":")[0], db.env, db.after) == (
+        "localhost/hyperruntime-task/one-db", {"MODE": "test"}, (),
+    )  # fmt: skip
+    assert environment._mode(load_tasks(str(folder))[0]) == "same"
+
+
+def test_no_variable_of_the_host_reaches_a_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET", "of the host")
+    folder = harbor(tmp_path / "one")
+    compose(folder, "services: {main: {}, db: {image: x, environment: [SECRET]}}")
+    with pytest.raises(SpecError, match="SECRET for 'db'"):
+        load_tasks(str(folder))
+    compose(folder, "services: {main: {}, db: {image: x, environment: {A: '$SECRET'}}}")
+    with pytest.raises(SpecError, match="SECRET is not set"):
+        load_tasks(str(folder))

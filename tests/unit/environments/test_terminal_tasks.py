@@ -197,12 +197,14 @@ _MERGED = "x-0: &a0 {k: x}\n" + "".join(
         ({"task_toml": "[[steps]]\nname = 'one'"}, "several steps"),
         ({"task_toml": "[metadata.hyperruntime]\nverify = 'never'"}, "verify"),
         (
-            {"environment__docker-compose_yaml": "services: {main: {}, db: {image: x}}"},
-            "one container.*service db",
+            {
+                "environment__docker-compose_yaml": "services: {main: {}, db: {image: x, ports: [1]}}"
+            },
+            "yaml.*ports: .*service 'db'",
         ),
         (
-            {"environment__docker-compose_yaml": "services: {db: {image: x}}"},
-            "one container.*service db",
+            {"environment__docker-compose_yaml": "services: {db: {build: ../..}}"},
+            "yaml.*build.*'db' must be in environment/",
         ),
         (
             {"environment__docker-compose_yaml": "services: {main: {privileged: true}}"},

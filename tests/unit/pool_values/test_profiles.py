@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 import hyperruntime as hr
 from hyperruntime.errors import SpecError
+from hyperruntime.pool_values.config import make_layout
 from hyperruntime.pool_values.profiles import (
     PREFIX,
     parse_profile,
@@ -226,3 +228,18 @@ def test_texts_make_a_table_that_other_tables_can_be_merged_with() -> None:
         parse_texts({"limits_memory_byte": "1"})
     with pytest.raises(SpecError, match="limits_cpus"):
         parse_texts({"limits_cpus": "many"})
+
+
+def test_services_are_replaced_with_their_container() -> None:
+    """A slot with services has its own container, and no reset keeps them."""
+    spec = hr.ContainerSpec(image="a", services=(hr.Service(name="db", image="b"),))
+    layout = make_layout(hr.PoolConfig(spec=spec), users=True, driver="x", snapshots=True)
+    assert (layout.isolation, layout.slots, layout.reset) == ("container", 1, "replace")
+    shared: list[dict[str, Any]] = [
+        {"slots_per_container": 2},
+        {"isolation": "uid"},
+        {"reset": "clean"},
+    ]
+    for fields in shared:
+        with pytest.raises(SpecError, match="services"):
+            hr.PoolConfig(spec=spec, **fields)

@@ -27,7 +27,7 @@ from hyperruntime.runs.own_mark import (
     has_own_mark,
     with_own_mark,
 )
-from hyperruntime.spec import ContainerSpec, Mount
+from hyperruntime.spec import ContainerSpec, Mount, Service
 
 json_values = st.recursive(
     st.none()
@@ -122,6 +122,7 @@ GENERATE = {
     "gateway": "/tmp/g.toml",
     "image": "registry.example/x",
     "network": "host",
+    "allow": ("10.0.0.1",),
     "limits.pids": None,
     "limits.disk_bytes": None,
     "max_change_bytes": 1 << 40,
@@ -139,6 +140,9 @@ ROLLOUT = {
     "agent": "evil.py:run",
     "container.image": "dir:/etc",
     "container.network": "host",
+    "container.host_names": {"a.test": "10.0.0.1"},
+    "container.services": (Service(name="db", image="localhost/x"),),
+    "allow": ("10.0.0.1",),
     "container.mounts": (Mount(source="/etc", target="/x"),),
     "container.gpus": "all",
     "container.limits.pids": None,

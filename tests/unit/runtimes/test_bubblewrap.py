@@ -156,3 +156,15 @@ def directories(args: list[str]) -> set[str]:
 
 def test_what_has_no_engine_is_chosen_last() -> None:
     assert registry.auto_order()[-2:] == ["bubblewrap", "charliecloud"]
+
+
+def test_nothing_of_the_host_lies_below_a_mount_of_hosts() -> None:
+    """The kernel takes a mount away when the file below it is replaced on the host."""
+    mount = Mount(source="/own", target="/etc/hosts")
+    for image in (None, ImageSource(files="/i", env={}, workdir="/", user="")):
+        for network in ("none", "host"):
+            args = args_of(image, mounts=[mount], network=network)
+            assert [source for source, at in binds(args, "--ro-bind") if at == "/etc/hosts"] == [
+                "/own"
+            ]
+            assert "/etc/hosts" not in [at for _, at in binds(args, "--ro-bind-try")]

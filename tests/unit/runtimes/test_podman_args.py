@@ -166,3 +166,16 @@ def test_a_store_in_a_lost_login_session_has_a_next_step() -> None:
     for word in ("/run/user/1007", "enable-linger", "XDG_DATA_HOME"):
         assert word in step
     assert edge.store_step("Error: something else") == "see `hyperrun doctor`"
+
+
+def test_a_service_has_the_network_of_its_container() -> None:
+    """Which lets everybody listen on any port, and whose interfaces no other ``/sys`` shows."""
+    main = PodmanContainer.__new__(PodmanContainer)
+    main.id = "hyperruntime-main"
+    args = run_args(attrs.evolve(LAUNCH, joins=main), APART)
+    assert args[args.index("--network") + 1] == "container:hyperruntime-main"
+    assert any(word.startswith("mask=/sys/class/net") for word in args)
+    beside = hr.Service(name="db", image="db")
+    spec = attrs.evolve(LAUNCH.spec, services=(beside,))
+    args = run_args(attrs.evolve(LAUNCH, spec=spec), APART)
+    assert args[args.index("--sysctl") + 1] == "net.ipv4.ip_unprivileged_port_start=0"
