@@ -4,7 +4,7 @@ SHELL := /bin/bash
 # Some container images set it; then each Python process of the tests compiles all modules again.
 unexport PYTHONDONTWRITEBYTECODE
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-engines test-all test-weather test-sites bench bench-slots bench-cluster bench-frameworks bench-report docs docs-pictures newcomer setup clean
+.PHONY: help demo test test-engines test-all test-weather test-sites test-gpu bench bench-slots bench-cluster bench-frameworks bench-report docs docs-pictures newcomer setup clean
 
 # Options of the command: make demo ARGS="--seed 3", make test ARGS="-k session"
 ARGS ?=
@@ -34,6 +34,9 @@ test-weather: ## selfcheck on the rootless engines under the conditions of clust
 
 test-sites: ## use it on the systems of sites (Debian 13, unstable, one id, ...), and write docs/sites.md; ARGS="one-uid" for one
 	@scripts/sites $(ARGS)
+
+test-gpu: ## check a machine with one NVIDIA GPU in ten minutes; ARGS=--cpu checks the check itself, without one
+	@scripts/gpu $(ARGS)
 
 bench: ## compare with the engine's own commands, and write docs/benchmarks.md
 	@scripts/setup all

@@ -13,7 +13,8 @@ from importlib import resources
 from typing import Any
 
 from hyperdomain_speedrun.corpus import ALPHABET, CONTEXT, training_tokens, windows
-from hyperdomain_speedrun.loss import decode, mean_loss
+from hyperdomain_speedrun.loss import mean_loss
+from hyperdomain_training import INSIDE, decode, inside_text, invalid, why
 from hyperruntime.datasets.answered_files import parse_files
 from hyperruntime.domain import DomainBase, Score, Split, Task, Trial, TrialResult, TriedDomain
 from hyperruntime.errors import SpecError
@@ -34,8 +35,6 @@ _ASK_SECONDS = (5, 60)
 _CLOCK_FACTOR = 20
 _START_SECONDS = 60  # for the import of torch, before the limit
 _BASE64_BYTES = 2 * WEIGHTS_BYTES
-_LINE = 300
-_KILLED = (128 + 9, 128 + 24)  # by SIGKILL or SIGXCPU
 _STATEMENT = """\
 Change train.py so that the model which it trains has a lower loss on text that is not shown to it.
 
@@ -106,7 +105,7 @@ class Speedrun(DomainBase, TriedDomain):
         """Return the trial that trains the model; a score of 0 for an invalid answer."""
         files, problem = parse_files(prediction, {PROGRAM: self._stub})
         if problem:
-            return _invalid(task, problem)
+            return invalid(task, problem)
         given: Mapping[str, str | bytes] = {**files, "tokens.bin": training_tokens()}
         return self._runs(
             "train", given, gpu=self.needs_gpu, then=partial(self._asks, task, files[PROGRAM])
@@ -123,9 +122,7 @@ class Speedrun(DomainBase, TriedDomain):
         _, answers = windows(_split(task))
         loss = mean_loss(result.stdout, answers)
         if loss is None:
-            return _invalid(
-                task, f"the model gave no valid logits{_why(result, self._ask_seconds)}"
-            )
+            return invalid(task, f"the model gave no valid logits{why(result, self._ask_seconds)}")
         facts = {"loss": loss, "bits": loss / math.log(2)}
         value = max(0.0, 1 - loss / math.log(len(ALPHABET)))
         detail = f"loss {loss:.4f} nats per character"
@@ -133,15 +130,15 @@ class Speedrun(DomainBase, TriedDomain):
 
     def score(self, task: Task, prediction: Any) -> Score:  # noqa: ANN401
         """Return 0: only trials can score a program (:meth:`trial`, :meth:`verdict`)."""
-        return _invalid(task, "not tried")
+        return invalid(task, "not tried")
 
     def _asks(self, task: Task, program: str, result: TrialResult) -> Trial | Score:
         """Return the trial that asks the model whose training ended."""
         weights = decode(result.stdout) if len(result.stdout) < _BASE64_BYTES else None
         if not weights:
-            return _invalid(task, f"the training gave no weights{_why(result, self._seconds)}")
+            return invalid(task, f"the training gave no weights{why(result, self._seconds)}")
         if len(weights) > WEIGHTS_BYTES:
-            return _invalid(task, f"the weights have more than {WEIGHTS_BYTES} bytes")
+            return invalid(task, f"the weights have more than {WEIGHTS_BYTES} bytes")
         contexts, _ = windows(_split(task))
         files: Mapping[str, str | bytes] = {
             PROGRAM: program,
@@ -156,7 +153,7 @@ class Speedrun(DomainBase, TriedDomain):
         words = (verb, seconds, len(ALPHABET), CONTEXT, (one_process_program() or b"").hex())
         return Trial(
             args=("python3", "-B", _RUNNER, *map(str, words)),
-            files={**files, _RUNNER: runner},
+            files={**files, _RUNNER: runner, INSIDE: inside_text()},
             timeout_s=_CLOCK_FACTOR * (seconds + _START_SECONDS),
             output_limit_bytes=_BASE64_BYTES,
             **more,
@@ -192,17 +189,3 @@ def _parse_seconds(text: str) -> int:
 
 def _split(task: Task) -> str:
     return task.id.removeprefix(f"{NAME}-")
-
-
-def _invalid(task: Task, detail: str) -> Score:
-    return Score(task_id=task.id, value=0.0, valid=False, detail=detail)
-
-
-def _why(result: TrialResult, seconds: int) -> str:
-    """Return why a program gave nothing: the limit that it reached, or the end of what it wrote."""
-    if result.timed_out:
-        return ": it did not end"
-    if result.exit_code in _KILLED:
-        return f": it used more than {seconds} processor seconds, or too much memory"
-    lines = result.stderr.decode(errors="replace").strip().splitlines()
-    return f": {lines[-1][:_LINE]}" if lines else ""

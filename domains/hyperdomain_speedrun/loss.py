@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import math
 from array import array
 
 from hyperdomain_speedrun.corpus import ALPHABET
+from hyperdomain_training import decode
 
 _FLOAT_BYTES = 4
-
-
-def decode(printed: bytes) -> bytes | None:
-    """Return the bytes that a line of base64 stands for; None if it is not valid."""
-    try:
-        return base64.b64decode(printed.strip(), validate=True)
-    except binascii.Error:
-        return None
 
 
 def mean_loss(printed: bytes, answers: bytes) -> float | None:

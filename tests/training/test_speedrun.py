@@ -24,6 +24,7 @@ def judge(domain: Speedrun, program: str, folder: Path) -> Score:
         folder = folder / "next"
         folder.mkdir(parents=True)
         for name, content in following.files.items():
+            (folder / name).parent.mkdir(exist_ok=True)
             (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
         args = [sys.executable, *following.args[1:]]
         done = subprocess.run(args, cwd=folder, capture_output=True, env={"PATH": "/usr/bin:/bin"})

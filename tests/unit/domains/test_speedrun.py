@@ -25,6 +25,7 @@ from hyperruntime.domain import Score, Task, Trial, TrialResult
 from hyperruntime.errors import SpecError
 
 SYMBOLS = len(ALPHABET)
+RUNNER = ("_runner.py", "hyperdomain_training/inside.py")
 
 
 @pytest.fixture
@@ -99,8 +100,8 @@ def test_a_container_gets_no_answer(domain: Speedrun, task: Task) -> None:
     assert isinstance(first, Trial)
     second = asked(domain, task, ended(printed(b"weights")))
     assert isinstance(second, Trial)
-    assert set(first.files) == {"train.py", "tokens.bin", "_runner.py"}
-    assert set(second.files) == {"train.py", "weights.bin", "contexts.bin", "_runner.py"}
+    assert set(first.files) == {"train.py", "tokens.bin", *RUNNER}
+    assert set(second.files) == {"train.py", "weights.bin", "contexts.bin", *RUNNER}
     assert (first.input, second.input) == (b"", b"")
     contexts, answers = windows("train")
     assert second.files["contexts.bin"] == contexts

@@ -43,7 +43,7 @@ def test_the_parts_of_a_containerfile_are_read() -> None:
 
 
 def test_the_recipes_have_names() -> None:
-    assert recipe_names() == ("agent", "base", "cuda", "dev", "science", "torch")
+    assert recipe_names() == ("agent", "base", "cuda", "dev", "genesis", "science", "torch")
 
 
 def test_recipes_contain_the_packages_of_the_bootstrap() -> None:
@@ -116,7 +116,8 @@ def test_a_recipe_is_found_by_its_name_and_by_its_image_reference() -> None:
 
 def test_only_cuda_needs_a_registry() -> None:
     assert {name: load_recipe(name).needs_no_registry for name in recipe_names()} == {
-        "agent": True, "base": True, "cuda": False, "dev": True, "science": True, "torch": True,
+        "agent": True, "base": True, "cuda": False, "dev": True, "genesis": True,
+        "science": True, "torch": True,
     }  # fmt: skip
     bases = {name: load_recipe(name).base_recipe for name in recipe_names()}
-    assert bases == {**dict.fromkeys(bases), "agent": "base"}
+    assert bases == {**dict.fromkeys(bases), "agent": "base", "genesis": "dev"}
