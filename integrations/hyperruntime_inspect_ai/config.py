@@ -63,7 +63,8 @@ class Plan:
         """
         runtime = shared_runtime(self.runtime)
         image = self.spec.image
-        if "/" not in image and ":" not in image and self.spec.pull == "never":
+        is_recipe = "/" not in image and ":" not in image and self.spec.pull == "never"
+        if self.dockerfile is None and is_recipe:
             image = runtime.images.ensure(image)  # the name of a recipe
         else:
             image = _image(runtime, image, self)
