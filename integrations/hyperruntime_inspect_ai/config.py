@@ -64,10 +64,8 @@ class Plan:
         runtime = shared_runtime(self.runtime)
         image = self.spec.image
         is_recipe = "/" not in image and ":" not in image and self.spec.pull == "never"
-        if self.dockerfile is None and is_recipe:
-            image = runtime.images.ensure(image)  # the name of a recipe
-        else:
-            image = _image(runtime, image, self)
+        makes = runtime.images.ensure if self.dockerfile is None and is_recipe else None
+        image = makes(image) if makes else _image(runtime, image, self)
         services = tuple(
             attrs.evolve(one.service, image=_image(runtime, one.service.image, one))
             for one in self.beside
