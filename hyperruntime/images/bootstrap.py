@@ -73,11 +73,12 @@ _DPKG_OPTIONS = (
     "path-include=/usr/share/doc/*/copyright",
     *(f"path-exclude={path}/*" for path in _UNNEEDED),
 )
-_WRITE_DPKG_OPTIONS = (
-    'mkdir -p "$1/etc/dpkg/dpkg.cfg.d" && printf "%s\\n" '
-    + " ".join(f"'{option}'" for option in _DPKG_OPTIONS)
-    + ' > "$1/etc/dpkg/dpkg.cfg.d/hyperruntime"'
-)
+# Debian's scipy depends on compilers, which nothing runs: half the image without these files.
+_UNUSED = {
+    "science": tuple(
+        f"path-exclude={path}" for path in ("/usr/include/*", "/usr/lib/gcc/*", "/usr/lib/*.a")
+    )
+}
 _REMOVE_UNNEEDED = (
     'find "$1/usr/share/doc" ! -type d ! -name copyright -delete && rm -rf '
     + " ".join(f'"$1"{path}/*' for path in _UNNEEDED)
@@ -205,7 +206,12 @@ def _mmdebstrap_args(
         # A tree that is merged from the start needs no conversion of a split /usr.
         args.append(f"--hook-dir={_MERGED_USR_HOOK}")
         included.append("usr-is-merged")
-    args += [f"--include={','.join(included)}", f"--setup-hook={_WRITE_DPKG_OPTIONS}"]
+    lines = " ".join(f"'{option}'" for option in (*_DPKG_OPTIONS, *_UNUSED.get(name, ())))
+    write_lines = (
+        'mkdir -p "$1/etc/dpkg/dpkg.cfg.d" && '
+        f'printf "%s\\n" {lines} > "$1/etc/dpkg/dpkg.cfg.d/hyperruntime"'
+    )
+    args += [f"--include={','.join(included)}", f"--setup-hook={write_lines}"]
     hooks = (
         _REMOVE_UNNEEDED,
         _REMOVE_HOST,

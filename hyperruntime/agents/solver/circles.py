@@ -4,31 +4,38 @@ from fractions import Fraction
 
 import numpy as np
 from climb import climb
-from places import MOVES, on_places
+from places import MOVES, STARTS, on_places
 from scipy.sparse import csr_matrix
 
 
 class Circles:
     """State: ``n`` x, ``n`` y, ``n`` radii, and the width; the height is 2 minus the width."""
 
+    starts = on_places(STARTS)
     moves = on_places(MOVES)
     dimension = 2
     size = 0.05
+    reach = 0.1
+    hope = 2.0
 
     def __init__(self, n, square):
         self.n = n
         self.square = square
         self.pairs = np.triu_indices(n, 1)
 
-    def improve(self, x, clock, rng, aim):
+    def improve(self, x, clock, aim):
         return climb(self, x, clock, aim)
 
     def places(self, x):
         return x[: 2 * self.n].reshape(2, self.n).T / (x[-1], 2 - x[-1])
 
     def from_places(self, places, rng):
+        """Return circles that end halfway to the next centre."""
         width = 1.0 if self.square else rng.uniform(0.7, 1.0)
-        return np.concatenate([(places * (width, 2 - width)).T.ravel(), np.zeros(self.n), [width]])
+        xs, ys = (places * (width, 2 - width)).T
+        gaps = np.hypot(xs[:, None] - xs, ys[:, None] - ys) + 4 * np.eye(self.n)
+        radii = np.minimum.reduce([gaps.min(axis=0) / 2, xs, ys, width - xs, 2 - width - ys])
+        return np.concatenate([xs, ys, radii, [width]])
 
     def settle(self, x):
         return x
@@ -73,7 +80,7 @@ class Circles:
         matrix = csr_matrix((values, (rows, columns)), shape=(count + 4 * n, 3 * n + 1))
         limits = [apart - rs[i] - rs[j], xs - rs, ys - rs, x[-1] - xs - rs, 2 - x[-1] - ys - rs]
         bounds = np.full((3 * n + 1, 2), (-reach, reach))
-        bounds[2 * n : 3 * n, 0], bounds[2 * n : 3 * n, 1] = -rs, 1.0
+        bounds[2 * n : 3 * n, 0], bounds[2 * n : 3 * n, 1] = -rs, reach
         bounds[3 * n] = (0.0, 0.0) if self.square else (-reach, reach)
         gain = np.zeros(3 * n + 1)
         gain[2 * n : 3 * n] = 1.0

@@ -6,51 +6,44 @@ find one to the last digits of a float.
 """
 
 import numpy as np
-from scipy.optimize import linprog
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import csc_matrix
 
-REACH = 0.2
 SMALLEST_REACH = 1e-7
 LEAST_GAIN = 1e-9
-GROW = 1.5
+GROW = 2.0
 SHRINK = 0.5
 GOOD = 0.7
 BAD = 0.25
-PATIENCE = 6
-HOPE = 4.0
 
 
 def climb(kind, x, clock, aim=-np.inf):
     """Return a local optimum near ``x``, or as far as the clock allows.
 
     Args:
-        kind: has ``merit(x)``, ``program(x, reach)`` and ``moved(x, step)``.
+        kind: has ``merit(x)``, ``program(x, reach)`` and ``moved(x, step)``; and ``hope``, how many
+            times the gain of a step a climb may still gain.
         x: an array.
         clock: says when the processor time is used up.
-        aim: a merit; a climb that would not reach it for a long time is given up.
+        aim: a merit; a climb that would not reach it is given up.
     """
     x = kind.settle(x)
-    merit, reach, steps = kind.merit(x), REACH, 0
-    before = merit
+    merit, reach = kind.merit(x), kind.reach
     while reach > SMALLEST_REACH and not clock.over():
         step, expected = best_step(*kind.program(x, reach))
         if step is None:
             reach *= SHRINK
             continue
-        if expected < LEAST_GAIN:
+        if expected < LEAST_GAIN or merit + kind.hope * expected < aim:
             break
         new = kind.moved(x, step)
         gain = kind.merit(new) - merit
         if gain > 0:
             x, merit = new, merit + gain
         if gain > GOOD * expected:
-            reach = min(REACH, reach * GROW)
+            reach = min(kind.reach, GROW * float(np.abs(step[:-1]).max()))
         elif gain < BAD * expected:
             reach *= SHRINK
-        steps += 1
-        if steps % PATIENCE == 0:
-            if merit + HOPE * (merit - before) < aim:
-                break
-            before = merit
     return x
 
 
@@ -63,7 +56,13 @@ def best_step(gain, rows, limits, bounds):
         limits: (limits,) upper limits of ``rows @ step``.
         bounds: (variables, 2) smallest and largest values.
     """
-    done = linprog(-gain, A_ub=rows, b_ub=limits, bounds=bounds, method="highs-ds")
+    # programs this small gain nothing from a presolve, and ``linprog`` takes longer to check them
+    done = milp(
+        -gain,
+        constraints=LinearConstraint(csc_matrix(rows), -np.inf, limits),
+        bounds=Bounds(bounds[:, 0], bounds[:, 1]),
+        options={"presolve": False},
+    )
     return (None, 0.0) if done.x is None else (done.x, float(gain @ done.x))
 
 

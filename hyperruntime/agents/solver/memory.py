@@ -35,7 +35,7 @@ def _lines(path):
     for line in lines:
         try:
             history = json.loads(line)
-            if {"problem", "moves", "answers"} <= history.keys() and history["answers"]:
+            if {"problem", "moves", "answers", "chains"} <= history.keys() and history["answers"]:
                 yield history
         except (ValueError, AttributeError):
             continue

@@ -1,8 +1,8 @@
 """The meta agent: writes the plans of the next generation from what all earlier ones found.
 
-The best different answers become starts. The tries go to the moves that gained most in a processor
-second, and the size of changes follows those that gained. Each move keeps a small share, because
-one that does not pay now may pay later.
+The search continues its chains, and knows the best answers of earlier ones. The tries go to the
+moves that gained most in a processor second, and the size of changes follows those that gained.
+Each move keeps a small share, because one that does not pay now may pay later.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from memory import recall
 from plans import read_plan, write_plan
-from search_pool import CLOSER, KEPT
+from search_pool import KEPT
 
 FADE = 0.7  # the weight of a generation beside the next one
 PRIOR_S = 1.0  # processor seconds at the mean rate that each move has in advance
@@ -74,6 +74,7 @@ def improved(plan, histories):
         "size": round(plan["size"] * factor, 4),
         "moves": shares(moves),
         "answers": best_answers(histories),
+        "chains": histories[-1]["chains"],
     }
 
 
@@ -96,20 +97,20 @@ def shares(moves):
 
 
 def best_answers(histories):
-    """Return the answers with the best different merits of all generations."""
-    found = []
-    pairs = [pair for history in histories for pair in history["answers"]]
-    for merit, answer in sorted(pairs, key=lambda pair: -pair[0]):
-        if len(found) == KEPT:
-            break
-        if not found or found[-1][0] - merit > CLOSER * max(1.0, abs(merit)):
-            found.append((merit, answer))
-    return [answer for _, answer in found]
+    """Return the best answer of each chain of all generations; the best chains, by their names."""
+    best = {}
+    for history in histories:
+        for merit, answer, chain in history["answers"]:
+            if chain not in best or merit > best[chain][0]:
+                best[chain] = (merit, answer)
+    chains = sorted(best, key=lambda chain: -best[chain][0])[:KEPT]
+    return [[chain, best[chain][1]] for chain in chains]
 
 
 def account(plan, histories):
     """Return the lines of the chat history about one problem."""
     best = [history["answers"][0][0] for history in histories]
     lines = [f"- best merit of each generation: {', '.join(f'{value:.10g}' for value in best)}"]
-    lines += [f"- size of changes {plan['size']}, {len(plan['answers'])} answers to start from"]
+    lines.append(f"- chains that continue: {', '.join(one[0] for one in plan['chains']) or 'none'}")
+    lines += [f"- size of changes {plan['size']}, {len(plan['answers'])} answers known"]
     return lines + [f"- share of {name}: {share}" for name, share in plan["moves"].items()]

@@ -4,20 +4,23 @@ from itertools import combinations
 
 import numpy as np
 from climb import climb, minimum_program
-from places import MOVES, on_places
+from places import MOVES, STARTS, on_places
 
 
 class Points:
     """State: ``n`` rows of coordinates, flat. Subclasses say what is measured."""
 
+    starts = on_places(STARTS)
     moves = on_places(MOVES)
     size = 0.05
+    reach = 0.2
+    hope = 20.0
     dimension = 2
 
     def __init__(self, n):
         self.n = n
 
-    def improve(self, x, clock, rng, aim):
+    def improve(self, x, clock, aim):
         return climb(self, x, clock, aim)
 
     def moved(self, x, step):
@@ -132,6 +135,8 @@ class Convex(Triangles):
 
 class Ratio(Points):
     """Points whose largest distance is small beside the smallest one; the largest one is 1."""
+
+    hope = 4.0
 
     def __init__(self, n, dimension):
         super().__init__(n)

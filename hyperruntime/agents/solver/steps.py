@@ -10,14 +10,17 @@ class Steps:
     """State: the heights, with the mean ``mean``. Subclasses say what is measured."""
 
     size = 0.2
+    reach = 0.2
+    hope = 20.0
     lowest = 0.0
     highest = np.inf
     mean = 1.0
 
     def __init__(self):
+        self.starts = STARTS
         self.moves = MOVES
 
-    def improve(self, x, clock, rng, aim):
+    def improve(self, x, clock, aim):
         return climb(self, x, clock, aim)
 
     def settle(self, x):
@@ -153,14 +156,14 @@ def rough(kind, pool, rng, size):
 
 
 def noise(kind, pool, rng, size):
-    """Multiply the heights of a good answer by random factors."""
-    x = pool.pick(rng)
+    """Multiply the heights of the chain's answer by random factors."""
+    x = pool.pick()
     return kind.settle(x * np.exp(rng.normal(0, size, len(x))))
 
 
 def noise_part(kind, pool, rng, size):
-    """Change a random range of the heights of a good answer."""
-    x = pool.pick(rng)
+    """Change a random range of the heights of the chain's answer."""
+    x = pool.pick()
     first = int(rng.integers(len(x)))
     last = first + int(rng.integers(1, 2 + len(x) // 4))
     x[first:last] += rng.normal(0, 2 * size, len(x[first:last])) * kind.mean
@@ -168,24 +171,23 @@ def noise_part(kind, pool, rng, size):
 
 
 def refine(kind, pool, rng, size):
-    """Return a good answer with more steps."""
-    x = pool.pick(rng)
+    """Return the chain's answer with more steps."""
+    x = pool.pick()
     n = min(MOST, int(len(x) * rng.choice([1.25, 1.5, 2.0])))
     places = (np.arange(n) + 0.5) * len(x) / n - 0.5
     return kind.settle(np.interp(places, np.arange(len(x)), x))
 
 
 def cross(kind, pool, rng, size):
-    """Return a mean of two good answers, one perhaps turned, with the steps of the first."""
-    one, other = pool.pick(rng), pool.pick(rng)
+    """Return a mean of the chain's answer and a good one, which is perhaps turned."""
+    one, other = pool.pick(), pool.other(rng)
     other = np.interp(np.linspace(0, 1, len(one)), np.linspace(0, 1, len(other)), other)
     share = rng.uniform(0, 0.5)
     return kind.settle(one * (1 - share) + share * (other[::-1] if rng.random() < 0.5 else other))
 
 
+STARTS = {"bumps": bumps, "rough": rough}
 MOVES = {
-    "bumps": bumps,
-    "rough": rough,
     "noise": noise,
     "noise_part": noise_part,
     "refine": refine,

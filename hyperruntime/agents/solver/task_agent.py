@@ -25,16 +25,20 @@ class TaskAgent:
     def forward(self, inputs):
         """Return ``(answer, history)`` for the inputs ``{"name", "seed", "cpu_s"}``.
 
-        The history has the best answers and what each move cost and gained, for later generations.
+        The history has the best answers, the chains to continue, and what each start and move cost
+        and gained, for later generations. Random numbers follow from the seeds of the run, the plan
+        and the inputs.
         """
         started = time.process_time()
         name, kind = inputs["name"], kind_of(inputs["name"])
         plan = read_plan(HERE, name)
-        rng = np.random.default_rng([int(inputs["seed"]), plan["seed"]])
+        seeds = (inputs["seed"], os.environ.get("HYPERRUN_SEED") or 0, plan["seed"])
+        rng = np.random.default_rng([int(seed) for seed in seeds])
         plan["size"] *= kind.size
         pool, log = search(kind, plan, Clock(started + float(inputs["cpu_s"])), rng)
-        answers = [[merit, kind.answer(state)] for merit, state in pool.best]
-        history = [{"problem": name, "moves": log, "answers": answers}]
+        answers = [[merit, kind.answer(state), chain] for merit, state, chain in pool.best]
+        chains = [[one["name"], kind.answer(one["state"]), one["fails"]] for one in pool.chains]
+        history = [{"problem": name, "moves": log, "answers": answers, "chains": chains}]
         if self.chat_history_file:
             with Path(self.chat_history_file).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(history[0]) + "\n")

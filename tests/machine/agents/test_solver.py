@@ -64,7 +64,7 @@ def test_a_short_search_gives_exact_answers_that_beat_the_baseline(
     kind, pool = searched(agent, name, 60)
     sign = 1 if problem.goal == "maximise" else -1
     baseline = verify(name, json.loads(json.dumps(problem.baseline())))
-    for merit, state in pool.best:
+    for merit, state, _ in pool.best:
         if abs(merit) < 1e-9:  # three points on a line, when the search ended
             continue
         value = verify(name, json.loads(json.dumps(kind.answer(state))))
@@ -74,12 +74,47 @@ def test_a_short_search_gives_exact_answers_that_beat_the_baseline(
     assert sign * (best - baseline) > 0
 
 
-def test_a_search_begins_with_the_answers_of_its_plan(agent: Modules) -> None:
+def test_a_search_begins_with_the_answers_and_the_chains_of_its_plan(agent: Modules) -> None:
     for name in ("circles-26", "heilbronn-triangle-11", "overlap"):
-        kind, pool = searched(agent, name, 30)
-        answers = [kind.answer(state) for _, state in pool.best]
-        again = searched(agent, name, 0, answers=answers)[1]
+        kind, pool = searched(agent, name, 90)
+        answers = [(chain, kind.answer(state)) for _, state, chain in pool.best]
+        chains = [(one["name"], kind.answer(one["state"]), one["fails"]) for one in pool.chains]
+        again = searched(agent, name, 0, answers=answers, chains=chains)[1]
         assert again.best[0][0] == pytest.approx(pool.best[0][0], abs=1e-9)
+        assert [(one["name"], one["fails"]) for one in again.chains] == [
+            (one["name"], one["fails"]) for one in pool.chains
+        ]
+
+
+def test_a_chain_ends_when_it_is_stuck_and_when_another_one_had_its_answer(agent: Modules) -> None:
+    pool = agent.search_pool.Pool()
+    for name, merit in (("a", 5.0), ("b", 3.0), ("c", 1.0), ("d", 0.0), ("e", 2.0)):
+        assert pool.needs_start()
+        pool.offer(None, name, merit, merit)
+    assert [one["name"] for one in pool.chains] == ["a", "b", "e"]
+    assert not pool.needs_start()
+    a, b, e = pool.chains
+    assert pool.offer(e, "", 4.0, 4.0) == 2
+    assert pool.offer(b, "", 5.0, 5.0) == 0, "the answer of a"
+    assert [one["name"] for one in pool.chains] == ["a", "e"]
+    for _ in range(agent.search_pool.PATIENCE):
+        assert a in pool.chains
+        pool.offer(a, "", 4.5, 4.5)
+    assert [one["name"] for one in pool.chains] == ["e"]
+    assert pool.needs_start()
+    assert [(merit, name) for merit, _, name in pool.best][:2] == [(5.0, "a"), (4.0, "e")]
+
+
+def test_another_seed_of_the_run_gives_another_first_answer(
+    agent: Modules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent.task_agent, "Clock", lambda _: Count(20))
+    found = []
+    for seed in ("1", "2", "1"):
+        monkeypatch.setenv("HYPERRUN_SEED", seed)
+        inputs = {"name": "circles-8", "seed": 1, "cpu_s": 0}
+        found.append(agent.task_agent.TaskAgent().forward(inputs)[0])
+    assert found[0] == found[2] != found[1]
 
 
 def test_circles_on_top_of_each_other_become_disjoint(agent: Modules) -> None:
@@ -106,17 +141,18 @@ def test_the_meta_agent_spends_tries_where_they_paid_and_hands_answers_on(
         "scatter": {"tries": 10, "seconds": 1.0, "gains": 0.0, "sizes": []},
         "cross": {"tries": 1, "seconds": 5.0, "gains": 1.0, "sizes": []},
     }
-    answers = [[value, [[value]]] for value in (3.0, 2.0, 2.0 - 1e-12)]
-    for number, lines in (
-        ("initial", [{"problem": "p", "moves": moves, "answers": answers}]),
-        ("1", [{"problem": "p", "moves": moves, "answers": [[2.5, [[2.5]]]]}, ["list"], {}]),
-    ):
+    first = {"problem": "p", "moves": moves, "chains": [["0/1", [[2.0]], 3]]}
+    first["answers"] = [[value, [[value]], chain] for value, chain in ((3.0, "0/0"), (2.0, "0/1"))]
+    second = {"problem": "p", "moves": moves, "chains": [["0/1", [[2.5]], 7]]}
+    second["answers"] = [[2.5, [[2.5]], "0/1"]]
+    for number, lines in (("initial", [first]), ("1", [second, ["list"], {}])):
         folder = evals / f"gen_{number}" / "math_p_eval" / "agent_evals"
         folder.mkdir(parents=True)
         (folder / "p.md").write_text("\n".join(map(json.dumps, lines)) + "\n{torn")
     agent.meta_agent.MetaAgent(None, str(tmp_path / "history.md")).forward(str(repo), str(evals))
     plan = agent.plans.read_plan(repo, "p")
-    assert plan["answers"] == [[[3.0]], [[2.5]], [[2.0]]]
+    assert plan["answers"] == [["0/0", [[3.0]]], ["0/1", [[2.5]]]]
+    assert plan["chains"] == [["0/1", [[2.5]], 7]]
     assert plan["moves"]["shake"] > plan["moves"]["scatter"] > plan["moves"]["cross"] > 0
     assert 0.5 < plan["size"] < 1
     (repo / "settings.json").write_text('{"memory": false}')

@@ -265,6 +265,17 @@ def test_a_host_without_a_debian_mirror_gives_no_sources(lines: list[str]) -> No
     assert bootstrap.parse_index_targets(lines, "bookworm") == []
 
 
+def test_dpkg_leaves_out_compilers_only_in_science(fake_mmdebstrap: Path, tmp_path: Path) -> None:
+    for name in ("base", "science"):
+        bootstrap.build_rootfs(name, tmp_path / f"{name}.tar", print)
+        lines = fake_mmdebstrap.read_text().splitlines()
+        setup = next(line for line in lines if line.startswith("--setup-hook=") and "dpkg" in line)
+        run_hook(setup.removeprefix("--setup-hook="), tmp_path / name)
+        options = (tmp_path / name / "etc/dpkg/dpkg.cfg.d/hyperruntime").read_text().splitlines()
+        assert "path-include=/usr/share/doc/*/copyright" in options
+        assert ("path-exclude=/usr/include/*" in options) == (name == "science")
+
+
 def test_the_image_contains_no_settings_of_the_host(fake_mmdebstrap: Path, tmp_path: Path) -> None:
     """The last hooks, run on a directory that looks like the image before them."""
     bootstrap.build_rootfs("base", tmp_path / "base.tar", print)
