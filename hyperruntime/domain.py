@@ -24,10 +24,15 @@ SPLITS = ("train", "val", "test")
 _METRIC = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 
 
+def is_metric_name(name: object) -> bool:
+    """Return whether a metric may have this name."""
+    return isinstance(name, str) and _METRIC.fullmatch(name) is not None
+
+
 def _check_metrics(instance: object, attribute: attrs.Attribute[Any], value: Any) -> None:  # noqa: ANN401 - checked
     """Check metrics, as an attrs validator."""
     for name, number in value.items():
-        if not isinstance(name, str) or not _METRIC.fullmatch(name):
+        if not is_metric_name(name):
             allowed = "names of 1 to 60 letters, digits, '_', '-' and '.'"
             raise SpecError(attribute.name, name, allowed)
         if not is_number(number):

@@ -14,7 +14,7 @@ from hyperdomain_math.exact import kind
 from hyperdomain_math.judge import Verdict, judge
 from hyperdomain_math.picture import frame
 from hyperdomain_math.problem import Problem
-from hyperdomain_math.table import NUMERIC, PROBLEMS
+from hyperdomain_math.table import PROBLEMS
 from hyperruntime.domain import CertifiedDomain, DomainBase, Score, Split, Task
 from hyperruntime.errors import SpecError, name_hint
 from hyperruntime.registry import OURS, package_version
@@ -33,12 +33,12 @@ class Math(DomainBase, CertifiedDomain):
         name: ``math``, or ``math_NAME`` for one problem.
         description: one line for ``hyperrun domains``.
         splits: one split with one task for each problem.
-        agent: the agent template; for one problem that the agent ``solver`` knows, it.
+        agent: the agent template, which needs no model.
         task_timeout_s: the deadline of one task, in seconds.
-        parallel_tasks: True, because agents mostly wait for a model.
+        parallel_tasks: True; agents that ask a model mostly wait.
     """
 
-    agent: str = "llm"
+    agent: str = "solver"
     task_timeout_s: float = 600.0
     parallel_tasks: bool = True
     splits: tuple[Split, ...] = (Split(name="train"),)
@@ -54,8 +54,6 @@ class Math(DomainBase, CertifiedDomain):
         self._problems: Mapping[str, Problem] = (
             PROBLEMS if problem is None else {problem: PROBLEMS[problem]}
         )
-        if problem in NUMERIC:
-            self.agent = "solver"
         self.name: str = NAME if problem is None else f"{NAME}_{problem}"
         self.description: str = f"open problems, verified exactly; {NAME}:NAME is one of them"
 

@@ -36,11 +36,6 @@ PROBLEMS: Mapping[str, Problem] = MappingProxyType(
     {problem.name: problem for family in _FAMILIES for problem in family.PROBLEMS}
 )
 
-NUMERIC = frozenset(
-    problem.name for family in (circles, points, steps) for problem in family.PROBLEMS
-)
-"""The problems whose answers are real numbers, which the agent ``solver`` knows."""
-
 
 def verify(name: str, answer: Any) -> Fraction:  # noqa: ANN401 - any JSON value
     """Return the exact value of an answer, in this process and without limits.

@@ -109,14 +109,17 @@ def filter_patch(patch: bytes, rules: ChangeRules) -> tuple[bytes, Notes]:
     return b"".join(kept), tuple(dropped)
 
 
-def changed_lines(part: FilePatch) -> tuple[list[bytes], list[bytes]]:
-    """Return the added and the removed lines of a part, without their signs and ends; none of a
+def changed_lines(text: bytes) -> tuple[list[bytes], list[bytes]]:
+    """Return the added and the removed lines of a diff, without their signs and ends; none of a
     binary file.
+
+    Args:
+        text: one part of a diff or several; it may be truncated.
     """
     added: list[bytes] = []
     removed: list[bytes] = []
     old = new = 0
-    for line in part.text.split(b"\n"):
+    for line in text.split(b"\n"):
         if old <= 0 and new <= 0:
             if hunk := _HUNK.match(line):
                 old, new = (1 if count is None else int(count) for count in hunk.groups())

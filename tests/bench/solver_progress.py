@@ -1,8 +1,11 @@
 """Compare the agent ``solver`` with plain restarts of its own search; write the table of
 docs/problems.md.
 
-Usage: python tests/bench/solver_progress.py [--problems circles-26 ...] [--seeds 1 2 3 4 5]
-[--evaluations 5] [--cpu-s 2] [--jobs 2] [--results FILE] [--write]
+Usage: python tests/bench/solver_progress.py [--discrete] [--problems circles-26 ...]
+[--seeds 1 2 3 4 5] [--evaluations 5] [--cpu-s 2] [--jobs 2] [--results FILE] [--write]
+
+There are two tables: that of twelve problems of real numbers, and with ``--discrete`` that of all
+other problems.
 
 Both arms are the same program, with the same moves and optimisers and the same processor seconds in
 the same number of evaluations. In the arm "solver", the meta agent writes the plans of each
@@ -22,6 +25,7 @@ import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,55 +51,71 @@ COMPARED = (
     "autocorrelation-3",
     "overlap",
 )
+DISCRETE = tuple(name for name in PROBLEMS if name not in COMPARED)
 SURE = 0.05
 EQUAL = 1e-8
-MARKS = ("<!-- table of solver_progress.py -->", "<!-- end of the table -->")
-# one run: the agent's own files, evaluation after evaluation, as the loop calls them
+MARKS = ("<!-- table of solver_progress.py -->", "<!-- table of solver_progress.py --discrete -->")
+END = "<!-- end of the table -->"
+TOGETHER = 8  # problems in a process, which imports numpy and scipy once
+# runs: the agent's own files, evaluation after evaluation, as the loop calls them
 RUN = """
 import json, os, sys, time
-repo, evals, problem, seed, count, cpu_s = sys.argv[1:]
+repo, folder, seed, count, cpu_s, *problems = sys.argv[1:]
 sys.path.insert(0, repo)
 os.environ["HYPERRUN_SEED"] = seed
 from task_agent import TaskAgent
 from meta_agent import MetaAgent
-answers, search_s, meta_s = [], 0.0, 0.0
-for number in range(int(count)):
-    folder = f"{evals}/gen_{number or 'initial'}/math_{problem}_eval/agent_evals"
-    os.makedirs(folder)
-    os.environ["HYPERRUN_GENERATION"] = str(number)
-    started = time.process_time()
-    if number:
-        MetaAgent(None, f"{evals}/history.md").forward(repo, evals)
-    meta_s += time.process_time() - started
-    started = time.process_time()
-    task = {"name": problem, "seed": int(seed), "cpu_s": float(cpu_s)}
-    answers.append(TaskAgent(None, f"{folder}/{problem}.md").forward(task)[0])
-    search_s += time.process_time() - started
-print(json.dumps({"answers": answers, "search_s": search_s, "meta_s": meta_s}))
+for problem in problems:
+    answers, search_s, meta_s, evals = [], 0.0, 0.0, f"{folder}/{problem}"
+    for number in range(int(count)):
+        here = f"{evals}/gen_{number or 'initial'}/math_{problem}_eval/agent_evals"
+        os.makedirs(here)
+        os.environ["HYPERRUN_GENERATION"] = str(number)
+        started = time.process_time()
+        if number:
+            MetaAgent(None, f"{evals}/history.md").forward(repo, evals)
+        meta_s += time.process_time() - started
+        started = time.process_time()
+        task = {"name": problem, "seed": int(seed), "cpu_s": float(cpu_s)}
+        answers.append(TaskAgent(None, f"{here}/{problem}.md").forward(task)[0])
+        search_s += time.process_time() - started
+    print(json.dumps({"answers": answers, "search_s": search_s, "meta_s": meta_s}), flush=True)
 """
 
 
-def run(problem: str, seed: int, arm: str, evaluations: int, cpu_s: float) -> dict[str, Any]:
-    """Return the best value after each evaluation of one run, and its processor seconds."""
+def run(
+    problems: Sequence[str], seed: int, arm: str, evaluations: int, cpu_s: float
+) -> list[dict[str, Any]]:
+    """Return for each problem the best value after each evaluation, and the processor seconds."""
     with tempfile.TemporaryDirectory() as folder:
         repo = Path(folder, "agent")
         copy_template("solver", repo)
         (repo / "settings.json").write_text(json.dumps({"memory": arm == "solver"}))
-        arguments = [str(repo), f"{folder}/evals", problem, str(seed), str(evaluations), str(cpu_s)]
+        arguments = [str(repo), folder, str(seed), str(evaluations), str(cpu_s), *problems]
         command = [sys.executable, "-B", "-c", RUN, *arguments]
         done = subprocess.run(command, capture_output=True, check=True)
-    said = json.loads(done.stdout)
-    values = [verify(problem, answer) for answer in said.pop("answers")]
+    found = []
+    for problem, line in zip(problems, done.stdout.splitlines(), strict=True):
+        said = json.loads(line)
+        asked = {"problem": problem, "seed": seed, "arm": arm, "cpu_s": cpu_s}
+        best = best_values(problem, said.pop("answers"))
+        found.append({**asked, "evaluations": evaluations, "best": best, **said})
+    return found
+
+
+def best_values(problem: str, answers: Sequence[Any]) -> list[float]:
+    """Return the exact value of the best answer after each evaluation."""
+    checked = cache(lambda text: verify(problem, json.loads(text)))
+    values = [checked(json.dumps(answer)) for answer in answers]
     choose = max if PROBLEMS[problem].goal == "maximise" else min
-    best = [float(choose(values[: number + 1])) for number in range(len(values))]
-    asked = {"problem": problem, "seed": seed, "arm": arm, "cpu_s": cpu_s}
-    return {**asked, "evaluations": evaluations, "best": best, **said}
+    return [float(choose(values[: number + 1])) for number in range(len(values))]
 
 
 def main() -> None:
     """Run what is missing in the results, print each run, and print or write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--problems", nargs="+", default=list(COMPARED))
+    parser.add_argument("--discrete", action="store_true", help="the other problems and table")
+    parser.add_argument("--problems", nargs="+", help="only these")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3, 4, 5])
     parser.add_argument("--evaluations", type=int, default=5)
     parser.add_argument("--cpu-s", type=float, default=2.0, help="of each evaluation")
@@ -103,34 +123,46 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=Path("outputs/solver_progress.jsonl"))
     parser.add_argument("--write", action="store_true", help="write the table to docs/problems.md")
     asked = parser.parse_args()
+    asked.problems = asked.problems or (DISCRETE if asked.discrete else COMPARED)
     asked.results.parent.mkdir(parents=True, exist_ok=True)
     lines = asked.results.read_text().splitlines() if asked.results.is_file() else []
     budget = (asked.evaluations, asked.cpu_s)
     stored = [json.loads(line) for line in lines]
-    known = [one for one in stored if (one["evaluations"], one["cpu_s"]) == budget]
+    known = [
+        one
+        for one in stored
+        if (one["evaluations"], one["cpu_s"]) == budget and one["problem"] in asked.problems
+    ]
     had = {(one["problem"], one["seed"], one["arm"]) for one in known}
     with ThreadPoolExecutor(asked.jobs) as pool, asked.results.open("a") as file:
         runs = [
-            pool.submit(run, problem, seed, arm, asked.evaluations, asked.cpu_s)
+            pool.submit(run, some, seed, arm, asked.evaluations, asked.cpu_s)
             for seed in asked.seeds
-            for problem in asked.problems
+            for first in range(0, len(asked.problems), TOGETHER)
             for arm in ARMS
-            if (problem, seed, arm) not in had
+            if (
+                some := [
+                    name
+                    for name in asked.problems[first : first + TOGETHER]
+                    if (name, seed, arm) not in had
+                ]
+            )
         ]
         for done in as_completed(runs):
             if done.exception():
                 pool.shutdown(cancel_futures=True)
-            found = done.result()
-            known.append(found)
-            file.write(json.dumps(found) + "\n")
+            for found in done.result():
+                known.append(found)
+                file.write(json.dumps(found) + "\n")
+                print(found["problem"], found["seed"], found["arm"], found["best"], flush=True)
             file.flush()
-            print(found["problem"], found["seed"], found["arm"], found["best"], flush=True)
     table = "\n".join(rows(known, asked.problems))
     print(table)
     if asked.write:
-        before, _, rest = PAGE.read_text().partition(MARKS[0])
-        after = rest.partition(MARKS[1])[2]
-        PAGE.write_text(f"{before}{MARKS[0]}\n{table}\n{MARKS[1]}{after}")
+        mark = MARKS[asked.discrete]
+        before, _, rest = PAGE.read_text().partition(mark)
+        after = rest.partition(END)[2]
+        PAGE.write_text(f"{before}{mark}\n{table}\n{END}{after}")
 
 
 def rows(known: Sequence[Mapping[str, Any]], problems: Sequence[str]) -> list[str]:
@@ -139,21 +171,22 @@ def rows(known: Sequence[Mapping[str, Any]], problems: Sequence[str]) -> list[st
         "| problem | published | baseline | restarts | solver | better | p | passed | seeds | CPU s |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    wins = 0
+    wins = equal = 0
     for name in problems:
         mine, other = (
             [one for one in known if (one["problem"], one["arm"]) == (name, arm)] for arm in ARMS
         )
         if mine and other:
             cells = row(name, mine, other)
-            wins += cells[5] != "no"
+            wins += cells[5].startswith("yes")
+            equal += cells[5] == "equal"
             table.append(f"| {' | '.join(cells)} |")
     share = sum(one["meta_s"] for one in known) / max(sum(one["search_s"] for one in known), 1e-9)
     evaluations = max((len(one["best"]) for one in known), default=0)
     text = (
         f"Medians of runs of {evaluations} evaluations. *passed*: the evaluation in which the solver "
         f"passed the median of the restarts' ends. *CPU s*: processor seconds of a run. The solver is "
-        f"better on {wins} of {len(table) - 2} problems. {signs(known)} Writing its plans took "
+        f"better on {wins} of {len(table) - 2} problems, and equal on {equal}. {signs(known)} Writing its plans took "
         f"{100 * share:.2f} % of the processor time of the searches."
     )
     return [*table, "", *textwrap.wrap(text, 120)]
@@ -192,7 +225,7 @@ def row(
     seconds = statistics.median(one["search_s"] for one in (*mine, *other))
     return [
         f"`{name}`", problem.record, f"{baseline:.6g}", f"{medians[1]:.10g}", f"{medians[0]:.10g}",
-        word, f"{p:.3f}", f"{passed:g}" if word != "no" else "-", str(min(len(mine), len(other))),
+        word, f"{p:.3f}", f"{passed:g}" if word.startswith("yes") else "-", str(min(len(mine), len(other))),
         f"{seconds:.1f}",
     ]  # fmt: skip
 
@@ -204,14 +237,16 @@ def _first(best: Sequence[float], aim: float, *, larger: bool) -> int:
 
 
 def verdict(mine: Sequence[float], other: Sequence[float], *, larger: bool) -> tuple[str, float]:
-    """Return whether the median of the first is better, and the p of the one-sided test."""
+    """Return whether the median of the first is better or equal, and the p of the one-sided
+    test.
+    """
     from scipy.stats import mannwhitneyu
 
     sign = 1 if larger else -1
     gap = sign * (statistics.median(mine) - statistics.median(other))
     p = float(mannwhitneyu(mine, other, alternative="greater" if larger else "less").pvalue)
     if gap <= EQUAL:
-        return "no", p
+        return "no" if gap < -EQUAL else "equal", p
     return ("yes" if p < SURE else "yes, not sure"), p
 
 

@@ -11,12 +11,14 @@ import heapq
 import math
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import attrs
 
+from hyperruntime.domain import is_metric_name
 from hyperruntime.errors import SpecError, name_hint
+from hyperruntime.git.patch import changed_lines
 from hyperruntime.loop.run_files.parent_rules import (
     Candidate,
     GenId,
@@ -27,7 +29,6 @@ from hyperruntime.loop.run_files.parent_rules import (
 from hyperruntime.loop.run_files.selection import Selection
 
 _WITHIN = "score_child_prop"  # the rule among the members of an island
-_METRIC = re.compile(r"[A-Za-z0-9_.-]{1,60}")
 _MOST_LINES = 500  # of a generation's changed lines, those with the smallest check sums
 _MOST_CHANGES = 5000  # likewise, of one diff
 _MOST_COMPARED = 100  # candidates; each is compared with each other
@@ -117,7 +118,7 @@ class MapElites:
         """
         names, slash, parts = argument.partition("/")
         self._names = names.split(",")
-        if not all(map(_METRIC.fullmatch, self._names)) or len(set(self._names)) < len(self._names):
+        if not all(map(is_metric_name, self._names)) or len(set(self._names)) < len(self._names):
             allowed = "map_elites:METRIC,METRIC/PARTS, with metrics of the domain's scores"
             raise SpecError(_FIELD, f"map_elites:{argument}", allowed)
         (self._parts,) = _numbers("map_elites:METRIC/PARTS", parts, (10,)) if slash else (10,)
@@ -198,8 +199,7 @@ class Novelty:
         """Return the changes of a lineage; a line that is added and later removed is none."""
         found: set[int] = set()
         for one in run.lineage(genid):
-            lines = _changed_lines(run.diff(one).splitlines())
-            for line in heapq.nsmallest(_MOST_CHANGES, lines, key=abs):
+            for line in heapq.nsmallest(_MOST_CHANGES, _numbered(run.diff(one)), key=abs):
                 if -line in found:
                     found.discard(-line)
                 else:
@@ -214,9 +214,8 @@ def _distance(left: frozenset[int], right: frozenset[int]) -> float:
     return 1 - both / either if either else 0.0
 
 
-def _changed_lines(diff: Iterable[str]) -> Iterator[int]:
+def _numbered(diff: str) -> Iterator[int]:
     """Yield a number for each line that a diff adds, and the negative one for each it removes."""
-    for line in diff:
-        if line[:1] in ("+", "-") and line[1:].strip() and line[:4] not in ("+++ ", "--- "):
-            number = 1 + zlib.crc32(line[1:].strip().encode())
-            yield number if line[0] == "+" else -number
+    for sign, lines in zip((1, -1), changed_lines(diff.encode()), strict=True):
+        for line in filter(None, map(bytes.strip, lines)):
+            yield sign * (1 + zlib.crc32(line))

@@ -104,7 +104,7 @@ def _changes(view: RunView, record: GenerationRecord) -> tuple[list[_Line], list
     removed: list[_Line] = []
     for part in parts:
         name = part.names[-1] if part.names else b""
-        plus, minus = changed_lines(part)
+        plus, minus = changed_lines(part.text)
         added += [(name, text) for text in plus]
         removed += [(name, text) for text in minus]
     return added, removed

@@ -35,7 +35,10 @@ _SPECIAL = {
     "|": r"\textbar{}",
     '"': r"\symbol{34}",  # some languages make it a command
     "-": "{-}",  # two of them are a dash
-    "[": "{[}",  # else an argument of the line break before it
+    "'": r"\textquotesingle{}",
+    "`": r"\textasciigrave{}",  # after ? or ! it makes another letter
+    "*": "{*}",  # else a part of the line break before it
+    "[": "{[}",  # likewise, an argument
     "]": "{]}",
 }
 

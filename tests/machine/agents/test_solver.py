@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from hyperdomain_math.table import NUMERIC, PROBLEMS, verify
+from hyperdomain_math.table import PROBLEMS, verify
 from hyperruntime.agents import copy_template
 from tests.doubles.fake_runtime import FakeRuntime
 from tests.runs import failures, start
@@ -20,6 +20,8 @@ from tests.runs import failures, start
 ROOT = Path(__file__).resolve().parents[3]
 AGENT = ROOT / "hyperruntime" / "agents" / "solver"
 MODULES = tuple(path.stem for path in sorted(AGENT.glob("*.py")))
+STEPS = {"capset": 10_000, "kissing": 2000, "matmul": 600, "sums": 4000, "uncertainty": 1000}
+"""Questions to the clock; 60 for the other kinds of problems."""
 Modules = Any  # the modules are imported at run time
 
 
@@ -31,7 +33,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Modules]:
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         monkeypatch.setenv(name, "1")
     yield type("Agent", (), {name: importlib.import_module(name) for name in MODULES})
-    for name in MODULES:
+    for name in [*MODULES, *(name for name in sys.modules if name.startswith("discrete"))]:
         sys.modules.pop(name, None)
 
 
@@ -56,12 +58,12 @@ def searched(agent: Modules, name: str, steps: int, **plan: Any) -> tuple[Any, A
     return kind, pool
 
 
-@pytest.mark.parametrize("name", sorted(NUMERIC))
+@pytest.mark.parametrize("name", sorted(PROBLEMS))
 def test_a_short_search_gives_exact_answers_that_beat_the_baseline(
     agent: Modules, name: str
 ) -> None:
     problem = PROBLEMS[name]
-    kind, pool = searched(agent, name, 60)
+    kind, pool = searched(agent, name, STEPS.get(name.partition("-")[0], 60))
     sign = 1 if problem.goal == "maximise" else -1
     baseline = verify(name, json.loads(json.dumps(problem.baseline())))
     for merit, state, _ in pool.best:
@@ -69,9 +71,12 @@ def test_a_short_search_gives_exact_answers_that_beat_the_baseline(
             continue
         value = verify(name, json.loads(json.dumps(kind.answer(state))))
         claimed = 1 / merit if name.startswith("ratio") else abs(merit)
+        if value.denominator == 1:  # of two networks with as many comparators one is better
+            claimed = round(claimed)
         assert float(value) == pytest.approx(claimed, rel=1e-6)
     best = verify(name, kind.answer(pool.best[0][1]))
-    assert sign * (best - baseline) > 0
+    ahead = sign * (best - baseline)
+    assert ahead > 0 or (ahead == 0 and best.denominator == 1)
 
 
 def test_a_search_begins_with_the_answers_and_the_chains_of_its_plan(agent: Modules) -> None:
@@ -164,9 +169,10 @@ def test_the_meta_agent_spends_tries_where_they_paid_and_hands_answers_on(
 
 
 @pytest.mark.slow
-def test_in_a_run_no_generation_is_worse_than_an_earlier_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("problem", ["circles-26", "kissing-8"])
+def test_in_a_run_no_generation_is_worse_than_an_earlier_one(tmp_path: Path, problem: str) -> None:
     summary = start(
-        FakeRuntime(images=("science",)), tmp_path, max_generation=2, domains="math:circles-26"
+        FakeRuntime(images=("science",)), tmp_path, max_generation=2, domains=f"math:{problem}"
     )
     assert failures(summary) == [None, None, None]
     scores = [record.score or 0.0 for record in summary.generations]

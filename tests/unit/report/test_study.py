@@ -177,14 +177,18 @@ def test_hostile_names_stay_names_in_every_output(
 
 def test_latex_and_csv_have_each_special_character_as_itself() -> None:
     table = Table(
-        name="t", caption="50 %", columns=("a_b", "n"), rows=((r"$x & [y]~\z", -0.5), ("-", None))
+        name="t",
+        caption="50 %",
+        columns=("a_b", "n"),
+        rows=((r"$x & [y]~\z", -0.5), ("-", None), ("*?`'", 1)),
     )
     text = to_latex(table)
     assert r"\caption{50 \%}" in text
     assert r"\begin{tabular}{lr}" in text
     assert r"a\_b & n \\" in text
     assert r"\$x \& {[}y{]}\textasciitilde{}\textbackslash{}z & $-$0.5000 \\" in text
-    assert to_csv(table) == "a_b,n\r\n$x & [y]~\\z,-0.5\r\n'-,\r\n"
+    assert r"{*}?\textasciigrave{}\textquotesingle{} & 1 \\" in text
+    assert to_csv(table) == "a_b,n\r\n$x & [y]~\\z,-0.5\r\n'-,\r\n*?`',1\r\n"
 
 
 def test_wrong_comparisons_are_refused_in_one_sentence(

@@ -122,7 +122,7 @@ def test_map_elites_refuse_a_metric_that_no_generation_has() -> None:
 
 def test_novelty_prefers_code_that_no_other_has_and_ignores_lines_that_came_and_went() -> None:
     alike = DIFF + "+same = 1\n+other = 2\n"
-    diffs = dict.fromkeys(range(1, 7), alike) | {7: DIFF + "+new = 3\n", 8: DIFF + "-new = 3\n"}
+    diffs = dict.fromkeys(range(1, 7), alike) | {7: DIFF + "+++ new\n", 8: DIFF + "-++ new\n"}
     parents: dict[GenId, GenId | None] = dict.fromkeys(range(1, 8), "initial")
     parents |= {"initial": None, 8: 7}
     candidates = [Candidate(n, 0.5, 0) for n in (1, 2, 3, 4, 5, 6, 7)]
