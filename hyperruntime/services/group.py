@@ -150,7 +150,7 @@ def _spec_of(service: Service, main: ContainerSpec) -> ContainerSpec:
         workdir=service.workdir,
         user=service.user,
         limits=service.limits,
-        network=main.network,
+        network=main.engine_network,
         limits_mode=main.limits_mode,
         labels=main.labels,
         pull=main.pull,

@@ -243,3 +243,21 @@ def test_the_record_of_a_trajectory_has_its_connections(
     ]
     assert "cannot be resolved" in found.connections[0]["refused"]
     assert found.connections[1]["refused"] == "b.test is not in the list"
+
+
+def test_a_service_beside_a_list_is_reached_directly_and_needs_no_python(
+    runtime: hr.Runtime, base_image: str, busybox_image: str
+) -> None:
+    web = hr.Service(
+        name="web",
+        image=busybox_image,
+        entrypoint=["busybox", "httpd", "-f", "-p", "127.0.0.2:80", "-h", "/etc"],
+        ready=hr.Ready(tcp=80),
+    )
+    egress = hr.Egress(allow=("pypi.org",))
+    spec = hr.ContainerSpec(image=base_image, network=egress, services=(web,))
+    ask = "import urllib.request as u; print(u.urlopen('http://web/hosts').status)"
+    with runtime.container(spec) as container:
+        assert container.exec(["python3", "-c", ask]).check().stdout == b"200\n"
+        assert container.services["web"].exec(["sh", "-c", "printf %s $http_proxy"]).stdout == b""
+        assert container.connections == ()
