@@ -69,5 +69,8 @@ def docs_of(kind: type) -> dict[str, str]:
     for each in reversed(kind.__mro__[:-1]):
         first, _, rest = inspect.cleandoc(each.__doc__ or "").partition("\nAttributes:\n")
         said[""] = " ".join(first.split())
-        said |= {name: " ".join(words.split()) for name, words in _FIELD.findall(rest)}
+        said |= {
+            name: " ".join(words.split())
+            for name, words in _FIELD.findall(rest.partition("\nExample:")[0])
+        }
     return said
