@@ -74,7 +74,7 @@ class ContainerEgress:
         if not isinstance(given, Egress | None):
             raise SpecError("egress", given, "an Egress, or None")
         if egress is not None and self.spec.network in ("host", "bridge"):
-            allowed = "none: this container has another network, which no list narrows"
+            allowed = "none; a list is for a container that has no other network"
             raise SpecError("egress", self.spec.network, allowed)
         self._way_out.set(egress)
 
@@ -144,15 +144,15 @@ class EgressWay:
 
     def set(self, egress: Egress | None) -> None:
         """Use a list; see :attr:`ContainerEgress.egress`."""
-        if os.getpid() != self._pid or self._is_closed:
-            raise ContainerStateError(
-                f"container {self._name} is closed, or belongs to the parent of this process"
-            )
         if self._listening is not None and threading.current_thread() is self._listening:
             raise ContainerStateError(
                 "a listener of connections cannot change the list; do it in another thread"
             )
         with self._lock:
+            if os.getpid() != self._pid or self._is_closed:
+                raise ContainerStateError(
+                    f"container {self._name} is closed, or belongs to the parent of this process"
+                )
             before = self.egress
             self._use(egress)
         if egress is None:
@@ -221,17 +221,22 @@ class EgressWay:
 
     def close(self) -> None:
         """End all connections, and wait for the listeners. Idempotent."""
-        self._is_closed = True
         with self._lock:
+            self._is_closed = True
             proxy = self._proxy
             self._proxy = None
             self.egress = None
-        if proxy is not None and os.getpid() == self._pid:
+        if os.getpid() != self._pid:
+            return
+        if proxy is not None:
             with suppress(HyperRuntimeError, TimeoutError):
                 _loop.get().run(proxy.close(), _CALL_S)
-            if self._notes is not None:
-                self._notes.put(None)
-                if self._listening is not threading.current_thread() and self._listening:
+        notes = self._notes
+        self._notes = None
+        if notes is not None and self._listening is not None:
+            with suppress(Full):  # a listener that blocks is left behind
+                notes.put(None, timeout=_CALL_S)
+                if self._listening is not threading.current_thread():
                     self._listening.join(_CALL_S)
 
     def _open(self, egress: Egress) -> Proxy:
@@ -262,9 +267,10 @@ class EgressWay:
 
     def _heard(self, connection: Connection) -> None:
         self.connections.append(connection)
-        if self._notes is not None:
+        notes = self._notes
+        if notes is not None:
             with suppress(Full):  # a listener that blocks loses the rest
-                self._notes.put_nowait(connection)
+                notes.put_nowait(connection)
 
     def _tell(self, notes: Queue[Connection | None]) -> None:
         failed = False

@@ -186,7 +186,9 @@ def network_of(network: Network | Egress, allow: tuple[str, ...]) -> Network | E
     if not allow:
         return network
     if network != "none":
-        raise SpecError("allow", allow, "no list, or no other network, which no list narrows")
+        raise SpecError(
+            "allow", allow, f"a list or the network {network!r}, not both: give one of them"
+        )
     return Egress(allow=allow)
 
 

@@ -230,7 +230,11 @@ class Lease(PooledSandbox[LocalPool]):
                     f"slot {slot_exec.slot_id} shares its container, which has one list; use one "
                     "slot per container"
                 )
-            await blocking(RESETS, lambda: setattr(slot_exec.container, "egress", egress))
+
+            def use() -> None:
+                slot_exec.container.egress = egress
+
+            await blocking(RESETS, use)
 
         await self._run(change)
 

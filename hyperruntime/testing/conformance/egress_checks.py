@@ -212,7 +212,7 @@ def change(context: Context) -> None:
     if "host" in context.info.networks:
         with (
             context.start(network="host") as container,
-            expect_error(SpecError, "a list beside the host's network", "another network"),
+            expect_error(SpecError, "a list beside the host's network", "no other network"),
         ):
             container.egress = egress
 
